@@ -1,0 +1,42 @@
+# Each target builds the virtual environment first; only Python 3.11 and make have to be there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# What flake8-async finds and ruff does not.
+ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC910,ASYNC911,ASYNC912,ASYNC913
+
+.PHONY: help demo test check format bench clean
+.DEFAULT_GOAL := help
+
+help: ## what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a model on loopback; needs no key
+	$(BIN)/actgent demo
+
+test: $(INSTALLED) ## all tests
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED) ## lint, format, types and import floors
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict actgent
+	$(BIN)/flake8-async --enable=$(ASYNC_RULES) $$(find actgent -name '*.py')
+	$(BIN)/lint-imports --config setup.cfg
+
+format: $(INSTALLED) ## let ruff format and mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(INSTALLED) ## speed and memory against bare trio; ARGS="--only W2 --rounds 3 --quick --write-docs"
+	$(BIN)/python tests/bench $(ARGS)
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache *.egg-info build

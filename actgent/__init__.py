@@ -1,0 +1,101 @@
+"""LLM agents as actors on trio: the names that programs use, each loaded when it is first asked for."""
+
+import importlib
+
+# Type checkers read the same names in `__init__.pyi`; tests/test_repository.py holds the two together.
+_NAMES = {
+    "errors": (
+        "ActgentError",
+        "ActorFailed",
+        "AnswerError",
+        "BadRequest",
+        "BrokenAnswer",
+        "ConfigurationError",
+        "ContentFiltered",
+        "DeadlineExceeded",
+        "DuplicateTool",
+        "EmptyAnswer",
+        "Fenced",
+        "HandlerFailed",
+        "InboxFull",
+        "Interrupted",
+        "InvalidArguments",
+        "LimitReached",
+        "MissingKey",
+        "ModelError",
+        "ModelTimeout",
+        "NotAuthorized",
+        "NotRunning",
+        "ParseError",
+        "ProviderUnavailable",
+        "QuotaExhausted",
+        "RateLimited",
+        "Refusal",
+        "SessionClosed",
+        "SessionNotFound",
+        "Stopped",
+        "Suspended",
+        "ThreadsLeft",
+        "ToolError",
+        "ToolNotFound",
+        "ToolTimeout",
+        "TruncatedAnswer",
+        "UnsupportedPart",
+        "UsageError",
+        "WouldDeadlock",
+    ),
+    "messages": (
+        "Event",
+        "Failure",
+        "File",
+        "Image",
+        "Message",
+        "Priority",
+        "Reply",
+        "Route",
+        "Sender",
+        "Text",
+        "Token",
+        "ToolCall",
+        "ToolResult",
+        "Usage",
+    ),
+    "actors.inbox": ("PriorityInbox",),
+    "agents.agent": ("Agent", "BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
+    "agents.limits": ("Limits",),
+    "agents.runtime": ("Runtime", "open_runtime"),
+    "agents.session": ("Session",),
+    "llm.anthropic": ("Anthropic",),
+    "llm.base": ("LLM",),
+    "llm.fallback": ("Fallback",),
+    "llm.openai": ("OpenAI",),
+    "llm.openai_responses": ("OpenAIResponses",),
+    "llm.scripted": ("ScriptedLLM",),
+    "protocols.base": ("ClassificationType", "Instruction"),
+    "tools.base": ("Tool", "ToolContext"),
+    "tools.function": ("FunctionTool", "tool"),
+    "tools.registry": ("ToolRegistry",),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - a list, as it should be
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _show_errors_here()
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def _show_errors_here() -> None:
+    """Let tracebacks say `actgent.InboxFull`, the name by which it is caught."""
+    errors = importlib.import_module(f"{__name__}.errors")
+    for name in _NAMES["errors"]:
+        getattr(errors, name).__module__ = __name__
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,72 @@
+# The names of `__init__.py`, for type checkers.
+
+from .actors.inbox import (
+    PriorityInbox as PriorityInbox,
+)
+from .errors import (
+    ActgentError as ActgentError,
+    ActorFailed as ActorFailed,
+    AnswerError as AnswerError,
+    BadRequest as BadRequest,
+    BrokenAnswer as BrokenAnswer,
+    ConfigurationError as ConfigurationError,
+    ContentFiltered as ContentFiltered,
+    DeadlineExceeded as DeadlineExceeded,
+    DuplicateTool as DuplicateTool,
+    EmptyAnswer as EmptyAnswer,
+    Fenced as Fenced,
+    HandlerFailed as HandlerFailed,
+    InboxFull as InboxFull,
+    Interrupted as Interrupted,
+    InvalidArguments as InvalidArguments,
+    LimitReached as LimitReached,
+    MissingKey as MissingKey,
+    ModelError as ModelError,
+    ModelTimeout as ModelTimeout,
+    NotAuthorized as NotAuthorized,
+    NotRunning as NotRunning,
+    ParseError as ParseError,
+    ProviderUnavailable as ProviderUnavailable,
+    QuotaExhausted as QuotaExhausted,
+    RateLimited as RateLimited,
+    Refusal as Refusal,
+    SessionClosed as SessionClosed,
+    SessionNotFound as SessionNotFound,
+    Stopped as Stopped,
+    Suspended as Suspended,
+    ThreadsLeft as ThreadsLeft,
+    ToolError as ToolError,
+    ToolNotFound as ToolNotFound,
+    ToolTimeout as ToolTimeout,
+    TruncatedAnswer as TruncatedAnswer,
+    UnsupportedPart as UnsupportedPart,
+    UsageError as UsageError,
+    WouldDeadlock as WouldDeadlock,
+)
+from .llm.base import (
+    LLM as LLM,
+)
+from .messages import (
+    Event as Event,
+    Failure as Failure,
+    File as File,
+    Image as Image,
+    Message as Message,
+    Priority as Priority,
+    Reply as Reply,
+    Route as Route,
+    Sender as Sender,
+    Text as Text,
+    Token as Token,
+    ToolCall as ToolCall,
+    ToolResult as ToolResult,
+    Usage as Usage,
+)
+from .protocols.base import (
+    ClassificationType as ClassificationType,
+    Instruction as Instruction,
+)
+from .tools.base import (
+    Tool as Tool,
+    ToolContext as ToolContext,
+)
