@@ -1,0 +1,329 @@
+"""The floor: the agreed work with nothing but trio, a heap and a dict.
+
+One nursery task an actor, an inbox that is a heap of (priority, sequence, message), a history
+that is a list, a model call that is one checkpoint, a tool call that is a dict look-up and a
+call, a handler that is called. No validation, no tracing, no copies.
+"""
+
+import heapq
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import trio
+import trio.testing
+from measure import (
+    ANSWER,
+    CHUNK,
+    Countdown,
+    Figures,
+    Stopwatch,
+    expect,
+    leftovers,
+    long,
+    peak_rss,
+    percentile,
+    rss,
+    short,
+    windows,
+)
+from trio.lowlevel import Abort, checkpoint, current_task, reschedule, wait_task_rescheduled
+
+NORMAL, URGENT = 2, 0
+
+
+class Inbox:
+    """A heap of (priority, sequence, message) that one task waits at."""
+
+    __slots__ = ("heap", "sequence", "waiter")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, Any]] = []
+        self.sequence = itertools.count()
+        self.waiter: trio.lowlevel.Task | None = None
+
+    def put(self, message: object, priority: int = NORMAL) -> None:
+        heapq.heappush(self.heap, (priority, next(self.sequence), message))
+        if self.waiter is not None:
+            reschedule(self.waiter)
+            self.waiter = None
+
+    async def get(self) -> Any:
+        while not self.heap:
+            self.waiter = current_task()
+            await wait_task_rescheduled(self._leave)
+        return heapq.heappop(self.heap)[2]
+
+    def _leave(self, _: object) -> Abort:
+        self.waiter = None
+        return Abort.SUCCEEDED
+
+
+# --- models: one checkpoint a call --------------------------------------------------------
+
+
+async def instant(history: list[Any]) -> str:
+    await checkpoint()
+    return ANSWER
+
+
+async def slow(history: list[Any]) -> str:
+    await trio.sleep(0.1)
+    return ANSWER
+
+
+async def endless(history: list[Any]) -> str:
+    await trio.sleep_forever()
+    return ANSWER
+
+
+async def adding(history: list[Any]) -> Any:
+    await checkpoint()
+    role, said = history[-1]
+    return f"The sum is {said}" if role == "tool" else ("add", {"a": 2, "b": 3})
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@attrs.define
+class Session:
+    """An actor of the floor: a task at an inbox, with a history."""
+
+    model: Callable[[list[Any]], Awaitable[Any]]
+    handler: Callable[[Any], object]
+    tools: dict[str, Callable[..., Any]] = attrs.field(factory=dict)
+    inbox: Inbox = attrs.field(factory=Inbox)
+    history: list[Any] = attrs.field(factory=list)
+
+    async def run(self) -> None:
+        while True:
+            self.history.append(("user", await self.inbox.get()))
+            await self.turn()
+
+    async def turn(self) -> None:
+        answer = await self.model(self.history)
+        while isinstance(answer, tuple):
+            name, arguments = answer
+            self.history.append(("assistant", answer))
+            self.history.append(("tool", self.tools[name](**arguments)))
+            answer = await self.model(self.history)
+        self.history.append(("assistant", answer))
+        self.handler(answer)
+
+
+# --- the workloads ------------------------------------------------------------------------
+
+
+async def hop(count: int) -> Figures:
+    """W1: one actor asks another, which answers, one at a time; then one-way messages."""
+    asker, asked = Inbox(), Inbox()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_answer, asked)
+        watch = Stopwatch()
+        for number in range(count):
+            asked.put((asker, number))
+            expect(seen=await asker.get(), wanted=number, what="the answer")
+        hop_us = watch.cpu_us(2 * count)
+        tell_us = await _tell(2 * count, nursery)
+        nursery.cancel_scope.cancel()
+    return {"hop_us": hop_us, "tell_us": tell_us}
+
+
+async def _answer(inbox: Inbox) -> None:
+    while True:
+        asker, payload = await inbox.get()
+        asker.put(payload)
+
+
+async def _tell(count: int, nursery: trio.Nursery) -> float:
+    inbox, countdown = Inbox(), Countdown(count)
+    nursery.start_soon(_take, inbox, countdown)
+    watch = Stopwatch()
+    for number in range(count):
+        inbox.put(number)
+        if not number % 500:
+            await checkpoint()
+    await countdown.done.wait()
+    return watch.cpu_us(count)
+
+
+async def _take(inbox: Inbox, countdown: Countdown) -> None:
+    while True:
+        countdown.tick(await inbox.get())
+
+
+async def turns(count: int) -> Figures:
+    """W2: fresh sessions, 50 at a time, one short turn each."""
+    return {"turn_us": await _batches(count, instant, {}, ANSWER)}
+
+
+async def tool_loop(count: int) -> Figures:
+    """W4: fresh sessions, 50 at a time; the model asks for a tool and answers with its result."""
+    return {"turn_us": await _batches(count, adding, {"add": add}, "The sum is 5")}
+
+
+async def _batches(count: int, model: Any, tools: dict[str, Any], wanted: str) -> float:
+    answers: list[str] = []
+    async with trio.open_nursery() as nursery:
+        watch = Stopwatch()
+        for first in range(0, count, 50):
+            countdown = Countdown(50)
+
+            def handler(answer: str, tick: Callable[[], None] = countdown.tick) -> None:
+                answers.append(answer)
+                tick()
+
+            sessions = [Session(model, handler, tools) for _ in range(50)]
+            for session in sessions:
+                nursery.start_soon(session.run)
+            for number, session in enumerate(sessions, first):
+                session.inbox.put(short(number))
+            await countdown.done.wait()
+        turn_us = watch.cpu_us(count)
+        nursery.cancel_scope.cancel()
+    expect(seen=(len(answers), answers[-1]), wanted=(count, wanted), what="answers")
+    return turn_us
+
+
+async def growing_history(count: int) -> Figures:
+    """W3: one session, long messages and answers, no two alike."""
+    numbers = itertools.count(1_000_000)
+    arrived = [trio.Event()]
+
+    async def model(history: list[Any]) -> str:
+        await checkpoint()
+        return long(next(numbers))
+
+    session = Session(model, lambda _: arrived[0].set())
+    marks = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.run)
+        before = rss()
+        for number in range(count):
+            marks.append(time.process_time())
+            arrived[0] = trio.Event()
+            session.inbox.put(long(number))
+            await arrived[0].wait()
+        marks.append(time.process_time())
+        grown = rss() - before
+        nursery.cancel_scope.cancel()
+    expect(seen=len({said for _, said in session.history}), wanted=2 * count, what="different messages")
+    return windows(marks, grown)
+
+
+async def fan_out(count: int) -> Figures:
+    """W5: all sessions at once, the model takes 100 ms."""
+    before, countdown, latencies = rss(), Countdown(count), []
+    async with trio.open_nursery() as nursery:
+        watch, sessions = Stopwatch(), []
+        for _ in range(count):
+            session = Session(slow, countdown.tick)
+            nursery.start_soon(session.run)
+            sessions.append(session)
+        for number, session in enumerate(sessions):
+            begun = time.perf_counter()
+
+            def handler(_: str, begun: float = begun) -> None:
+                latencies.append(time.perf_counter() - begun)
+                countdown.tick()
+
+            session.handler = handler
+            session.inbox.put(short(number))
+        await countdown.done.wait()
+        wall_s, turn_us = watch.wall_s(), watch.cpu_us(count)
+        nursery.cancel_scope.cancel()
+    return {
+        "wall_s": wall_s,
+        "p99_s": percentile(latencies, 0.99),
+        "turn_us": turn_us,
+        "rss_each": (peak_rss() - before) / count,
+    }
+
+
+async def idle(count: int) -> Figures:
+    """W6: what an idle actor keeps; here an agent and a session are both a parked task."""
+    countdown = Countdown(count)
+    async with trio.open_nursery() as nursery:
+        before = rss()
+        sessions = [Session(instant, countdown.tick) for _ in range(count)]
+        for number, session in enumerate(sessions):
+            nursery.start_soon(session.run)
+            session.inbox.put(short(number))
+        await countdown.done.wait()
+        each = (rss() - before) / count
+        nursery.cancel_scope.cancel()
+    return {"session_bytes": each, "agent_bytes": each}
+
+
+async def streaming(count: int) -> Figures:
+    """W9: the model yields chunks of 5 characters, each passed on to the consumer."""
+    seen: list[str] = []
+    done = trio.Event()
+
+    async def model(history: list[Any]) -> str:
+        for _ in range(count):
+            await checkpoint()
+            seen.append(CHUNK)
+        return CHUNK * count
+
+    session = Session(model, lambda _: done.set())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.run)
+        watch = Stopwatch()
+        session.inbox.put(short(0))
+        await done.wait()
+        chunk_us = watch.cpu_us(count)
+        nursery.cancel_scope.cancel()
+    expect(seen="".join(seen), wanted=CHUNK * count, what="the streamed text")
+    return {"chunk_us": chunk_us}
+
+
+async def urgent(count: int) -> Figures:
+    """URGENT: from the message to the cancelled stream; 200 streams run, 10,000 messages wait."""
+    inbox, latencies = Inbox(), []
+    for number in range(10_000):
+        inbox.put(short(number))
+    async with trio.open_nursery() as nursery:
+        scopes = [trio.CancelScope() for _ in range(200)]
+        ended = [trio.Event() for _ in scopes]
+        for scope, event in zip(scopes, ended, strict=True):
+            nursery.start_soon(_stream, scope, event)
+        await trio.sleep(0.05)
+        for index in range(min(count, 200)):
+            begun = time.perf_counter()
+            inbox.put(short(index), URGENT)
+            scopes[index].cancel()
+            await ended[index].wait()
+            latencies.append((time.perf_counter() - begun) * 1e3)
+            await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    return {"p99_ms": percentile(latencies, 0.99), "median_ms": percentile(latencies, 0.5)}
+
+
+async def _stream(scope: trio.CancelScope, ended: trio.Event) -> None:
+    with scope:
+        try:
+            while True:  # noqa: ASYNC110 - the pace of a stream, not a wait
+                await trio.sleep(0.02)
+        finally:
+            ended.set()
+
+
+async def cancel(count: int) -> Figures:
+    """CANCEL: running sessions, all at once; what is left after."""
+    before = leftovers()
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            session = Session(endless, print)
+            nursery.start_soon(session.run)
+            session.inbox.put(short(number))
+        await trio.testing.wait_all_tasks_blocked()
+        watch = Stopwatch()
+        nursery.cancel_scope.cancel()
+    wall_s = watch.wall_s()
+    expect(seen=leftovers(), wanted=before, what="tasks, file descriptors and threads")
+    return {"wall_s": wall_s}

@@ -1,0 +1,347 @@
+"""The same workloads with actgent, written against the face alone."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import trio
+import trio.testing
+from measure import (
+    ANSWER,
+    CHUNK,
+    SYSTEM,
+    Countdown,
+    Figures,
+    Stopwatch,
+    expect,
+    leftovers,
+    long,
+    peak_rss,
+    percentile,
+    rss,
+    short,
+    windows,
+)
+from trio.lowlevel import checkpoint
+
+from actgent import LLM, BareAgent, Limits, Priority, Session, Text, ToolCall, open_runtime, tool
+from actgent.actors.actor import Actor
+from actgent.actors.ref import ActorRef
+from actgent.actors.system import open_system
+from actgent.llm.base import Answer, Chat, OnText
+
+SAID = Answer(parts=(Text(ANSWER),))
+WANTS_SUM = Answer(parts=(ToolCall("add", {"a": 2, "b": 3}, id="call_1"),), stop="tool_calls")
+
+# --- models: one checkpoint a call --------------------------------------------------------
+
+
+class Instant(LLM):
+    """Answers at once."""
+
+    name = "bench:instant"
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        await checkpoint()
+        return SAID
+
+
+class Slow(LLM):
+    """Answers after 100 ms."""
+
+    name = "bench:slow"
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        await trio.sleep(0.1)
+        return SAID
+
+
+class Endless(LLM):
+    """Never answers; knows how many wait for it."""
+
+    name = "bench:endless"
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        await trio.sleep_forever()
+        return SAID
+
+
+class Adding(LLM):
+    """Asks for a sum, then says it."""
+
+    name = "bench:adding"
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        await checkpoint()
+        last = chat.messages[-1]
+        if last.role != "tool":
+            return WANTS_SUM
+        return Answer(parts=(Text(f"The sum is {last.parts[0].text}"),))
+
+
+class Growing(LLM):
+    """Says something new each time, and checks that it was shown the whole history."""
+
+    name = "bench:growing"
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.last: Chat | None = None
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        await checkpoint()
+        self.calls += 1
+        self.last = chat
+        expect(seen=len(chat.messages), wanted=2 * self.calls - 1, what="messages that the model saw")
+        return Answer(parts=(Text(long(1_000_000 + self.calls)),))
+
+
+class Chunked(LLM):
+    """Says `count` chunks, one after the other."""
+
+    name = "bench:chunked"
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        for _ in range(self.count):
+            await checkpoint()
+            if on_text is not None:
+                await on_text(CHUNK, 0)
+        return Answer(parts=(Text(CHUNK * self.count),))
+
+
+class Streams(LLM):
+    """Streams without end to normal messages and answers URGENT ones; notes when a stream was stopped."""
+
+    name = "bench:streams"
+
+    def __init__(self) -> None:
+        self.stopped: Callable[[float], None] = lambda _: None
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        if "urgent" in chat.messages[-1].parts[0].text:
+            await checkpoint()
+            return SAID
+        try:
+            while True:
+                await trio.sleep(0.02)
+                if on_text is not None:
+                    await on_text(CHUNK, 0)
+        finally:
+            self.stopped(time.perf_counter())
+
+
+@tool(thread=False)
+def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+def make_agent(llm: LLM, *, sessions: int = 100, **options: Any) -> BareAgent:
+    """An agent with a prompt of one sentence and room for `sessions` at once."""
+    limits = Limits(inbox=max(1000, 2 * sessions), concurrency=sessions)
+    return BareAgent(name="bench", role=SYSTEM, llm=llm, limits=limits, **options)
+
+
+# --- the workloads ------------------------------------------------------------------------
+
+
+class Echo(Actor):
+    """Answers with what it is asked."""
+
+    async def receive(self, payload: Any) -> object:
+        return payload
+
+
+class Asker(Actor):
+    """Asks another actor, one question at a time, and answers with the CPU time of a message."""
+
+    async def receive(self, payload: Any) -> object:
+        other, count = payload
+        watch = Stopwatch()
+        for number in range(count):
+            expect(seen=await other.ask(number, deadline=30), wanted=number, what="the answer")
+        return watch.cpu_us(2 * count)
+
+
+class Counter(Actor):
+    """Counts what it is told."""
+
+    def __init__(self, countdown: Countdown) -> None:
+        self.countdown = countdown
+
+    async def receive(self, payload: Any) -> object:
+        return self.countdown.tick()
+
+
+async def hop(count: int) -> Figures:
+    async with open_system() as system:
+        echo, asker = await system.spawn(Echo), await system.spawn(Asker)
+        hop_us = await asker.ask((echo, count), deadline=600)
+        countdown = Countdown(2 * count)
+        tell_us = await _tell(await system.spawn(lambda: Counter(countdown)), countdown, 2 * count)
+    return {"hop_us": hop_us, "tell_us": tell_us}
+
+
+async def _tell(ref: ActorRef, countdown: Countdown, count: int) -> float:
+    watch = Stopwatch()
+    for number in range(count):
+        await ref.tell(number)
+    await countdown.done.wait()
+    return watch.cpu_us(count)
+
+
+async def turns(count: int) -> Figures:
+    return {"turn_us": await _batches(count, make_agent(Instant()), ANSWER)}
+
+
+async def tool_loop(count: int) -> Figures:
+    return {"turn_us": await _batches(count, make_agent(Adding(), tools=[add]), "The sum is 5")}
+
+
+async def _batches(count: int, agent: BareAgent, wanted: str) -> float:
+    answers: list[str] = []
+    async with agent:
+        watch = Stopwatch()
+        for first in range(0, count, 50):
+            countdown = Countdown(50)
+
+            def handler(reply: Any, tick: Callable[[], None] = countdown.tick) -> None:
+                answers.append(reply.text)
+                tick()
+
+            sessions = [await agent.create_session("ada") for _ in range(50)]
+            for number, session in enumerate(sessions, first):
+                session.on_conversation(handler)
+                await session.chat(short(number))
+            await countdown.done.wait()
+        await sessions[-1].wait_idle()
+        turn_us = watch.cpu_us(count)
+    expect(seen=(len(answers), answers[-1]), wanted=(count, wanted), what="answers")
+    return turn_us
+
+
+async def growing_history(count: int) -> Figures:
+    arrived, marks, model = [trio.Event()], [], Growing()
+    async with make_agent(model) as agent:
+        session = await agent.create_session("ada")
+        session.on_conversation(lambda _: arrived[0].set())
+        before = rss()
+        for number in range(count):
+            marks.append(time.process_time())
+            arrived[0] = trio.Event()
+            await session.chat(long(number))
+            await arrived[0].wait()
+        marks.append(time.process_time())
+        grown = rss() - before
+    texts = {part.text for message in model.last.messages for part in message.parts}
+    expect(seen=len(texts), wanted=2 * count - 1, what="different messages")
+    return windows(marks, grown)
+
+
+async def fan_out(count: int) -> Figures:
+    before, countdown, latencies = rss(), Countdown(count), []
+    async with make_agent(Slow(), sessions=count) as agent:
+        watch = Stopwatch()
+        sessions = [await agent.create_session("ada") for _ in range(count)]
+        for number, session in enumerate(sessions):
+            begun = time.perf_counter()
+
+            def handler(_: object, begun: float = begun) -> None:
+                latencies.append(time.perf_counter() - begun)
+                countdown.tick()
+
+            session.on_conversation(handler)
+            await session.chat(short(number))
+        await countdown.done.wait()
+        wall_s, turn_us = watch.wall_s(), watch.cpu_us(count)
+    return {
+        "wall_s": wall_s,
+        "p99_s": percentile(latencies, 0.99),
+        "turn_us": turn_us,
+        "rss_each": (peak_rss() - before) / count,
+    }
+
+
+async def idle(count: int) -> Figures:
+    model = Instant()
+    async with make_agent(model, sessions=count) as agent:
+        countdown, before = Countdown(count), rss()
+        sessions = [await agent.create_session("ada") for _ in range(count)]
+        for number, session in enumerate(sessions):
+            session.on_conversation(countdown.tick)
+            await session.chat(short(number))
+        await countdown.done.wait()
+        await sessions[-1].wait_idle()
+        session_bytes = (rss() - before) / count
+    return {"session_bytes": session_bytes, "agent_bytes": await _idle_agents(count // 5, model)}
+
+
+async def _idle_agents(count: int, model: LLM) -> float:
+    async with open_runtime() as runtime:
+        before = rss()
+        for number in range(count):
+            await runtime.start(BareAgent(name=f"agent-{number}", role=SYSTEM, llm=model, tools=[add]))
+        return (rss() - before) / count
+
+
+async def streaming(count: int) -> Figures:
+    seen: list[str] = []
+    async with make_agent(Chunked(count)) as agent:
+        session, done = await agent.create_session("ada"), trio.Event()
+        session.on_token(lambda token: seen.append(token.text))
+        session.on_conversation(lambda _: done.set())
+        watch = Stopwatch()
+        await session.chat(short(0))
+        await done.wait()
+        chunk_us = watch.cpu_us(count)
+    expect(seen="".join(seen), wanted=CHUNK * count, what="the streamed text")
+    return {"chunk_us": chunk_us}
+
+
+async def urgent(count: int) -> Figures:
+    model, latencies = Streams(), []
+    async with make_agent(model, sessions=200, capacity=12_000) as agent, trio.open_nursery() as nursery:
+        sessions = [await agent.create_session("ada") for _ in range(200)]
+        for number, session in itertools.product(range(51), sessions):
+            await session.chat(short(number))
+        await trio.sleep(0.05)
+        for session in sessions[:count]:
+            latencies.append(await _interrupt(session, model) * 1e3)
+            await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    return {"p99_ms": percentile(latencies, 0.99), "median_ms": percentile(latencies, 0.5)}
+
+
+async def _interrupt(session: Session, model: Streams) -> float:
+    """Seconds from an URGENT message to the end of its session's stream."""
+    ended, times = trio.Event(), []
+
+    def stopped(moment: float) -> None:
+        times.append(moment)
+        ended.set()
+
+    model.stopped = stopped
+    begun = time.perf_counter()
+    await session.chat("urgent", priority=Priority.URGENT)
+    await ended.wait()
+    return times[0] - begun
+
+
+async def cancel(count: int) -> Figures:
+    before = leftovers()
+    with trio.CancelScope() as scope:
+        async with make_agent(Endless(), sessions=count) as agent:
+            for number in range(count):
+                session = await agent.create_session("ada")
+                await session.chat(short(number))
+            await trio.testing.wait_all_tasks_blocked()
+            watch = Stopwatch()
+            scope.cancel()
+            await checkpoint()
+    wall_s = watch.wall_s()
+    expect(seen=leftovers(), wanted=before, what="tasks, file descriptors and threads")
+    return {"wall_s": wall_s}

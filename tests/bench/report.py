@@ -1,0 +1,165 @@
+"""The closing table, the chart, and the page in the docs."""
+
+import os
+import platform
+import statistics
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import attrs
+from measure import REFERENCE_S, Figures
+from rich.console import Console
+from rich.table import Table
+from workloads import Bar, Workload
+
+CHART_WIDTH = 40
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+@attrs.define
+class Results:
+    """The figures of all runs, by workload and side, in the order of the rounds; None is a failed run."""
+
+    workloads: list[Workload]
+    rounds: int = attrs.field(kw_only=True)
+    quick: bool = attrs.field(kw_only=True)
+    runs: dict[tuple[str, str], list[Figures | None]] = attrs.field(factory=lambda: defaultdict(list))
+
+    def add(self, workload: Workload, side: str, figures: Figures | None) -> None:
+        self.runs[workload.key, side].append(figures)
+
+    def median(self, workload: Workload, side: str, figure: str) -> float | None:
+        values = [run[figure] for run in self.runs[workload.key, side] if run and figure in run]
+        return statistics.median(values) if values else None
+
+    def ratio(self, workload: Workload, figure: str) -> float | None:
+        """The median of the ratios within each round."""
+        pairs = zip(self.runs[workload.key, "framework"], self.runs[workload.key, "floor"], strict=True)
+        ratios = [ours[figure] / floor[figure] for ours, floor in pairs if ours and floor]
+        return statistics.median(ratios) if ratios else None
+
+    def scaled(self, workload: Workload, figure: str) -> float | None:
+        """The figure as the calibrated machine would show it."""
+        runs = [run for run in self.runs[workload.key, "framework"] if run]
+        values = [run[figure] * REFERENCE_S / run["calibration_s"] for run in runs]
+        return statistics.median(values) if values else None
+
+    def judged(self, workload: Workload, bar: Bar) -> float | None:
+        """The number that a bar is held against."""
+        if bar.kind == "ratio":
+            return self.ratio(workload, bar.figure)
+        if bar.kind == "scaled":
+            return self.scaled(workload, bar.figure)
+        return self.median(workload, "framework", bar.figure)
+
+    def passed(self, workload: Workload, bar: Bar) -> bool:
+        number = self.judged(workload, bar)
+        return number is not None and number <= bar.limit
+
+    def as_json(self) -> dict[str, object]:
+        runs = {f"{key}.{side}": figures for (key, side), figures in self.runs.items()}
+        return {"machine": machine(), "rounds": self.rounds, "quick": self.quick, "runs": runs}
+
+
+def machine() -> str:
+    return f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def rows(results: Results) -> list[tuple[str, ...]]:
+    """One row a figure: workload, figure, floor, actgent, ratio, bar, verdict."""
+    return [
+        _row(results, workload, figure)
+        for workload in results.workloads
+        for figure in _figures(results, workload)
+    ]
+
+
+def _figures(results: Results, workload: Workload) -> list[str]:
+    """All figures of a workload, those with a bar first."""
+    barred = [bar.figure for bar in workload.bars]
+    runs = [run for side in ("framework", "floor") for run in results.runs[workload.key, side] if run]
+    return list(dict.fromkeys([*barred, *(name for run in runs for name in run if name != "calibration_s")]))
+
+
+def _row(results: Results, workload: Workload, figure: str) -> tuple[str, ...]:
+    bar = next((bar for bar in workload.bars if bar.figure == figure), None)
+    return (
+        f"{workload.key} {workload.title}",
+        figure,
+        _number(results.median(workload, "floor", figure)),
+        _number(results.median(workload, "framework", figure)),
+        _number(results.ratio(workload, figure)),
+        _bar(bar),
+        "" if bar is None else "pass" if results.passed(workload, bar) else "FAIL",
+    )
+
+
+def _bar(bar: Bar | None) -> str:
+    if bar is None:
+        return ""
+    return f"{bar.limit:g}x" if bar.kind == "ratio" else f"{bar.limit:g}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+HEADS = ("workload", "figure", "floor", "actgent", "ratio", "bar", "")
+
+
+def print_report(results: Results) -> bool:
+    """Print table and chart; whether all bars were kept."""
+    console = Console()
+    table = Table(
+        title=f"{machine()}; medians of {results.rounds} rounds{'; quick' if results.quick else ''}"
+    )
+    for head in HEADS:
+        table.add_column(head, justify="right" if head in HEADS[2:6] else "left", no_wrap=head != "workload")
+    for row in rows(results):
+        style = "red" if row[-1] == "FAIL" else "green" if row[-1] == "pass" else "dim"
+        table.add_row(*row[:-1], f"[{style}]{row[-1]}[/]")
+    console.print(table)
+    console.print("\n".join(chart(results)))
+    return all(results.passed(workload, bar) for workload in results.workloads for bar in workload.bars)
+
+
+def chart(results: Results) -> list[str]:
+    """A line for each bar: how much of it is used; the mark stands at the bar itself."""
+    return [
+        _line(f"{workload.key:7}{bar.figure:14}", number / bar.limit)
+        for workload in results.workloads
+        for bar in workload.bars
+        if (number := results.judged(workload, bar)) is not None
+    ]
+
+
+def _line(label: str, share: float) -> str:
+    filled = min(round(share * CHART_WIDTH), 2 * CHART_WIDTH)
+    colour = "green" if share <= 1 else "red"
+    drawn = ("█" * filled).ljust(CHART_WIDTH)
+    return (
+        f"{label}[{colour}]{drawn[:CHART_WIDTH]}[/]│[{colour}]{drawn[CHART_WIDTH:]}[/] {share:.0%} of the bar"
+    )
+
+
+def write_docs(results: Results, page: Path) -> None:
+    """Renew what stands between the two marks of the page."""
+    text = page.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    page.write_text(f"{head}{BEGIN}\n{_markdown(results)}\n{END}{tail}", encoding="utf-8")
+
+
+def _markdown(results: Results) -> str:
+    date = datetime.now(tz=UTC).strftime("%B %Y")
+    lines = [
+        f"{machine()}, {date}; medians of {results.rounds} rounds.",
+        "",
+        "| " + " | ".join((*HEADS[:-1], "kept")) + " |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    lines += ["| " + " | ".join(row) + " |" for row in rows(results)]
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""The workloads of the benchmark: their sizes, and the bars that their figures have to keep."""
+
+from typing import Literal
+
+import attrs
+
+Kind = Literal["ratio", "value", "scaled"]
+"""A bar on the ratio to the floor, on the figure itself, or on the figure as the calibrated machine would show it."""
+
+
+@attrs.frozen
+class Bar:
+    """The most that one figure may be."""
+
+    figure: str
+    limit: float
+    kind: Kind = "ratio"
+
+
+@attrs.frozen
+class Workload:
+    """One workload: a function of this name in `floor` and in `framework`."""
+
+    key: str
+    function: str
+    title: str
+    size: int
+    quick: int
+    bars: tuple[Bar, ...] = ()
+
+
+WORKLOADS = (
+    Workload("W1", "hop", "an ask between two actors", 100_000, 5_000, (Bar("hop_us", 3),)),
+    Workload("W2", "turns", "a turn with an instant model", 2_000, 500, (Bar("turn_us", 3),)),
+    Workload("W3", "growing_history", "500 turns of one session", 500, 500, (Bar("growth", 1.3, "value"),)),
+    Workload("W4", "tool_loop", "a tool loop", 1_000, 300, (Bar("turn_us", 3),)),
+    Workload(
+        "W5", "fan_out", "all sessions at once, a model of 100 ms", 10_000, 1_000, (Bar("wall_s", 2.5),)
+    ),
+    Workload(
+        "W6",
+        "idle",
+        "idle memory",
+        5_000,
+        1_000,
+        (Bar("session_bytes", 4_096, "value"), Bar("agent_bytes", 16_384, "value")),
+    ),
+    Workload("W8", "start", "import actgent", 15, 5, (Bar("import_s", 1.5),)),
+    Workload("W9", "streaming", "a streamed chunk", 1_000, 1_000, (Bar("chunk_us", 2),)),
+    Workload("URGENT", "urgent", "URGENT stops a stream", 200, 50, (Bar("p99_ms", 50, "scaled"),)),
+    Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
+)
+BY_KEY = {workload.key: workload for workload in WORKLOADS}

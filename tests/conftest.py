@@ -1,0 +1,53 @@
+"""What all tests share: where things are, and how hypothesis runs."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data"
+
+# A shared machine has no reliable clock, so no example has a deadline; on the integration machine
+# the examples are the same at each run, so a failure there can be repeated here.
+settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder that holds pyproject.toml."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of public recordings beside the repository; the test is skipped where it is absent."""
+    if not DATA.is_dir():
+        pytest.skip("the recordings in ../shared/data are not on this machine")
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def recorded_rows(data_folder: Path):
+    """A function from a file's name to its rows: `recorded_rows("recordings.jsonl")`."""
+
+    def read(name: str) -> list[dict[str, object]]:
+        path = data_folder / name
+        if not path.is_file():
+            pytest.skip(f"{name} is not in ../shared/data")
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+    return read
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No model's key or address is set, whatever the machine has; the monkeypatch, to set some."""
+    for prefix in ("OPENAI", "ANTHROPIC", "LLM"):
+        for name in [name for name in os.environ if name.startswith(f"{prefix}_")]:
+            monkeypatch.delenv(name)
+    return monkeypatch
