@@ -1,0 +1,97 @@
+"""What an agent can do: the `Tool` that all kinds of tools are, and what it is told at a call."""
+
+import abc
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from actgent.messages import ToolCall, ToolResult, ToolSpec
+
+from .cache import ResultCache
+from .threads import Threads
+from .validation import ArgumentsValidator
+
+Effect = Literal["pure", "idempotent", "once"]
+"""What a tool does outside, and so what a restart may repeat: nothing; the same again; something that counts."""
+
+
+@attrs.frozen(kw_only=True)
+class ToolContext:
+    """What a tool may know of the call it serves."""
+
+    session_id: str = ""
+    owner: str = ""
+    agent: str = ""
+    call_id: str = ""
+    effect_key: str = ""
+    """The same for every repetition of this call, e.g. after a crash: hand it to services that drop duplicates."""
+    state: Any = None
+    """The session's store: a read-only mapping with `dispatch`."""
+    session: Any = None
+    """The `Session`, for tools that talk to it; None outside of an agent."""
+    threads: Threads | None = attrs.field(default=None, repr=False)
+    """Where sync functions run; None outside of an agent."""
+
+
+@attrs.frozen(kw_only=True)
+class ToolHooks:
+    """Called around each call of a tool, sync, in the session's task; a hook that raises is logged and left out."""
+
+    on_start: Callable[[ToolCall], object] | None = None
+    on_retry: Callable[[ToolCall, Exception], object] | None = None
+    on_success: Callable[[ToolCall, ToolResult], object] | None = None
+    on_error: Callable[[ToolCall, ToolResult], object] | None = None
+
+
+class Tool(abc.ABC):
+    """Something an agent can do. Subclass it, or write a function with `@tool`.
+
+    A tool is shared: one object serves many agents and concurrent calls.
+    """
+
+    name: str
+    """`^[a-zA-Z0-9_.-]{1,64}$`; what the model calls it by."""
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments (an object); checked before each call."""
+    effect: Effect = "once"
+    timeout: float | None = None
+    """Seconds a call may take, its repetitions and their delays included; None is the agent's default (60)."""
+    retries: int = 0
+    """How often a call is repeated after an exception of a `retry_on` class."""
+    retry_on: tuple[type[Exception], ...] = ()
+    """What the tool declares retryable; nothing by default, and never its arguments' errors."""
+    retry_delay: float = 1.0
+    """Seconds before the first repetition; doubles each time."""
+    cache: int = 0
+    """How many results are kept by arguments, for all agents and sessions alike; 0 keeps none."""
+    alone: bool = False
+    """A barrier: calls before it finish first, it runs by itself, later ones are checked after it."""
+    hooks: Sequence[ToolHooks] = ()
+    inline: bool = False
+    """True: `execute` never waits, so it runs without a timer."""
+
+    @abc.abstractmethod
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        """Run one call with arguments that fit the schema, and return its result.
+
+        Text is the result as it is; anything else becomes JSON. What it raises becomes the
+        call's error result, for the model to read; `ToolError` words it without the class name.
+        """
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as a model sees it."""
+        return ToolSpec(self.name, self.description, self.parameters)
+
+    @functools.cached_property
+    def argument_validator(self) -> ArgumentsValidator:
+        """Checks arguments against `parameters`; compiled once for each tool."""
+        return ArgumentsValidator(self.name, self.parameters)
+
+    @functools.cached_property
+    def result_cache(self) -> ResultCache:
+        """The results that `cache` keeps."""
+        return ResultCache(self.cache)

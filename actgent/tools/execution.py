@@ -1,0 +1,207 @@
+"""The tool calls of one answer, run side by side.
+
+A call goes `waiting -> started -> finished`. What a call is told apart by when its batch is stopped:
+
+    waiting     `cancelled`: its tool never ran
+    started     `outcome_unknown`, or `cancelled` where its effect is pure or idempotent
+    finished    its result
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import InvalidArguments, ToolError, ToolTimeout
+from actgent.messages import ToolCall, ToolResult
+
+from .base import Tool, ToolContext
+from .cache import canonical
+from .registry import ToolRegistry
+from .results import capped, describe, leaves, to_text
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT = 60.0
+DEFAULT_MAX_CHARACTERS = 60_000
+_NOT_STARTED = "cancelled before it started"
+_STOPPED = "cancelled while it ran"
+_UNKNOWN = "stopped while it ran: whether it took effect is not known"
+
+Check = Callable[[ToolCall, Tool], str | None]
+"""Why a call may not run at this moment, in words for the model; None: it may."""
+
+
+@attrs.define(eq=False)
+class Batch:
+    """The calls of one answer. `run` runs them once; `results` tells at any moment what came of them."""
+
+    calls: Sequence[ToolCall]
+    registry: ToolRegistry
+    context: ToolContext = attrs.field(factory=ToolContext, kw_only=True)
+    """What the tools are told; the call's id and effect key are filled in for each."""
+    check: Check | None = attrs.field(default=None, kw_only=True)
+    """Asked when a call is about to start, after the calls that it has to wait for."""
+    timeout: float = attrs.field(default=DEFAULT_TIMEOUT, kw_only=True)
+    """Seconds, for tools that say nothing themselves."""
+    max_characters: int = attrs.field(default=DEFAULT_MAX_CHARACTERS, kw_only=True)
+    """The longest result; longer ones are cut, with a notice."""
+    _started: dict[int, Tool] = attrs.field(factory=dict, init=False, repr=False)
+    _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
+
+    # --- what came of them -----------------------------------------------------------------
+
+    def results(self) -> tuple[ToolResult, ...]:
+        """Exactly one result for each call, in the order of the calls; right at any moment, and after cancellation."""
+        finished = self._finished
+        return tuple(finished.get(place) or self._unfinished(place) for place in range(len(self.calls)))
+
+    def _unfinished(self, place: int) -> ToolResult:
+        call = self.calls[place]
+        tool = self._started.get(place)
+        if tool is None:
+            return _failed(call, _NOT_STARTED, status="cancelled")
+        if tool.effect == "once":
+            return _failed(call, _UNKNOWN, status="outcome_unknown")
+        return _failed(call, _STOPPED, status="cancelled")
+
+    # --- running them ----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run all calls: side by side, but each tool marked `alone` by itself, in its turn.
+
+        Never raises for a call that failed. An inline tool makes no checkpoint.
+        """
+        for places in self._stages():
+            if len(places) == 1:
+                await self._run_call(places[0])
+                continue
+            async with trio.open_nursery() as nursery:
+                for place in places:
+                    nursery.start_soon(self._run_call, place)
+
+    def _stages(self) -> Iterator[list[int]]:
+        """The places of the calls that may run side by side, one group after the other."""
+        together: list[int] = []
+        for place, call in enumerate(self.calls):
+            tool = self.registry.get(call.name)
+            if tool is None or not tool.alone:
+                together.append(place)
+                continue
+            yield from filter(None, (together, [place]))
+            together = []
+        if together:
+            yield together
+
+    async def _run_call(self, place: int) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        call = self.calls[place]
+        try:
+            tool, arguments = self._admit(call)
+        except ToolError as error:
+            self._finished[place] = _failed(call, self._capped(describe(error)))
+            return
+        self._started[place] = tool
+        _notify(tool, "on_start", call)
+        result = await self._outcome(call, tool, arguments)
+        self._finished[place] = result
+        _notify(tool, "on_success" if result.error is None else "on_error", call, result)
+
+    def _admit(self, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
+        """The tool and the arguments of a call that may run.
+
+        Raises:
+            ToolError: it may not; the text says why.
+        """
+        tool = self.registry.find(call)
+        refusal = None if self.check is None else self.check(call, tool)
+        if refusal is not None:
+            raise ToolError(refusal)
+        return tool, tool.argument_validator.validate(call.arguments)
+
+    async def _outcome(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+        try:
+            text = await self._text(call, tool, arguments)
+        except Exception as error:  # noqa: BLE001 - the edge to foreign code: the model reads what went wrong
+            return _failed(call, self._capped(describe(error)))
+        return ToolResult(
+            id=_result_id(call),
+            call_id=call.id,
+            tool_name=call.name,
+            content=self._capped(text),
+            native=call.native,
+        )
+
+    async def _text(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> str:
+        if not tool.cache:
+            return to_text(await self._value(call, tool, arguments))
+        key = canonical(arguments)
+        text = tool.result_cache.get(key)
+        if text is None:
+            text = to_text(await self._value(call, tool, arguments))
+            if len(text) <= self.max_characters:
+                tool.result_cache.put(key, text)
+        return text
+
+    async def _value(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> object:
+        context = self._context_of(call)
+        if tool.inline and not tool.retries:
+            return await tool.execute(arguments, context)
+        seconds = self.timeout if tool.timeout is None else tool.timeout
+        with trio.move_on_after(seconds):
+            return await _attempts(call, tool, arguments, context)
+        raise ToolTimeout(tool.name, seconds)
+
+    def _context_of(self, call: ToolCall) -> ToolContext:
+        return attrs.evolve(self.context, call_id=call.id, effect_key=f"{self.context.session_id}/{call.id}")
+
+    def _capped(self, text: str) -> str:
+        return capped(text, self.max_characters)
+
+
+async def _attempts(call: ToolCall, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> object:
+    for attempt in range(tool.retries):
+        try:
+            return await tool.execute(arguments, context)
+        except Exception as error:
+            if not _is_retryable(error, tool):
+                raise
+            _notify(tool, "on_retry", call, error)
+            await trio.sleep(tool.retry_delay * 2**attempt)
+    return await tool.execute(arguments, context)
+
+
+def _is_retryable(error: Exception, tool: Tool) -> bool:
+    """Whether the tool declared it; of a group, all that is in it."""
+    return all(
+        isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments) for leaf in leaves(error)
+    )
+
+
+def _failed(call: ToolCall, error: str, *, status: Any = "error") -> ToolResult:
+    return ToolResult(
+        id=_result_id(call),
+        call_id=call.id,
+        tool_name=call.name,
+        status=status,
+        error=error,
+        native=call.native,
+    )
+
+
+def _result_id(call: ToolCall) -> str:
+    """Follows from the call, so that a repetition after a crash has the same."""
+    return f"{call.id}/result"
+
+
+def _notify(tool: Tool, event: str, call: ToolCall, *details: object) -> None:
+    for hooks in tool.hooks:
+        hook = getattr(hooks, event)
+        if hook is None:
+            continue
+        try:
+            hook(call, *details)
+        except Exception as error:  # noqa: BLE001 - a watcher never changes the outcome
+            logger.warning("the %s hook of tool %r raised %s", event, tool.name, type(error).__name__)

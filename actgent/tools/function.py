@@ -1,0 +1,245 @@
+"""Tools made from functions: `@tool` and `FunctionTool`."""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Union, get_args, get_origin, overload
+
+from actgent.errors import ConfigurationError, InvalidArguments
+
+from .base import Effect, Tool, ToolContext, ToolHooks
+from .options import check_options
+from .schema import compile_signature, description_of, parameter_texts
+from .threads import Threads
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FunctionTool(Tool, Generic[P, R]):
+    """A function as a tool; calling it calls the function.
+
+    An async function is awaited. A sync one runs in a worker thread, or with `thread=False` right in the event
+    loop: only for functions that never block, as nothing else runs meanwhile and no timeout can stop them.
+
+    The schema comes from the signature and the docstring, unless `parameters` gives it; then the arguments reach
+    the function as plain JSON values. A parameter annotated `ToolContext` is filled in by the framework, and
+    no model sees it. Not possible: `*args`, `**kwargs` (without `parameters`) and positional-only parameters.
+
+    Raises:
+        ConfigurationError: a name, an option or a parameter that no model can use.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        func: Callable[P, R],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        thread: bool = True,
+        effect: Effect = "once",
+        timeout: float | None = None,
+        retries: int = 0,
+        retry_on: type[Exception] | Iterable[type[Exception]] = (),
+        retry_delay: float = 1.0,
+        cache: int = 0,
+        alone: bool = False,
+        hooks: ToolHooks | Sequence[ToolHooks] = (),
+    ) -> None:
+        inner = _undecorated(func)
+        functools.update_wrapper(self, inner)
+        self.name = name
+        self.description = description
+        self.effect = effect
+        self.timeout = timeout
+        self.retries = retries
+        self.retry_on = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+        self.retry_delay = retry_delay
+        self.cache = cache
+        self.alone = alone
+        self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
+        self._func = func
+        self._is_async = _is_async(inner, name)
+        self.inline = not thread and not self._is_async
+        self._is_method = _is_unbound_method(func)
+        self._read_signature(parameters)
+        check_options(self)
+
+    def _read_signature(self, parameters: Mapping[str, Any] | None) -> None:
+        label = f"tool {self.name!r}"
+        hints = _hints(_undecorated(self._func), label)
+        self._context_names = tuple(name for name, hint in hints.items() if _is_context(hint))
+        if self._context_names and self.cache:
+            raise ConfigurationError(
+                f"{label} takes a ToolContext: its results depend on the session, so cache=0"
+            )
+        self._convert: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+        self.parameters = parameters if parameters is not None else self._derived(hints, label)
+
+    def _derived(self, hints: Mapping[str, Any], label: str) -> Mapping[str, Any]:
+        leave_out = {*self._context_names, *_bound_names(self._func), *(("self",) if self._is_method else ())}
+        texts = parameter_texts(_undecorated(self._func))
+        compiled = compile_signature(self._func, hints, label=label, texts=texts, leave_out=leave_out)
+        self._convert = compiled.convert
+        return compiled.schema
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._func(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> "Self | FunctionTool[..., R]":
+        """A method decorated in its class: the tool of one instance."""
+        if instance is None or not self._is_method:
+            return self
+        bound = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__)
+        bound._func = types.MethodType(self._func, instance)
+        bound._is_method = False
+        return bound
+
+    def __repr__(self) -> str:
+        return f"FunctionTool({self.name!r})"
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        keywords = self._bind(arguments, context)
+        func: Callable[..., Any] = self._func
+        if self._is_async:
+            return await func(**keywords)
+        if self.inline:
+            return func(**keywords)
+        threads = context.threads or Threads()
+        result = await threads.run_sync(functools.partial(func, **keywords), name=self.name)
+        return await result if inspect.isawaitable(result) else result
+
+    def _bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
+        try:
+            keywords = self._convert(arguments)
+        except ValueError as error:
+            raise InvalidArguments(f'Invalid arguments for tool "{self.name}": {error}') from error
+        for name in self._context_names:
+            keywords[name] = context
+        return keywords
+
+
+# --- functions of all kinds ----------------------------------------------------------------
+
+
+def _undecorated(func: Any) -> Callable[..., Any]:
+    """The function in a partial; of an object with `__call__`, that method."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    if not callable(func):
+        raise ConfigurationError(f"a tool is made from a function, not from {type(func).__name__}")
+    inner: Callable[..., Any] = func if inspect.isroutine(func) else func.__call__
+    return inner
+
+
+def _is_async(func: Callable[..., Any], name: str) -> bool:
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise ConfigurationError(f"tool {name!r} is a generator: return a list instead")
+    return inspect.iscoroutinefunction(func)
+
+
+def _is_unbound_method(func: Callable[..., Any]) -> bool:
+    """Whether it was defined in a class body; there is nothing else to tell it by at that time."""
+    if not inspect.isfunction(func):
+        return False
+    outer = func.__qualname__.rpartition(".")[0]
+    return (
+        bool(outer)
+        and not outer.endswith("<locals>")
+        and next(iter(inspect.signature(func).parameters), "") == "self"
+    )
+
+
+def _bound_names(func: Callable[..., Any]) -> tuple[str, ...]:
+    """What a partial has fixed by name: not the model's to change, nor to see."""
+    return tuple(func.keywords) if isinstance(func, functools.partial) else ()
+
+
+def _hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(func, include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(
+            f"{label}: an annotation cannot be resolved ({error}): define the type at the top of its module"
+        ) from error
+    hints.pop("return", None)
+    return hints
+
+
+def _is_context(hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return ToolContext in get_args(hint)
+    return hint is ToolContext
+
+
+# --- the decorator -------------------------------------------------------------------------
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    thread: bool = True,
+    effect: Effect = "once",
+    timeout: float | None = None,
+    retries: int = 0,
+    retry_on: type[Exception] | Iterable[type[Exception]] = (),
+    retry_delay: float = 1.0,
+    cache: int = 0,
+    alone: bool = False,
+    hooks: ToolHooks | Sequence[ToolHooks] = (),
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    **options: Any,
+) -> Any:
+    """Make a tool of a function: `@tool`, or `@tool(timeout=5, effect="pure")` with the options of `FunctionTool`.
+
+    The name is the function's. The description is its docstring without the sections, or, where there is none,
+    the name in words.
+
+    Raises:
+        ConfigurationError: a name, an option or a parameter that no model can use.
+    """
+
+    def decorate(func: Callable[P, R]) -> FunctionTool[P, R]:
+        named = name if name is not None else _name_of(func)
+        text = description if description is not None else _description_of(func) or _in_words(named)
+        return FunctionTool(named, text, func, **options)
+
+    return decorate if function is None else decorate(function)
+
+
+def _named(func: Callable[..., Any]) -> Any:
+    """What carries the name and the docstring: the function, or the class of an object with `__call__`."""
+    inner = _undecorated(func)
+    owner = getattr(inner, "__self__", None)
+    return type(owner) if inner.__name__ == "__call__" and owner is not None else inner
+
+
+def _name_of(func: Callable[..., Any]) -> str:
+    return str(_named(func).__name__)
+
+
+def _description_of(func: Callable[..., Any]) -> str:
+    return description_of(_undecorated(func)) or description_of(_named(func))
+
+
+def _in_words(name: str) -> str:
+    return name.replace("_", " ").strip().capitalize()

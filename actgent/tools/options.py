@@ -1,0 +1,78 @@
+"""A tool's name, schema and options, checked before a model ever sees it."""
+
+import inspect
+import math
+import re
+from typing import get_args
+
+import attrs
+
+from actgent.errors import ConfigurationError
+
+from .base import Effect, Tool, ToolHooks
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+
+def check_options(tool: Tool) -> None:
+    """Check everything that a tool says of itself, and compile its schema.
+
+    Raises:
+        ConfigurationError: something is wrong; the text names the tool, the option and the remedy.
+    """
+    _check_texts(tool)
+    _check_numbers(tool)
+    _check_repetition(tool)
+    _check_hooks(tool)
+    tool.argument_validator  # noqa: B018 - compiles the schema now, so that a bad one fails here
+
+
+def _require(condition: object, tool: Tool, reason: str) -> None:
+    if not condition:
+        raise ConfigurationError(f"tool {tool.name!r}: {reason}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_exception_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
+def _check_texts(tool: Tool) -> None:
+    _require(
+        _is_name(tool.name), tool, "a name is 1 to 64 of the characters a-z, A-Z, 0-9, _, . and -; pass name="
+    )
+    _require(
+        _is_text(tool.description), tool, "the description is empty: a model cannot know when to call it"
+    )
+
+
+def _check_numbers(tool: Tool) -> None:
+    _require(
+        tool.timeout is None or 0 < tool.timeout < math.inf, tool, "timeout= is a number of seconds above 0"
+    )
+    _require(tool.retries >= 0, tool, "retries= is 0 or more")
+    _require(0 <= tool.retry_delay < math.inf, tool, "retry_delay= is a number of seconds, 0 or more")
+    _require(tool.cache >= 0, tool, "cache= is a number of results, 0 or more")
+
+
+def _check_repetition(tool: Tool) -> None:
+    _require(tool.effect in get_args(Effect), tool, f"effect= is one of {', '.join(get_args(Effect))}")
+    _require(all(map(_is_exception_class, tool.retry_on)), tool, "retry_on= takes exception classes")
+    _require(
+        not tool.retries or tool.retry_on, tool, "retries= needs retry_on=, the exceptions worth a repetition"
+    )
+    _require(not tool.cache or tool.effect != "once", tool, 'cache= needs effect="pure" or "idempotent"')
+
+
+def _check_hooks(tool: Tool) -> None:
+    for hooks in tool.hooks:
+        _require(isinstance(hooks, ToolHooks), tool, "hooks= takes ToolHooks(...)")
+        for hook in attrs.astuple(hooks, recurse=False):
+            _require(not inspect.iscoroutinefunction(hook), tool, "hooks are sync functions")

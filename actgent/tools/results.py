@@ -1,0 +1,122 @@
+"""What a tool returned or raised, as text that a model reads."""
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import json
+import pathlib
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import attrs
+import msgspec
+
+from actgent.errors import ToolError
+
+_TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
+_TEMPORAL = (dt.date, dt.time)
+_EXPORTS = ("model_dump", "tolist")
+"""How pydantic models and numpy values name their way to plain data."""
+
+
+def _plain(value: object) -> Any:
+    """One step from a value that JSON does not know to one that it may know."""
+    if isinstance(value, _TEMPORAL):
+        return value.isoformat()
+    if isinstance(value, _TEXTUAL):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if not isinstance(value, type) and (fields := _fields(value)) is not None:
+        return fields
+    return _elements(value)
+
+
+def _fields(value: Any) -> Any:
+    if attrs.has(type(value)):
+        return attrs.asdict(value, recurse=False)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    export = next(filter(None, (getattr(value, name, None) for name in _EXPORTS)), None)
+    return None if export is None else export()
+
+
+def _elements(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return _sorted(value)
+    if isinstance(value, Collection) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return list(value)
+    hint = ": decode them to text" if isinstance(value, (bytes, bytearray, memoryview)) else ""
+    raise TypeError(f"{type(value).__name__} is no JSON value{hint}")
+
+
+def _sorted(value: Collection[Any]) -> list[Any]:
+    try:
+        return sorted(value)
+    except TypeError:
+        return list(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
+
+
+def to_text(value: object) -> str:
+    """Text as it is, anything else as JSON; characters that UTF-8 cannot carry become `?`.
+
+    attrs and dataclass instances, msgspec structs, pydantic models, enums, dates, sets and the like are written
+    by their fields or elements.
+
+    Raises:
+        ToolError: JSON cannot carry it: bytes, a cycle, NaN, an object of another kind.
+    """
+    if isinstance(value, str):
+        return _carried(str.__str__(value))
+    try:
+        return _carried(_encode(value))
+    except Exception as error:  # the value's own methods may raise anything
+        raise ToolError(f"the result cannot be written as JSON: {describe(error)}") from error
+
+
+def _carried(text: str) -> str:
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def capped(text: str, limit: int) -> str:
+    """At most `limit` characters; what is cut is announced at the end, with the full size."""
+    if len(text) <= limit:
+        return text
+    notice = f"\n[cut: the first of {len(text)} characters; ask for less at a time]"
+    return text[: max(limit - len(notice), 0)] + notice
+
+
+def describe(error: BaseException) -> str:
+    """An exception in words for a model: a `ToolError` by its text, others with their class; groups flattened."""
+    return _carried("; ".join(dict.fromkeys(map(_worded, leaves(error)))))
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, however deep; an exception that is no group is its only leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def _worded(error: BaseException) -> str:
+    kind = type(error).__name__
+    try:
+        text = str(error).strip()
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
+        return f"{kind} (its text cannot be read)"
+    if isinstance(error, ToolError):
+        return text or kind
+    return f"{kind}: {text}" if text else kind

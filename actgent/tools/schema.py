@@ -1,0 +1,378 @@
+"""From Python types and signatures to JSON Schema, and from JSON back to Python.
+
+msgspec knows most types and reads them strictly. It builds attrs classes without their converters, though, so
+each attrs class and dataclass is read as a struct of the same fields first, and then built by its own `__init__`.
+"""
+
+import dataclasses
+import inspect
+import json
+import operator
+import pathlib
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, Union, get_args, get_origin
+
+import attrs
+import docstring_parser
+import msgspec
+from docstring_parser import Docstring
+
+from actgent.errors import ConfigurationError
+
+_STRING = msgspec.Meta(extra_json_schema={"type": "string"})
+_EMPTY = inspect.Parameter.empty
+_typed_dict: Any = TypedDict  # type checkers know only its literal form
+_FACTORY: Any = attrs.Factory
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_SUFFIX = re.compile(r" - at `(key in )?\$?(?P<path>.*?)`$")
+
+
+@attrs.frozen
+class _Field:
+    """One field of a class, or one parameter of a function."""
+
+    name: str
+    type: Any
+    required: bool
+    default: object = _EMPTY
+
+
+# --- types -------------------------------------------------------------------------------
+
+
+@attrs.define
+class _Rewriter:
+    """Types as msgspec shall see them: classes with an `__init__` of their own replaced by structs."""
+
+    sources: dict[type, type] = attrs.field(factory=dict)
+    """Struct -> the class that it stands for."""
+    _done: dict[Any, Any] = attrs.field(factory=dict)
+
+    def rewrite(self, annotation: Any) -> Any:
+        origin = get_origin(annotation)
+        if origin is None:
+            return self._rewrite_class(annotation) if isinstance(annotation, type) else annotation
+        if origin is Literal:
+            return annotation
+        if origin is Annotated:
+            return Annotated[(self.rewrite(annotation.__origin__), *annotation.__metadata__)]
+        return self._rewrite_generic(annotation, origin)
+
+    def _rewrite_generic(self, annotation: Any, origin: Any) -> Any:
+        if _has_fields(origin):
+            raise TypeError(f"generic classes such as {annotation} are not supported")
+        arguments = tuple(self.rewrite(argument) for argument in get_args(annotation))
+        if arguments == get_args(annotation):
+            return annotation
+        kind: Any = Union if origin is types.UnionType else origin
+        return kind[arguments]
+
+    def _rewrite_class(self, cls: type) -> Any:
+        if cls is object:
+            return Any
+        if issubclass(cls, pathlib.PurePath):
+            return Annotated[cls, _STRING]
+        if cls not in self._done:
+            self._done[cls] = cls
+            self._done[cls] = self._replaced(cls)
+        return self._done[cls]
+
+    def _replaced(self, cls: type) -> Any:
+        if typing.is_typeddict(cls):
+            return self._typed_dict_of(cls)
+        return self._struct(cls) if _has_fields(cls) else cls
+
+    def _typed_dict_of(self, cls: Any) -> Any:
+        fields = {name: self.rewrite(hint) for name, hint in _hints(cls).items()}
+        return _typed_dict(cls.__name__, fields, total=cls.__total__)
+
+    def _struct(self, cls: type) -> type:
+        fields = list(_fields_of(cls))
+        struct = msgspec.defstruct(
+            self._free_name(cls.__name__),
+            [(field.name, Any) if field.required else (field.name, Any, msgspec.UNSET) for field in fields],
+            namespace={"__doc__": _summary(cls)},
+            kw_only=True,
+            frozen=True,
+            forbid_unknown_fields=True,
+        )
+        self._done[cls] = struct  # before its fields, which may speak of the class itself
+        self.sources[struct] = cls
+        documents = parameter_texts(cls)
+        for field in fields:  # msgspec reads them at the first use
+            struct.__annotations__[field.name] = self.annotate(field, documents.get(field.name))
+        return struct
+
+    def annotate(self, field: _Field, text: str | None) -> Any:
+        """A field's type with its description and default."""
+        annotation = self.rewrite(field.type)
+        if described := text or _own_text(field.type):
+            annotation = Annotated[annotation, msgspec.Meta(description=described)]
+        return _with_default(annotation, field.default)
+
+    def _free_name(self, name: str) -> str:
+        taken = {struct.__name__ for struct in self.sources}
+        return next(free for free in _numbered(name) if free not in taken)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 2
+    while True:
+        yield f"{name}{number}"
+        number += 1
+
+
+def _has_fields(cls: Any) -> bool:
+    return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
+
+
+def _fields_of(cls: type) -> Iterator[_Field]:
+    """What `__init__` takes by name."""
+    return _attrs_fields(cls) if attrs.has(cls) else _dataclass_fields(cls)
+
+
+def _dataclass_fields(cls: Any) -> Iterator[_Field]:
+    hints = _hints(cls)
+    for field in filter(operator.attrgetter("init"), dataclasses.fields(cls)):
+        default = _EMPTY if field.default is dataclasses.MISSING else field.default
+        required = default is _EMPTY and field.default_factory is dataclasses.MISSING
+        yield _Field(field.name, hints[field.name], required, default)
+
+
+def _attrs_fields(cls: Any) -> Iterator[_Field]:
+    hints = _hints(cls)
+    for attribute in filter(operator.attrgetter("init"), attrs.fields(cls)):
+        required = attribute.default is attrs.NOTHING
+        default = _EMPTY if required or isinstance(attribute.default, _FACTORY) else attribute.default
+        annotation = _converted_from(cls, attribute) or hints.get(attribute.name, attribute.type or Any)
+        yield _Field(attribute.alias, annotation, required, default)
+
+
+def _converted_from(cls: Any, attribute: "attrs.Attribute[Any]") -> Any:
+    """What the field's converter says that it takes; None where it says nothing."""
+    annotation = cls.__init__.__annotations__.get(attribute.alias)
+    return None if attribute.converter is None or isinstance(annotation, str) else annotation
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+
+
+def _own_text(annotation: Any) -> str | None:
+    """A plain text among the metadata of `Annotated` describes what is annotated."""
+    metadata = getattr(annotation, "__metadata__", ()) if get_origin(annotation) is Annotated else ()
+    return next((text for text in metadata if isinstance(text, str)), None)
+
+
+def _with_default(annotation: Any, default: object) -> Any:
+    if default is _EMPTY:
+        return annotation
+    if default is None:
+        annotation = annotation | None
+    try:
+        plain = json.loads(json.dumps(msgspec.to_builtins(default), allow_nan=False))
+    except (TypeError, ValueError):  # a sentinel: the schema only says that the field may be missing
+        return annotation
+    return Annotated[annotation, msgspec.Meta(extra_json_schema={"default": plain})]
+
+
+# --- texts -------------------------------------------------------------------------------
+
+
+def _document_of(target: object) -> Docstring:
+    """Google, NumPy and reST style are told apart by the parser."""
+    return docstring_parser.parse(inspect.getdoc(target) or "")
+
+
+def description_of(target: object) -> str:
+    """The docstring without its sections; empty where there is none."""
+    document = _document_of(target)
+    return (document.description or "").strip()
+
+
+def _summary(cls: type) -> str:
+    text = cls.__doc__ or ""
+    generated = text.startswith(f"{cls.__name__}(") and dataclasses.is_dataclass(cls)
+    return "" if generated else description_of(cls)
+
+
+def parameter_texts(target: object) -> dict[str, str]:
+    """What a docstring says of each parameter or attribute."""
+    parameters = _document_of(target).params
+    return {item.arg_name: " ".join(item.description.split()) for item in parameters if item.description}
+
+
+# --- compiled types ----------------------------------------------------------------------
+
+
+@attrs.frozen
+class CompiledType:
+    """A Python type as JSON: its schema, and the way from JSON values to it."""
+
+    schema: Mapping[str, Any]
+    """JSON Schema, self-contained: a `$ref` only ever points into its own `$defs`."""
+    _type: Any = attrs.field(repr=False)
+    _sources: Mapping[type, type] = attrs.field(repr=False)
+
+    def convert(self, value: Any) -> Any:
+        """A decoded JSON value as the type. Nothing is guessed: "5" and true are no int; 1 is a float, and 1.0 an int.
+
+        Raises:
+            ValueError: it does not fit, or a class of the type refuses it; the text says where.
+        """
+        try:
+            read = self._read(value)
+        except ValueError:
+            read = self._read(_whole_numbers(value))
+        return self._built(read) if self._sources else read
+
+    def _read(self, value: Any) -> Any:
+        try:
+            return msgspec.convert(value, self._type, str_keys=True, dec_hook=_decode)
+        except msgspec.ValidationError as error:
+            raise ValueError(_located(str(error))) from None
+
+    def _built(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in self._sources:
+            return self._build(value, self._sources[kind])
+        if kind is dict:
+            return {key: self._built(item) for key, item in value.items()}
+        if kind in (list, tuple, set, frozenset):
+            return kind(self._built(item) for item in value)
+        return value
+
+    def _build(self, struct: Any, cls: type) -> Any:
+        given = {name: getattr(struct, name) for name in struct.__struct_fields__}
+        fields = {name: self._built(item) for name, item in given.items() if item is not msgspec.UNSET}
+        try:
+            return cls(**fields)
+        except (ValueError, TypeError) as error:
+            reason = (
+                error.args[0] if error.args else type(error).__name__
+            )  # attrs puts the attribute behind it
+            raise ValueError(f"{cls.__name__}: {reason}") from error
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if issubclass(kind, pathlib.PurePath) and isinstance(value, str):
+        return kind(value)
+    raise ValueError(f"Expected a path as text, got {type(value).__name__}")
+
+
+def _located(text: str) -> str:
+    """The place first: `... - at $.a[0]` as `/a/0: ...`."""
+    match = _SUFFIX.search(text)
+    if match is None:
+        return text
+    path = re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", match["path"].replace(".", "/"))
+    return f"{path}: {text[: match.start()]}"
+
+
+def _whole_numbers(value: Any) -> Any:
+    """1.0 as 1, which JSON does not tell apart."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    return [_whole_numbers(item) for item in value] if isinstance(value, list) else value
+
+
+def compile_type(annotation: Any) -> CompiledType:
+    """A type that JSON can carry: builtins, attrs classes, dataclasses, TypedDict, enums, dates, unions ...
+
+    Raises:
+        ConfigurationError: JSON Schema cannot say it.
+    """
+    rewriter = _Rewriter()
+    try:
+        rewritten = rewriter.rewrite(annotation)
+        return CompiledType(_schema(rewritten), rewritten, rewriter.sources)
+    except (TypeError, NameError, RecursionError) as error:
+        raise ConfigurationError(f"{annotation} has no JSON Schema: {error}") from error
+
+
+def schema_of(annotation: Any) -> dict[str, Any]:
+    """The JSON Schema of a type.
+
+    Raises:
+        ConfigurationError: JSON Schema cannot say it.
+    """
+    return dict(compile_type(annotation).schema)
+
+
+def _schema(annotation: Any) -> dict[str, Any]:
+    schema = msgspec.json.schema(annotation)
+    msgspec.json.Decoder(annotation)  # some types have a schema, and yet cannot be read
+    definitions = schema.get("$defs", {})
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name not in definitions:
+        return schema
+    root = {**definitions[name], **{key: schema[key] for key in schema if key not in ("$ref", "$defs")}}
+    others = {key: value for key, value in definitions.items() if key != name}
+    if f'"#/$defs/{name}"' in json.dumps(definitions):
+        return {**root, "$defs": definitions}
+    return {**root, "$defs": others} if others else root
+
+
+# --- signatures --------------------------------------------------------------------------
+
+
+def compile_signature(
+    function: Callable[..., Any],
+    hints: Mapping[str, Any],
+    *,
+    label: str,
+    texts: Mapping[str, str],
+    leave_out: Collection[str] = (),
+) -> CompiledType:
+    """The parameters of a function as one JSON object; `convert` gives its keyword arguments.
+
+    `hints` are the resolved annotations, `texts` describe the parameters, `label` names the function in errors,
+    `leave_out` are parameters that someone else fills in.
+
+    Raises:
+        ConfigurationError: a parameter that JSON cannot fill; the text names it.
+    """
+    fields = [
+        _parameter(parameter, hints, label)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in leave_out
+    ]
+    rewriter = _Rewriter()
+    annotations = {field.name: _argument(rewriter, field, label, texts) for field in fields}
+    rewritten = _typed_dict("Arguments", annotations)
+    schema = {**_schema(rewritten), "additionalProperties": False}
+    return CompiledType(_without_title(schema), rewritten, rewriter.sources)
+
+
+def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any], label: str) -> _Field:
+    if parameter.kind in _VARIADIC:
+        raise ConfigurationError(
+            f"{label}: {parameter} has no names for a model to fill: name the parameters, or pass parameters= (a JSON Schema)"
+        )
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ConfigurationError(
+            f"{label}: parameter {parameter.name!r} is positional-only, arguments come by name"
+        )
+    required = parameter.default is _EMPTY
+    return _Field(parameter.name, hints.get(parameter.name, Any), required, parameter.default)
+
+
+def _argument(rewriter: _Rewriter, field: _Field, label: str, texts: Mapping[str, str]) -> Any:
+    try:
+        annotation = rewriter.annotate(field, texts.get(field.name))
+        _schema(annotation)
+    except (TypeError, NameError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{label}: parameter {field.name!r} has a type that a model cannot fill ({field.type}): {error}"
+        ) from error
+    return Required[annotation] if field.required else NotRequired[annotation]
+
+
+def _without_title(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "title"}
