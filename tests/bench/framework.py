@@ -25,7 +25,7 @@ from measure import (
 )
 from trio.lowlevel import checkpoint
 
-from actgent import LLM, BareAgent, Limits, Priority, Session, Text, ToolCall, open_runtime, tool
+from actgent import LLM, BareAgent, Priority, Session, Text, ToolCall, open_runtime, tool
 from actgent.actors.actor import Actor
 from actgent.actors.ref import ActorRef
 from actgent.actors.system import open_system
@@ -142,8 +142,8 @@ def add(a: int, b: int) -> int:
 
 def make_agent(llm: LLM, *, sessions: int = 100, **options: Any) -> BareAgent:
     """An agent with a prompt of one sentence and room for `sessions` at once."""
-    limits = Limits(inbox=max(1000, 2 * sessions), concurrency=sessions)
-    return BareAgent(name="bench", role=SYSTEM, llm=llm, limits=limits, **options)
+    options = {"capacity": max(1000, 2 * sessions), "concurrency": sessions} | options
+    return BareAgent(name="bench", role=SYSTEM, llm=llm, **options)
 
 
 # --- the workloads ------------------------------------------------------------------------

@@ -1,0 +1,309 @@
+"""The promises that the repository makes as a whole."""
+
+import ast
+import importlib
+import json
+import pickle
+import queue
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+import typing
+from pathlib import Path
+
+import pytest
+import trio
+
+import actgent
+from actgent.messages import ToolCall
+from actgent.testing.provider import Provider, ProviderRequest, open_provider
+
+ROOT = Path(__file__).parents[1]
+
+FACE = [
+    "Agent",
+    "BareAgent",
+    "SimpleAgent",
+    "ReActAgent",
+    "RouterAgent",
+    "open_runtime",
+    "Runtime",
+    "Session",
+    "Message",
+    "Priority",
+    "PriorityInbox",
+    "Sender",
+    "Text",
+    "Image",
+    "File",
+    "Reply",
+    "Event",
+    "ToolCall",
+    "ToolResult",
+    "Failure",
+    "Route",
+    "Token",
+    "Usage",
+    "Tool",
+    "FunctionTool",
+    "tool",
+    "ToolContext",
+    "ToolRegistry",
+    "LLM",
+    "OpenAI",
+    "OpenAIResponses",
+    "Anthropic",
+    "ScriptedLLM",
+    "Fallback",
+    "Instruction",
+    "ClassificationType",
+    "Limits",
+    "InboxFull",
+]
+
+FAMILIES = {
+    "llm": "openai openai_responses anthropic scripted fallback",
+    "protocols": "bare simple react router",
+    "journal": "memory sqlite postgres",
+}
+"""The members that can replace each other, by family."""
+
+MEMBERS = [(family, member) for family, members in FAMILIES.items() for member in members.split()]
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """The files of the repository, also those that are not committed yet."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+# --- floors ------------------------------------------------------------------------------
+
+
+def test_imports_only_point_down():
+    """The floors of setup.cfg hold."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--config", "setup.cfg", "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("family", "member"), MEMBERS)
+def test_members_of_a_family_do_not_know_each_other(family, member):
+    """A model client imports no other client, a protocol no other protocol, a journal no other journal."""
+    path = ROOT / "actgent" / family / f"{member}.py"
+    if not path.exists():
+        pytest.skip(f"{family} has no {member} yet")
+    others = set(FAMILIES[family].split()) - {member}
+    assert not others & imported_modules(path, package=f"actgent.{family}")
+
+
+def imported_modules(path: Path, *, package: str) -> set[str]:
+    """The modules of a package that a file imports, by their short names."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            module = f"{package}.{node.module or ''}".rstrip(".") if node.level else node.module or ""
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name.removeprefix(f"{package}.") for name in found if name.startswith(f"{package}.")}
+
+
+# --- the face ----------------------------------------------------------------------------
+
+
+def test_the_face_has_the_names_of_the_contract():
+    """All names of section 4 of docs/architecture.md, and all errors, are public; there is no other."""
+    errors = importlib.import_module("actgent.errors")
+    raised = [
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    ]
+    assert sorted({*FACE, *raised}) == actgent.__all__
+    assert set(actgent.__all__) <= set(dir(actgent))
+
+
+@pytest.mark.parametrize("name", actgent.__all__)
+def test_each_public_name_can_be_loaded(name):
+    """A name of the face is there, under its own name, with type hints that resolve."""
+    value = getattr(actgent, name)
+    assert value.__name__ == name
+    assert isinstance(typing.get_type_hints(value), dict)
+
+
+def test_type_checkers_see_the_same_names():
+    """`__init__.pyi` names what `__init__.py` loads, from the same modules."""
+    stub = ast.parse((ROOT / "actgent" / "__init__.pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.asname: f"actgent.{node.module}" for node in imports for alias in node.names}
+    assert homes == actgent._HOMES
+
+
+def test_a_wrong_name_is_an_attribute_error():
+    """What the face does not have is an AttributeError that names it, as in any module."""
+    with pytest.raises(AttributeError, match="'actgent' has no attribute 'Agnet'"):
+        getattr(actgent, "Agnet")  # noqa: B009 - a type checker would refuse the plain form
+
+
+def test_tracebacks_name_errors_as_they_are_caught():
+    """An error says `actgent.InboxFull`, is the class of actgent.errors, and can be pickled."""
+    home = importlib.import_module("actgent.errors")
+    assert actgent.ToolError is home.ToolError
+    assert actgent.ToolError.__module__ == "actgent"
+    assert pickle.loads(pickle.dumps(actgent.ToolError("no"))).args == ("no",)
+
+
+def test_importing_the_face_loads_nothing_heavy():
+    """`import actgent` loads the standard library alone, and of itself only the face."""
+    printed = python(
+        "import sys; before = set(sys.modules); import actgent; print(*sorted(set(sys.modules) - before))"
+    )
+    roots = {name.split(".")[0] for name in printed.split()} - set(sys.stdlib_module_names)
+    assert roots == {"actgent"}
+    assert [name for name in printed.split() if name.startswith("actgent.")] == []
+
+
+def test_an_agent_without_a_provider_loads_no_sdk():
+    """Agents with a scripted model load neither SDK, nor what only the command line needs."""
+    printed = python("import sys; from actgent import BareAgent, ScriptedLLM, tool; print(*sys.modules)")
+    assert not {"openai", "anthropic", "genai_prices", "cyclopts", "rich"} & set(printed.split())
+
+
+# --- a provider for programs that call trio.run themselves --------------------------------
+
+
+@pytest.fixture
+def loopback_provider(no_keys: pytest.MonkeyPatch):
+    """Every provider's address leads to one on loopback, which lives in a thread with a trio of its own.
+
+    For programs that call `trio.run` themselves. It asks for the sum of 2 and 3 where it is offered
+    `add`, and otherwise answers in the form that the system prompt asks for.
+    """
+    started: queue.SimpleQueue[tuple[Provider, trio.lowlevel.TrioToken, trio.CancelScope]] = (
+        queue.SimpleQueue()
+    )
+    thread = threading.Thread(target=trio.run, args=(_provide, started), name="loopback provider")
+    thread.start()
+    provider, token, scope = started.get(timeout=10)
+    for name in ("OPENAI", "ANTHROPIC"):
+        no_keys.setenv(f"{name}_API_KEY", "loopback")
+    no_keys.setenv("OPENAI_BASE_URL", provider.openai_url)
+    no_keys.setenv("ANTHROPIC_BASE_URL", provider.anthropic_url)
+    yield provider
+    token.run_sync_soon(scope.cancel)
+    thread.join(timeout=10)
+
+
+async def _provide(started: "queue.SimpleQueue[object]") -> None:
+    with trio.CancelScope() as scope:
+        async with open_provider(_answer) as provider:
+            started.put((provider, trio.lowlevel.current_trio_token(), scope))
+            await trio.sleep_forever()
+
+
+def _answer(request: ProviderRequest) -> ToolCall | str:
+    offered = {spec.name for spec in request.chat.tools}
+    if "add" in offered and not request.tool_results and "2 + 3" in request.text:
+        return ToolCall("add", {"a": 2, "b": 3}, id="call_1")
+    said = f"The answer is {request.tool_results[0].content if request.tool_results else 42}."
+    return _in_react_form(said) if "primary_action" in request.chat.system else said
+
+
+def _in_react_form(said: str) -> str:
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": {}}
+    return json.dumps({"question_nature": "SIMPLE", "context": "sums", "primary_action": action})
+
+
+# --- documentation -----------------------------------------------------------------------
+
+
+PAGES = ["README.md", "CHANGELOG.md", *sorted(path.name for path in (ROOT / "docs").glob("*.md"))]
+
+
+def page(name: str) -> Path:
+    return ROOT / name if (ROOT / name).exists() else ROOT / "docs" / name
+
+
+def python_blocks() -> list[object]:
+    """Every python block of the pages, named by page and line."""
+    found = []
+    for name in PAGES:
+        text = page(name).read_text(encoding="utf-8")
+        for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, match.start(1))
+            found.append(pytest.param("\n" * line + match[1], id=f"{name}:{line}"))
+    return found
+
+
+@pytest.mark.parametrize("code", python_blocks())
+def test_documentation_runs(code, loopback_provider, capsys):
+    """Every python block of README and docs runs as it stands, with the provider on loopback for a model."""
+    exec(compile(code, "documentation", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_between_pages_lead_somewhere(name):
+    """A relative link of a page names a file or folder that exists."""
+    text = page(name).read_text(encoding="utf-8")
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not (page(name).parent / target).exists()] == []
+
+
+# --- what must not be in it --------------------------------------------------------------
+
+FORBIDDEN = {
+    "a path of one machine": re.compile(r"(?<![\w.])/(?:home|root|Users|work|opt)/\w+"),
+    "the host of a package registry": re.compile(
+        r"(?i)\b(?:files\.pythonhosted|pypi|registry\.npmjs)\.org\b"
+    ),
+    "a key": re.compile(r"\bsk-(?:ant-|proj-)?[A-Za-z0-9_-]{24,}"),
+    "an unresolved merge": re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE),
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_holds(what):
+    """No file names a machine's own folders or a package registry, or holds a key."""
+    found = []
+    for path in tracked():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in FORBIDDEN[what].finditer(text)]
+    assert found == []
+
+
+def test_each_rule_that_ruff_leaves_out_has_its_reason():
+    """Every line of an ignore list in pyproject.toml ends with a comment of more than two words."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    rules = tomllib.loads(text)["tool"]["ruff"]["lint"]
+    ignored = [*rules["ignore"], *(code for codes in rules["per-file-ignores"].values() for code in codes)]
+    reasons = re.findall(r'^    "([A-Z]+[0-9]*)",\s+# \S+ \S+ \S+', text, re.MULTILINE)
+    assert sorted(reasons) == sorted(ignored)
+
+
+def test_each_dependency_has_a_job_in_the_docs():
+    """The table in docs/architecture.md and pyproject.toml name the same packages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[\[<>=]", line)[0] for line in project["dependencies"]}
+    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## 8. ")[1]
+    cells = re.findall(r"^\| ([a-z][\w, -]+) \|", section, re.MULTILINE)
+    assert {name.strip() for cell in cells for name in cell.split(",")} - {"package"} == required
+
+
+def test_each_dependency_is_imported():
+    """What is installed with actgent is used by it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[\[<>=]", line)[0].replace("-", "_") for line in project["dependencies"]}
+    code = "\n".join(path.read_text(encoding="utf-8") for path in tracked("actgent/*.py"))
+    roots = set(re.findall(r"^\s*(?:from|import) (\w+)", code, re.MULTILINE))
+    assert required - roots == set()
