@@ -1,6 +1,6 @@
 # Each target builds the virtual environment first; only Python 3.11 and make have to be there.
 
-PYTHON ?= python3
+PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed

@@ -1,0 +1,63 @@
+"""The benchmark's workloads do what they say, on both sides; how fast is not asked here."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = str(Path(__file__).parent)
+SIZES = {"W1": 10, "W2": 50, "W3": 60, "W4": 50, "W5": 20, "W6": 20, "W9": 10, "URGENT": 3, "CANCEL": 20}
+
+
+def load(name):
+    """A module of the benchmark, whose modules import each other as scripts do."""
+    if HERE not in sys.path:
+        sys.path.insert(0, HERE)
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("side", ["floor", "framework"])
+@pytest.mark.parametrize("key", SIZES)
+async def test_workload_checks_itself(key, side, autojump_clock):
+    """A small run of each workload passes its own checks and gives every figure that has a bar."""
+    workload = load("workloads").BY_KEY[key]
+    figures = await getattr(load(side), workload.function)(SIZES[key])
+    assert {bar.figure for bar in workload.bars} <= set(figures)
+
+
+def finished(*, floor, framework):
+    """Results of one workload with these CPU figures, a round each."""
+    report, workload = load("report"), load("workloads").BY_KEY["W2"]
+    results = report.Results([workload], rounds=len(floor), quick=False)
+    for side, values in (("floor", floor), ("framework", framework)):
+        for value in values:
+            results.add(workload, side, value and {"turn_us": value, "calibration_s": 0.01})
+    return results, workload
+
+
+def test_a_ratio_is_taken_within_each_round():
+    """The median of the rounds' ratios, not the ratio of the medians."""
+    results, workload = finished(floor=[10, 20, 40], framework=[20, 60, 40])
+    assert results.ratio(workload, "turn_us") == 2
+
+
+def test_a_failed_run_keeps_no_bar():
+    """A side that did not run has no figure, and so no bar is kept."""
+    results, workload = finished(floor=[10], framework=[None])
+    assert results.ratio(workload, "turn_us") is None
+    assert not results.passed(workload, workload.bars[0])
+
+
+def test_the_docs_page_is_renewed_between_its_marks(tmp_path):
+    """Only what stands between the marks changes, and twice gives the same page."""
+    report, (results, _) = load("report"), finished(floor=[10], framework=[25])
+    page = tmp_path / "page.md"
+    page.write_text(f"head\n{report.BEGIN}\nold\n{report.END}\ntail\n", encoding="utf-8")
+    report.write_docs(results, page)
+    once = page.read_text(encoding="utf-8")
+    report.write_docs(results, page)
+    assert page.read_text(encoding="utf-8") == once
+    assert once.startswith("head\n")
+    assert once.endswith("tail\n")
+    assert "| turn_us | 10 | 25 | 2.5 | 3x | pass |" in once
