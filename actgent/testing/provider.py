@@ -1,0 +1,323 @@
+"""A provider on loopback: real sockets, real HTTP, scripted answers.
+
+It speaks OpenAI chat completions, OpenAI responses and Anthropic messages, whole and as
+streams, and refuses the requests that the real ones refuse. Several dialects may be spoken to one provider.
+"""
+
+import inspect
+import math
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import h11
+import orjson
+import trio
+
+from actgent.errors import ConfigurationError
+
+from .anthropic_messages import AnthropicDialect
+from .exchange import Dialect, Pace, Plan, ProviderRequest, error_plan
+from .faults import Scripted, plan_for
+from .openai_chat import OpenAIChatDialect
+from .openai_responses import OpenAIResponsesDialect
+from .transcripts import check_transcript
+
+Script = Sequence[Scripted] | Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
+"""The answers in the order of the requests, or a function (sync or async) that chooses one for a request."""
+
+_DIALECTS: Mapping[str, Dialect] = {
+    dialect.path: dialect for dialect in (OpenAIChatDialect(), OpenAIResponsesDialect(), AnthropicDialect())
+}
+_MAX_BODY = 32 * 1024 * 1024
+_RECEIVE = 65_536
+_ABORT = struct.pack("ii", 1, 0)  # SO_LINGER with no time to linger: close() sends RST
+
+
+@attrs.frozen
+class ProviderStatistics:
+    """What a provider is doing now."""
+
+    requests: int
+    """Requests taken in, ever."""
+    running: int
+    """Of these, not yet answered to the end."""
+    connections: int
+    """Open connections."""
+
+
+class ProviderFailed(ConfigurationError):
+    """The provider's script is wrong: it has too few answers, or its function raised (chained)."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class Provider:
+    """A running provider, as `open_provider` gives it."""
+
+    port: int
+    _script: Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
+    _pace: Pace
+    _api_key: str | None
+    _kept: deque[ProviderRequest]
+    _failure: Exception | None = None
+    _served: int = 0
+    _running: int = 0
+    _connections: int = 0
+
+    @property
+    def base_url(self) -> str:
+        """For OpenAI's SDK and everything compatible."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    openai_url = base_url
+
+    @property
+    def anthropic_url(self) -> str:
+        """For Anthropic's SDK, which adds `/v1` itself."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def requests(self) -> Sequence[ProviderRequest]:
+        """The last `keep` requests, oldest first."""
+        return list(self._kept)
+
+    def statistics(self) -> ProviderStatistics:
+        return ProviderStatistics(self._served, self._running, self._connections)
+
+    # --- deciding ------------------------------------------------------------------------
+
+    async def _decide(self, head: h11.Request, body: bytes) -> Plan:
+        """What goes back for one request."""
+        self._served += 1
+        path = head.target.decode("ascii", "replace").partition("?")[0]
+        dialect = _DIALECTS.get(path)
+        if dialect is None or head.method != b"POST":
+            text = f"Invalid URL ({head.method.decode()} {path})"
+            return error_plan(OpenAIChatDialect().error(404, code="unknown_url", message=text))
+        request = _read_request(self._served, dialect, path, head=head, body=body)
+        self._kept.append(request)
+        return self._identified(self._refusal(request) or await self._play(request), request)
+
+    def _refusal(self, request: ProviderRequest) -> Plan | None:
+        """The error that a real provider answers before it thinks."""
+        error = request.dialect.error
+        if self._api_key is not None and _key(request.headers) != self._api_key:
+            return error_plan(error(401))
+        if request.problems:
+            return error_plan(error(400, message="; ".join(request.problems)))
+        return None
+
+    async def _play(self, request: ProviderRequest) -> Plan:
+        try:
+            scripted = self._script(request)
+            if inspect.isawaitable(scripted):
+                scripted = await scripted
+            return plan_for(scripted, request, self._pace)
+        except Exception as error:  # noqa: BLE001 - a user's function; it is raised where the block ends
+            self._failure = self._failure or error
+            return error_plan(request.dialect.error(400, code="script_failed", message=repr(error)))
+
+    @staticmethod
+    def _identified(plan: Plan, request: ProviderRequest) -> Plan:
+        headers = {request.dialect.request_id_header: f"req_{request.number:08d}", **plan.headers}
+        return attrs.evolve(plan, headers=headers)
+
+    # --- acting --------------------------------------------------------------------------
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        """One connection, until a side closes it."""
+        self._connections += 1
+        connection = _Connection(stream=stream)
+        try:
+            while (received := await connection.receive()) is not None:
+                self._running += 1
+                try:
+                    await connection.send(await self._decide(*received))
+                finally:
+                    self._running -= 1
+        except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
+            pass  # the client went away, which is its right
+        finally:
+            self._connections -= 1
+            stream.socket.close()
+
+
+class _Gone(Exception):
+    """The connection has ended, by the client or by the script."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class _Connection:
+    """HTTP/1.1 on one socket, with keep-alive."""
+
+    stream: trio.SocketStream
+    _http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.SERVER))
+
+    async def receive(self) -> tuple[h11.Request, bytes] | None:
+        """The next request with its body; None when the client has closed."""
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+        head: h11.Request | None = None
+        body = bytearray()
+        while True:
+            match await self._event():
+                case h11.Request() as head:
+                    pass
+                case h11.Data() as data:
+                    body += data.data
+                    await self._refuse_above(len(body))
+                case h11.EndOfMessage() if head is not None:
+                    return head, bytes(body)
+                case h11.ConnectionClosed():
+                    return None
+
+    async def _event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self.stream.receive_some(_RECEIVE))
+        return event
+
+    async def _refuse_above(self, size: int) -> None:
+        if size > _MAX_BODY:
+            await self.send(error_plan(OpenAIChatDialect().error(413)))
+            raise _Gone
+
+    async def send(self, plan: Plan) -> None:
+        """Act out a plan; raises `_Gone` where the plan, or the client, ends the connection."""
+        if plan.delay:
+            await self._pause(plan.delay)
+        if plan.gap is None:
+            await self._send_at_once(plan)
+        else:
+            await self._send_slowly(plan, plan.gap)
+        await self._end(plan)
+
+    async def _send_at_once(self, plan: Plan) -> None:
+        """In one write: small answers are what most tests and demos have."""
+        if data := b"".join((self._head(plan), self._data(b"".join(plan.pieces)), self._tail(plan))):
+            await self.stream.send_all(data)
+
+    async def _send_slowly(self, plan: Plan, gap: float) -> None:
+        await self.stream.send_all(self._head(plan))
+        for piece in plan.pieces:
+            await self._pause(gap)
+            await self.stream.send_all(self._data(piece))
+        await self.stream.send_all(self._tail(plan))
+
+    def _head(self, plan: Plan) -> bytes:
+        if not plan.is_head_sent:
+            return b""
+        headers = [*plan.headers.items()]
+        if plan.length is not None:
+            headers.append(("content-length", str(plan.length)))
+        return self._http.send(h11.Response(status_code=plan.status, headers=headers)) or b""
+
+    def _data(self, data: bytes) -> bytes:
+        return (self._http.send(h11.Data(data=data)) or b"") if data else b""
+
+    def _tail(self, plan: Plan) -> bytes:
+        return self._http.send(h11.EndOfMessage()) or b"" if plan.ending == "whole" else b""
+
+    async def _end(self, plan: Plan) -> None:
+        if plan.ending == "silent":
+            await self._pause(math.inf)
+        if plan.ending == "reset":
+            self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+        if plan.ending != "whole" or self._http.our_state is h11.MUST_CLOSE:
+            raise _Gone
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than the client does: a closed connection is seen at once."""
+        with trio.move_on_after(seconds):
+            while data := await self.stream.receive_some(_RECEIVE):
+                self._http.receive_data(data)
+            raise _Gone
+
+
+@asynccontextmanager
+async def open_provider(
+    script: Script,
+    *,
+    chunk: int = 20,
+    delay: float = 0.0,
+    gap: float | None = None,
+    keep: int = 1000,
+    api_key: str | None = None,
+) -> AsyncIterator[Provider]:
+    """Run a provider on a free port of 127.0.0.1 for as long as the block is open.
+
+    Args:
+        script: the answers in order of the requests (text, parts, `ToolCall`, `Answer`, `Fault`), or a
+            function of the request, sync or async, that returns one. A request beyond the list fails.
+        chunk: characters in one streamed event.
+        delay: seconds before each answer.
+        gap: seconds before each streamed event; None sends them all at once.
+        keep: how many requests `requests` holds.
+        api_key: the only key that is accepted; None takes any.
+
+    Every connection is closed when the block is left, open streams included.
+
+    Raises:
+        ProviderFailed: when the block is left without an exception, but the script had failed.
+    """
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    provider = Provider(
+        port=listeners[0].socket.getsockname()[1],
+        script=_script(script),
+        pace=Pace(chunk=chunk, delay=delay, gap=gap),
+        api_key=api_key,
+        kept=deque(maxlen=keep),
+    )
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, provider._serve, listeners)  # noqa: SLF001 - its own module
+        try:
+            yield provider
+        except Exception as error:  # noqa: BLE001 - raised again below, out of the nursery's exception group
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if provider._failure is not None:  # noqa: SLF001 - its own module
+        raise ProviderFailed(f"the provider's script failed: {provider._failure}") from provider._failure  # noqa: SLF001
+
+
+def _script(script: Script) -> Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]:
+    if callable(script):
+        return script
+    if isinstance(script, str):
+        raise ConfigurationError("a script is a list of answers or a function: write [...] around the text")
+    answers = iter(tuple(script))
+    return lambda request: _next(answers, request)
+
+
+def _next(answers: Iterator[Scripted], request: ProviderRequest) -> Scripted:
+    for answer in answers:
+        return answer
+    raise ConfigurationError(f"request {request.number} came, but the script has no more answers")
+
+
+def _key(headers: Mapping[str, str]) -> str:
+    return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+
+
+def _read_request(
+    number: int, dialect: Dialect, path: str, *, head: h11.Request, body: bytes
+) -> ProviderRequest:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+    json, problems = _parse(body, dialect)
+    return ProviderRequest(
+        number=number, dialect=dialect, path=path, headers=headers, body=body, json=json, problems=problems
+    )
+
+
+def _parse(body: bytes, dialect: Dialect) -> tuple[Mapping[str, object], Sequence[str]]:
+    try:
+        json = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        return {}, [f"We could not parse the JSON body of your request: {error}"]
+    if not isinstance(json, dict):
+        return {}, ["The body of your request is not a JSON object."]
+    return json, check_transcript(json, dialect.name)

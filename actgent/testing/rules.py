@@ -1,0 +1,103 @@
+"""What all providers ask of a conversation, whatever wire it comes by. Each rule yields its problems as text."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+Problems = Iterator[str]
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@attrs.frozen
+class Turn:
+    """What the pairing of calls and results needs of one message."""
+
+    where: str
+    role: str
+    calls: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+
+
+_NOBODY = Turn("the end", "")
+
+
+def merged(turns: Iterable[Turn], *, roles: Sequence[str]) -> list[Turn]:
+    """Turns of the same role that follow each other as one, for the roles that are read so."""
+    whole: list[Turn] = []
+    for turn in turns:
+        if whole and turn.role == whole[-1].role and turn.role in roles:
+            last = whole.pop()
+            turn = Turn(last.where, last.role, last.calls + turn.calls, last.results + turn.results)  # noqa: PLW2901
+        whole.append(turn)
+    return whole
+
+
+def adjacent_pairs(turns: Sequence[Turn]) -> Problems:
+    """Every call has exactly one result, in the turn straight after it."""
+    for before, turn in itertools.pairwise([_NOBODY, *turns, _NOBODY]):
+        if missing := [key for key in before.calls if key not in turn.results]:
+            yield f"{before.where}: no result right after it for the call(s) {', '.join(missing)}"
+        if unasked := [key for key in turn.results if key not in before.calls]:
+            yield f"{turn.where}: a result for {', '.join(unasked)}, which the message before it does not call"
+        for key in repeated(turn.results):
+            yield f"{turn.where}: two results for the call {key}"
+        for key in repeated(turn.calls):
+            yield f"{turn.where}: two calls with the id {key}"
+
+
+def unique_calls(turns: Iterable[Turn]) -> Problems:
+    """No call id stands twice in the whole conversation."""
+    for key in repeated(key for turn in turns for key in turn.calls):
+        yield f"messages: call ids must be unique, {key} stands twice"
+
+
+def no_prefill(turns: Sequence[Turn]) -> Problems:
+    """The last word is not the model's own."""
+    if turns and turns[-1].role == "assistant" and not turns[-1].calls:
+        yield f"{turns[-1].where}: the conversation ends with an assistant message (prefill); it must end with user or tool"
+
+
+def tool_name(where: str, name: object) -> Problems:
+    """Both providers take the same letters."""
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+        yield f"{where}: the tool name {name!r} does not match ^{TOOL_NAME.pattern}$"
+
+
+def unique_names(names: Iterable[object]) -> Problems:
+    """No two tools share a name."""
+    for name in repeated(str(name) for name in names):
+        yield f"tools: tool names must be unique, {name} stands twice"
+
+
+def in_range(body: Mapping[str, object], field: str, low: float, high: float) -> Problems:
+    """A number that is given stands between two bounds, both allowed."""
+    value = body.get(field)
+    if isinstance(value, (int, float)) and not low <= value <= high:
+        yield f"{field}: {value:g} is not between {low:g} and {high:g}"
+
+
+def required(body: Mapping[str, object], *fields: str) -> Problems:
+    """Fields that are there and not empty."""
+    for field in fields:
+        if body.get(field) in (None, ""):
+            yield f"{field}: field required"
+
+
+def repeated(keys: Iterable[str]) -> list[str]:
+    """The keys that stand there more than once."""
+    return [key for key, count in Counter(keys).items() if count > 1]
+
+
+def objects(where: str, value: object) -> tuple[list[tuple[str, Mapping[str, object]]], list[str]]:
+    """The objects of a list, each with its place, and what is wrong with the list."""
+    if not isinstance(value, list):
+        return [], [f"{where}: an array is required"]
+    if not value:
+        return [], [f"{where}: empty array, at least one element is required"]
+    places = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
+    wrong = [f"{place}: an object is required" for place, item in places if not isinstance(item, dict)]
+    return [(place, item) for place, item in places if isinstance(item, dict)], wrong
