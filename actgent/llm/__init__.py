@@ -1,0 +1,1 @@
+"""Model clients: one interface, whatever wire a provider speaks."""

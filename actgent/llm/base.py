@@ -1,0 +1,80 @@
+"""A model as the rest of actgent sees it: a `Chat` goes in, an `Answer` comes out."""
+
+import abc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import attrs
+
+from actgent.messages import NO_USAGE, ChatMessage, Part, Role, Text, ToolCall, ToolSpec, Usage
+
+__all__ = ["LLM", "Answer", "Chat", "ChatMessage", "OnText", "ResponseFormat", "Role", "StopReason"]
+
+StopReason = Literal["end", "tool_calls", "length", "refusal", "filter", "pause"]
+OnText = Callable[[str, int], Awaitable[None]]
+"""Called with each piece of text and the number of the attempt that it belongs to (0, 1, ...)."""
+
+
+@attrs.frozen
+class ResponseFormat:
+    """The JSON Schema that the whole text of an answer has to fit."""
+
+    name: str
+    schema: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Chat:
+    """One request: everything that a model call depends on."""
+
+    system: str = ""
+    messages: Sequence[ChatMessage] = ()
+    """The conversation, oldest first; never changed by a client."""
+    tools: Sequence[ToolSpec] = ()
+    temperature: float | None = None
+    max_tokens: int | None = None
+    response_format: ResponseFormat | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """What a model said, whole."""
+
+    parts: tuple[Part, ...]
+    stop: StopReason = "end"
+    usage: Usage = NO_USAGE
+    model: str = ""
+    id: str | None = None
+    """The provider's id of the answer."""
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+
+class LLM(abc.ABC):
+    """A model client. One object serves any number of concurrent calls."""
+
+    name: str = ""
+    """`provider:model`, for people and logs."""
+    dialect: ClassVar[str] = ""
+    """The wire it speaks; thinking blocks go back only to the dialect that wrote them."""
+
+    @abc.abstractmethod
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        """Answer one chat.
+
+        With `on_text` the text is passed on as it comes; the answer is the same. A cancelled
+        call leaves no connection behind. Retries end at the deadline of the surrounding cancel scope.
+
+        Raises:
+            ModelError: no answer, or a broken one. A refusal, a content filter and a cut at
+                `max_tokens` are answers with that `stop`, not errors.
+        """
+
+    async def aclose(self) -> None:
+        """Close the connections; the client may not be used afterwards."""

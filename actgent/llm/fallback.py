@@ -1,0 +1,84 @@
+"""A chain of models: when one is not available, the next one answers."""
+
+from collections.abc import Callable
+
+from actgent.errors import (
+    BrokenAnswer,
+    ConfigurationError,
+    ModelError,
+    ModelTimeout,
+    ProviderUnavailable,
+    QuotaExhausted,
+    RateLimited,
+)
+
+from .base import LLM, Answer, Chat, OnText
+
+_UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted)
+
+
+def is_unavailable(error: ModelError) -> bool:
+    """Whether another model may do better: overload, limits, no credit, no connection, a broken answer.
+
+    A bad request or a refused key is the caller's to mend, and the same mistake would often fail the next model too.
+    """
+    return error.retryable or isinstance(error, _UNAVAILABLE)
+
+
+class Fallback(LLM):
+    """Asks the first model, and each next one when `when(error)` says so (default: `is_unavailable`).
+
+    Each model's own retries come first, so give the first ones few. Thinking of one dialect is never sent
+    to another. The error of the last model is raised, with a note for each model before it.
+    """
+
+    def __init__(self, *models: LLM, when: Callable[[ModelError], bool] = is_unavailable) -> None:
+        if not models or not all(isinstance(model, LLM) for model in models):
+            raise ConfigurationError(
+                "Fallback(...) takes one LLM object or more; resolve_model('openai:...') makes one"
+            )
+        self.models = models
+        self.name = f"fallback({', '.join(model.name for model in models)})"
+        self._when = when
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        attempts = None if on_text is None else _RisingAttempts(on_text)
+        failures: list[ModelError] = []
+        for model in self.models:
+            try:
+                return await model.complete(chat, on_text=attempts.next() if attempts else None)
+            except ModelError as error:
+                if model is self.models[-1] or not self._when(error):
+                    raise _with_notes(error, failures) from None
+                failures.append(error)
+        raise AssertionError("unreachable: the last model either answers or raises")
+
+    async def aclose(self) -> None:
+        for model in self.models:
+            await model.aclose()
+
+    def __repr__(self) -> str:
+        return f"Fallback({', '.join(map(repr, self.models))})"
+
+
+class _RisingAttempts:
+    """Gives each model attempt numbers above all those that the models before it have used."""
+
+    def __init__(self, on_text: OnText) -> None:
+        self._on_text = on_text
+        self._highest = -1
+
+    def next(self) -> OnText:
+        first = self._highest + 1
+
+        async def on_text(text: str, attempt: int) -> None:
+            self._highest = max(self._highest, first + attempt)
+            await self._on_text(text, first + attempt)
+
+        return on_text
+
+
+def _with_notes(error: ModelError, failures: list[ModelError]) -> ModelError:
+    for failure in failures:
+        error.add_note(f"before that, {type(failure).__name__}: {failure}")
+    return error

@@ -1,0 +1,58 @@
+"""From the text `provider:model` to a client."""
+
+from collections.abc import Callable
+
+from actgent.errors import ConfigurationError
+
+from .base import LLM
+
+# Imported when a model is named: httpx2 and the SDKs behind these clients take about a second.
+
+
+def _openai(model: str) -> LLM:
+    from .openai import OpenAI  # noqa: PLC0415
+
+    return OpenAI(model)
+
+
+def _openai_responses(model: str) -> LLM:
+    from .openai_responses import OpenAIResponses  # noqa: PLC0415
+
+    return OpenAIResponses(model)
+
+
+def _anthropic(model: str) -> LLM:
+    from .anthropic import Anthropic  # noqa: PLC0415
+
+    return Anthropic(model)
+
+
+_CLIENTS: dict[str, Callable[[str], LLM]] = {
+    "openai": _openai,
+    "openai-responses": _openai_responses,
+    "anthropic": _anthropic,
+}
+
+
+def resolve_model(model: str | LLM) -> LLM:
+    """The client that `model` names; an LLM is returned as it is.
+
+    Raises:
+        ConfigurationError: the text is not `provider:model` of a known provider.
+        MissingKey: the provider needs a key, and there is none.
+    """
+    if isinstance(model, LLM):
+        return model
+    if not isinstance(model, str):
+        raise ConfigurationError(
+            f"llm= takes an LLM object or a text, not {type(model).__name__}; {_ALLOWED}"
+        )
+    provider, _, name = (part.strip() for part in model.partition(":"))
+    if provider not in _CLIENTS or not name:
+        raise ConfigurationError(f"{model!r} names no model; {_ALLOWED}")
+    return _CLIENTS[provider](name)
+
+
+_ALLOWED = (
+    f"the text is one of {', '.join(f'{provider}:MODEL' for provider in _CLIENTS)}, e.g. 'openai:gpt-5.2'"
+)

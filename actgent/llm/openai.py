@@ -1,0 +1,351 @@
+"""OpenAI chat completions, and all servers that speak their wire (OpenRouter, vLLM, Ollama, DeepSeek ...).
+
+Source: https://platform.openai.com/docs/api-reference/chat
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from actgent.errors import UnsupportedPart
+from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+
+from .base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
+from .failures import provider_error
+from .remote import (
+    Body,
+    Fold,
+    Remote,
+    Sdk,
+    base64_text,
+    count,
+    data_url,
+    is_strict,
+    read_call,
+    result_text,
+    whole_calls,
+    write_arguments,
+)
+from .wire_names import wire_id, wire_name
+
+_DIALECT = "openai"
+_STOPS: dict[str, StopReason] = {
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "filter",
+    "refusal": "refusal",
+}
+"""Any other word ends an answer normally; servers have their own (`eos`, `stop_sequence`, `function_call`)."""
+_NEW_LIMIT = re.compile(r"(.*/)?(o\d|gpt-([5-9]|\d\d))")
+"""Models that refuse `max_tokens`."""
+_OPENAI_HOSTS = ("openai.com", "azure.com")
+_AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+
+
+class OpenAI(Remote):
+    """A model behind OpenAI chat completions or a compatible server, told by `base_url`.
+
+    A server at an `http://` address is asked without a key if there is none; every other one needs a key.
+    """
+
+    provider: ClassVar[str] = "openai"
+    dialect: ClassVar[str] = _DIALECT
+    path: ClassVar[str] = "/chat/completions"
+    key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
+    url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)
+    default_url: ClassVar[str] = "https://api.openai.com/v1"
+
+    def _connect(self, **options: Any) -> Sdk:
+        from ._openai_sdk import connect  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+
+        return connect(**options)
+
+    def encode(self, chat: Chat) -> Body:
+        body: Body = {"messages": list(_messages(chat))}
+        if chat.tools:
+            body["tools"] = [_tool(tool.name, tool.description, tool.parameters) for tool in chat.tools]
+        if chat.temperature is not None:
+            body["temperature"] = chat.temperature
+        if chat.max_tokens is not None:
+            body[self._limit_field()] = chat.max_tokens
+        if chat.response_format is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": _schema(chat.response_format)}
+        return body
+
+    def _limit_field(self) -> str:
+        # OpenAI has replaced max_tokens; most compatible servers know no other.
+        official = self._host.endswith(_OPENAI_HOSTS) or _NEW_LIMIT.match(self.model)
+        return "max_completion_tokens" if official else "max_tokens"
+
+    def stream_fields(self) -> Body:
+        return {"stream": True, "stream_options": {"include_usage": True}}
+
+    def fold(self) -> Fold:
+        return _CompletionFold()
+
+    def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
+        choice = _first_choice(body["choices"])
+        if error := choice.get("error"):
+            raise provider_error(error, model=self.name, secret=self._key, headers={})
+        finish = choice.get("finish_reason")
+        if not finish:
+            raise ValueError("no finish_reason")
+        message = choice.get("message") or {}
+        parts, stop = _read_message(message, names), _STOPS.get(finish, "end")
+        if message.get("refusal"):
+            stop = "refusal"
+        return Answer(
+            parts=parts if stop == "end" else whole_calls(parts),
+            stop="tool_calls"
+            if stop == "end" and any(isinstance(part, ToolCall) for part in parts)
+            else stop,
+            usage=self._usage(body),
+            model=body.get("model") or "",
+            id=body.get("id"),
+        )
+
+    def _usage(self, body: Body) -> Usage:
+        raw = body.get("usage") or (body.get("x_groq") or {}).get("usage") or {}
+        usage = Usage(
+            input_tokens=count(raw, "prompt_tokens"),
+            output_tokens=count(raw, "completion_tokens"),
+            cached_tokens=count(raw, "prompt_tokens_details", "cached_tokens")
+            or count(raw, "prompt_cache_hit_tokens"),
+            cache_write_tokens=count(raw, "prompt_tokens_details", "cache_write_tokens"),
+            reasoning_tokens=count(raw, "completion_tokens_details", "reasoning_tokens"),
+        )
+        return self.priced(usage, body.get("model") or "", raw)
+
+
+# --- from ours to theirs ----------------------------------------------------------------------------
+
+
+def _messages(chat: Chat) -> Iterator[Body]:
+    if chat.system:
+        yield {"role": "system", "content": chat.system}
+    for message in chat.messages:
+        parts = message.parts
+        if len(parts) == 1 and type(parts[0]) is Text:
+            yield {"role": "assistant" if message.role == "assistant" else "user", "content": parts[0].text}
+        elif message.role == "assistant":
+            yield from _said(message)
+        else:
+            yield from _heard(message)
+
+
+def _said(message: ChatMessage) -> Iterator[Body]:
+    """A message of the model's: at most one on the wire."""
+    body: Body = {}
+    texts = [part.text for part in message.parts if isinstance(part, Text)]
+    calls = [_call(part) for part in message.parts if isinstance(part, ToolCall) and part.native]
+    for part in message.parts:
+        if isinstance(part, Thinking) and part.dialect == _DIALECT:
+            body.update(part.data)
+        elif isinstance(part, Opaque) and part.dialect == _DIALECT and "audio" in part.data:
+            body["audio"] = {"id": part.data["audio"]["id"]}
+        elif isinstance(part, Media):
+            raise UnsupportedPart(
+                f"chat completions take no {type(part).__name__} in a message of the model's"
+            )
+    if calls:
+        body["tool_calls"] = calls
+    if texts or body:
+        yield {"role": "assistant", "content": "".join(texts) if texts else None, **body}
+
+
+def _heard(message: ChatMessage) -> Iterator[Body]:
+    """What a user or tools said: each native result is a message of its own, and they come first."""
+    rest = []
+    for part in message.parts:
+        if isinstance(part, ToolResult) and part.native:
+            yield {"role": "tool", "tool_call_id": wire_id(part.call_id), "content": part.text}
+        elif not isinstance(part, Thinking | Opaque | ToolCall):
+            rest.append(_content(part))
+    if rest:
+        plain = all(content["type"] == "text" for content in rest)
+        # Servers that know only text take only a string.
+        yield {"role": "user", "content": "\n\n".join(content["text"] for content in rest) if plain else rest}
+
+
+def _content(part: Part) -> Body:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, ToolResult):
+        return {"type": "text", "text": result_text(part)}
+    if isinstance(part, Image):
+        return {"type": "image_url", "image_url": {"url": data_url(part)}}
+    if isinstance(part, File):
+        return _file(part)
+    raise UnsupportedPart(f"chat completions take no {type(part).__name__}")
+
+
+def _file(part: File) -> Body:
+    if part.data is None:
+        raise UnsupportedPart(f"chat completions take no file by its address ({part.name}): pass data=")
+    if kind := _AUDIO.get(part.media_type):
+        return {"type": "input_audio", "input_audio": {"data": base64_text(part), "format": kind}}
+    return {"type": "file", "file": {"filename": part.name, "file_data": data_url(part)}}
+
+
+def _call(call: ToolCall) -> Body:
+    function = {"name": wire_name(call.name), "arguments": write_arguments(call.arguments)}
+    return {"id": wire_id(call.id or call.provider_id or ""), "type": "function", "function": function}
+
+
+def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
+    function = {"name": wire_name(name), "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _schema(wanted: ResponseFormat) -> Body:
+    return {"name": wire_name(wanted.name), "schema": wanted.schema, "strict": is_strict(wanted.schema)}
+
+
+# --- from theirs to ours ----------------------------------------------------------------------------
+
+
+def _first_choice(choices: list[Body]) -> Body:
+    return next((choice for choice in choices if choice.get("index") == 0), choices[0])
+
+
+def _read_message(message: Body, names: Mapping[str, str]) -> tuple[Part, ...]:
+    return (
+        *_read_thinking(message),
+        *_read_content(message.get("content")),
+        *_read_content(message.get("refusal")),
+        *(Opaque(_DIALECT, {key: message[key]}) for key in ("audio", "annotations") if message.get(key)),
+        *_read_calls(message, names),
+    )
+
+
+def _read_thinking(message: Body) -> Iterator[Part]:
+    """`reasoning_content` (DeepSeek, vLLM) or `reasoning` with details (OpenRouter, Ollama), to go back as it came."""
+    data = {
+        key: message[key]
+        for key in ("reasoning_content", "reasoning", "reasoning_details")
+        if message.get(key)
+    }
+    if data:
+        text = data.get("reasoning_content") or data.get("reasoning")
+        yield Thinking(text if isinstance(text, str) else "", _DIALECT, data)
+
+
+def _read_content(content: object) -> Iterator[Part]:
+    if isinstance(content, str):
+        if content:
+            yield Text(content)
+    elif isinstance(content, list):
+        for item in content:
+            is_text = isinstance(item.get("text"), str)
+            yield Text(item["text"]) if is_text else Opaque(_DIALECT, {"content": [item]})
+
+
+def _read_calls(message: Body, names: Mapping[str, str]) -> Iterator[Part]:
+    for call in message.get("tool_calls") or ():
+        custom = call.get("custom")
+        if custom:
+            yield ToolCall(custom["name"], custom.get("input") or "", provider_id=call.get("id"))
+        else:
+            function = call["function"]
+            yield read_call(function.get("name"), function.get("arguments"), call.get("id"), names)
+    if legacy := message.get("function_call"):
+        yield read_call(legacy.get("name"), legacy.get("arguments"), None, names)
+
+
+class _CompletionFold(Fold):
+    """Chunks carry pieces of one message; the first choice is the answer."""
+
+    def __init__(self) -> None:
+        self._body: Body = {}
+        self._message: Body = {}
+        self._texts: list[str] = []
+        self._calls: list[Body] = []
+        self._open: dict[Any, Body] = {}
+        self._choice: Body = {"index": 0, "message": self._message}
+
+    def feed(self, event: Body) -> str:
+        for key in ("id", "model", "usage", "x_groq"):
+            if event.get(key):
+                self._body[key] = event[key]
+        text = ""
+        for choice in event.get("choices") or ():
+            if (choice.get("index") or 0) == 0:
+                text += self._take(choice)
+        return text
+
+    def _take(self, choice: Body) -> str:
+        for key in ("finish_reason", "error"):
+            if choice.get(key):
+                self._choice[key] = choice[key]
+        delta = choice.get("delta") or {}
+        for call in delta.get("tool_calls") or ():
+            self._take_call(call)
+        for key, value in delta.items():
+            if key not in ("role", "content", "tool_calls") and value:
+                _grow(self._message, key, value)
+        text = _delta_text(delta.get("content"))
+        self._texts.append(text)
+        return text + _delta_text(delta.get("refusal"))
+
+    def _take_call(self, delta: Body) -> None:
+        call = self._call_of(delta)
+        if delta.get("id"):
+            call["id"] = delta["id"]
+        for kind in ("function", "custom"):
+            for field, value in (delta.get(kind) or {}).items():
+                if value:
+                    _grow(call.setdefault(kind, {}), field, value)
+
+    def _call_of(self, delta: Body) -> Body:
+        number, call_id = delta.get("index"), delta.get("id")
+        known: Body | None = self._open.get(number)
+        # Some servers number every call 0, or none: a new id then begins a new call.
+        if known is None or (call_id and known.get("id") and call_id != known["id"]):
+            known = self._open[number] = {"function": {}}
+            self._calls.append(known)
+        return known
+
+    def body(self) -> Body | None:
+        if "finish_reason" not in self._choice and "error" not in self._choice:
+            return None
+        self._message["content"] = "".join(self._texts)
+        self._message["tool_calls"] = self._calls
+        return {**self._body, "choices": [self._choice]}
+
+
+def _delta_text(content: object) -> str:
+    if isinstance(content, list):
+        return "".join(item["text"] for item in content if isinstance(item.get("text"), str))
+    return content if isinstance(content, str) else ""
+
+
+_WHOLE = frozenset({"id", "index", "type", "name", "format"})
+"""Fields that come in one piece, though perhaps again and again."""
+
+
+def _grow(target: Body, key: str, value: Any) -> None:
+    """Add a piece: text is appended, objects and numbered lists grow item by item, anything else replaces."""
+    known = target.get(key)
+    if isinstance(known, str) and isinstance(value, str) and key not in _WHOLE:
+        target[key] = known + value
+    elif isinstance(known, dict) and isinstance(value, dict):
+        for inner, piece in value.items():
+            _grow(known, inner, piece)
+    elif isinstance(known, list) and isinstance(value, list):
+        for item in value:
+            _grow_list(known, item)
+    else:
+        target[key] = value
+
+
+def _grow_list(known: list[Any], item: Any) -> None:
+    last = known[-1] if known else None
+    if isinstance(item, dict) and isinstance(last, dict) and _number(item) == _number(last) is not None:
+        for inner, piece in item.items():
+            _grow(last, inner, piece)
+    else:
+        known.append(item)
+
+
+def _number(item: Body) -> tuple[Any, Any] | None:
+    return (item["index"], item.get("type")) if "index" in item else None

@@ -1,0 +1,31 @@
+"""What model calls cost, by the tables of genai-prices (offline)."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from actgent.messages import Usage
+
+
+def cost_of(usage: Usage, model: str, *, url: str) -> float | None:
+    """US dollars for `usage` of `model` at the provider whose API stands at `url`; None if no table has it."""
+    # Imported at the first cost: the tables take 0.1 s, and most programs that import actgent never need them.
+    import genai_prices  # noqa: PLC0415
+
+    tokens = genai_prices.Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+    try:
+        return float(genai_prices.calc_price(tokens, model, provider_api_url=url).total_price)
+    except (LookupError, ValueError):
+        return None  # An unknown model, or token counts that contradict each other: no price, but an answer.
+
+
+def reported_cost(usage: Mapping[str, Any]) -> float | None:
+    """The price that the provider itself put into its usage (OpenRouter does), in US dollars."""
+    cost = usage.get("cost")
+    known = isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0
+    return float(cost) if known and cost is not None else None

@@ -1,0 +1,56 @@
+"""When a failed model call is tried again: one policy, under the deadline of whoever waits."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import attrs
+import trio
+
+from actgent.errors import ModelError
+
+T = TypeVar("T")
+
+
+@attrs.frozen(kw_only=True)
+class Retry:
+    """How often and after which pause a model call is repeated. Only errors that say `retryable` are."""
+
+    attempts: int = attrs.field(default=3, validator=attrs.validators.ge(1))
+    """Calls in all; 1 never repeats."""
+    first_delay: float = attrs.field(default=0.5, validator=attrs.validators.ge(0))
+    """Seconds before the first repetition; doubles each time."""
+    max_delay: float = 20.0
+    """The longest pause of our own, in seconds."""
+    max_retry_after: float = 120.0
+    """The longest wish of a provider (Retry-After) that is granted, in seconds; providers have asked for 49 days."""
+    random: Callable[[], float] = random.random
+    """From 0 to 1: spreads callers that failed together."""
+
+    def delay(self, attempt: int, error: ModelError) -> float | None:
+        """Seconds to wait after `attempt` (0, 1, ...) failed with `error`; None gives up."""
+        if attempt + 1 >= self.attempts or not error.retryable:
+            return None
+        # "Equal jitter": half the pause is certain, half is spread.
+        pause = min(self.max_delay, self.first_delay * 2.0**attempt) * (0.5 + self.random() / 2)
+        wish: float | None = getattr(error, "retry_after", None)
+        if wish is None:
+            return pause
+        return max(pause, wish) if wish <= self.max_retry_after else None
+
+    async def run(self, call: Callable[[int], Awaitable[T]]) -> T:
+        """Await `call(attempt)` until it succeeds, and return its result.
+
+        Raises:
+            ModelError: of the last attempt; at once if the pause would outlast the surrounding deadline.
+        """
+        attempt = 0
+        while True:
+            try:
+                return await call(attempt)
+            except ModelError as error:
+                pause = self.delay(attempt, error)
+                if pause is None or trio.current_time() + pause >= trio.current_effective_deadline():
+                    raise
+            await trio.sleep(pause)
+            attempt += 1

@@ -1,0 +1,59 @@
+"""Server-sent events (WHATWG HTML, section 9.2), as far as model providers use them."""
+
+from collections.abc import Iterator
+
+MAX_EVENT = 64 * 1024 * 1024
+"""Bytes that one event may have; the largest real ones carry an image."""
+
+
+class EventTooLarge(ValueError):
+    """One event is larger than any provider sends."""
+
+
+class EventDecoder:
+    """Bytes as they come from the wire in, the `data` of whole events out.
+
+    Kept as bytes: the JSON decoder takes them so, and a character cut in two by the network
+    never has to be put together here.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._data: list[bytes] = []
+        self._begun = False
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The events that `chunk` completes."""
+        self._size += len(chunk)
+        if self._size > MAX_EVENT:
+            raise EventTooLarge(f"one event has more than {MAX_EVENT} bytes")
+        self._pieces.append(chunk)
+        if b"\n" in chunk or b"\r" in chunk:
+            yield from self._split()
+
+    def close(self) -> Iterator[bytes]:
+        """What stands after the last line end: some servers leave it out after their last event."""
+        self._pieces.append(b"\n\n")
+        yield from self._split()
+
+    def _split(self) -> Iterator[bytes]:
+        text = b"".join(self._pieces)
+        if not self._begun:
+            self._begun = True
+            text = text.removeprefix(b"\xef\xbb\xbf")
+        # A "\r" at the end may be the first half of "\r\n", so it waits.
+        whole = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
+        self._pieces = [text[whole:]]
+        for line in text[:whole].splitlines():
+            if (event := self._take(line)) is not None:
+                yield event
+        self._size = len(self._pieces[0]) + sum(map(len, self._data))
+
+    def _take(self, line: bytes) -> bytes | None:
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+        elif not line and self._data:
+            event, self._data = b"\n".join(self._data), []
+            return event
+        return None
