@@ -1,0 +1,164 @@
+"""What an answer's text wants done: tool calls written as text, and instructions with a tool of their own."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from actgent.errors import EmptyAnswer, ParseError
+from actgent.messages import Event, ToolCall
+
+from .base import CallTools, ClassificationType, Outcome, Say
+from .extract import loads, unfenced, visible
+from .schemas import schema_check
+
+DIRECT_RESPONSE = "DIRECT_RESPONSE"
+TOOL_INVOCATION = "TOOL_INVOCATION"
+_TEXT_FIELDS = ("content", "text", "message")
+
+
+def answer_text(text: str) -> str:
+    """The text of an answer without thoughts.
+
+    Raises:
+        EmptyAnswer: there is none.
+    """
+    shown = visible(text)
+    if not shown.strip():
+        raise EmptyAnswer("the answer is empty", text)
+    return shown
+
+
+# --- native calls that stand in the text ------------------------------------------------------
+
+
+def encoded_calls(text: str) -> CallTools | None:
+    """The provider's own form of tool calls, where a model wrote it as its text; None for any other text.
+
+    That is an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, or an object with
+    `tool_calls`, and nothing beside it but a fence: among prose it would be an example.
+    """
+    if '"function"' not in text and '"tool_calls"' not in text:
+        return None
+    try:
+        calls = [_encoded_call(item) for item in _entries(loads(unfenced(visible(text))))]
+    except ParseError:
+        return None
+    whole = [call for call in calls if call is not None]
+    return CallTools(whole) if whole and len(whole) == len(calls) else None
+
+
+def _entries(value: Any) -> Iterator[Any]:
+    """The calls of either form; those in `tool_calls` may also be plain `{"name", "arguments"}`."""
+    if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
+        for item in value["tool_calls"]:
+            plain = isinstance(item, dict) and "function" not in item
+            yield {"type": "function", "function": item} if plain else item
+    elif isinstance(value, list):
+        yield from value
+
+
+def _encoded_call(item: Any) -> ToolCall | None:
+    function = (
+        item.get("function")
+        if isinstance(item, dict) and item.get("type", "function") == "function"
+        else None
+    )
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        return None
+    given = item.get("id")
+    return ToolCall(
+        name=function["name"],
+        arguments=_arguments(function.get("arguments", function.get("parameters"))),
+        provider_id=given if isinstance(given, str) else None,
+        native=False,
+    )
+
+
+def _arguments(given: Any) -> Mapping[str, Any] | str:
+    """The decoded object; what is none stays text, so that the call is answered with an error."""
+    if isinstance(given, Mapping):
+        return given
+    if given is None or given == "":
+        return {}
+    try:
+        decoded = loads(given)
+    except (ParseError, AttributeError):
+        return str(given)
+    return decoded if isinstance(decoded, dict) else str(given)
+
+
+# --- calls in the form of a protocol ----------------------------------------------------------
+
+
+def invocation_reason(content: Any) -> str | None:
+    """What is wrong with the content of a TOOL_INVOCATION, None if nothing: one call, or a list of them."""
+    calls = content if isinstance(content, list) else [content]
+    for call in calls:
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"].strip():
+            return f'{TOOL_INVOCATION} needs {{"name": "<tool>", "parameters": {{...}}}}'
+        if not isinstance(call.get("parameters", {}), dict):
+            return f"the parameters of {call['name']!r} must be an object"
+    return None if calls else f"{TOOL_INVOCATION} names no tool"
+
+
+def invocation(content: Any) -> CallTools:
+    """The calls of a content that `invocation_reason` found right."""
+    calls = content if isinstance(content, list) else [content]
+    return CallTools([ToolCall(call["name"], call.get("parameters", {}), native=False) for call in calls])
+
+
+# --- instructions -----------------------------------------------------------------------------
+
+
+def classified(kind: ClassificationType, data: Any, text: str | None) -> list[Outcome]:
+    """An answer of a known type: its words as a conversation, a structure without words as an event.
+
+    A type with a tool gives its event, then its words, then the call of the tool.
+    """
+    said: list[Outcome] = []
+    if text:
+        said = [Say(text=text, data=None if isinstance(data, str) else data, message_type=kind.name)]
+    event = Event(name=kind.name, data=data)
+    if kind.tool is None:
+        return said or [event]
+    return [event, *said, CallTools([_mapped_call(kind.tool, kind, data)])]
+
+
+def _mapped_call(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
+    """The call of an instruction's tool. Data that does not fit stays text, and so never runs."""
+    if kind.schema and schema_check(kind.schema)(data) is not None:
+        return ToolCall(tool, data if isinstance(data, str) else json.dumps(data), native=False, mapped=True)
+    arguments = data if isinstance(data, dict) else {"content": data}
+    return ToolCall(tool, arguments, native=False, mapped=True)
+
+
+def misfit(value: dict[str, Any], kind: ClassificationType) -> str | None:
+    """What is wrong with the structure in `{"messageType", "content", ...}`. Words alone are always welcome."""
+    content = value.get("content")
+    if isinstance(content, str) or fitting(value, kind) is not None:
+        return None
+    return f"content of {kind.name!r}: {schema_check(kind.schema)(content)}"
+
+
+def fitting(value: dict[str, Any], kind: ClassificationType) -> Any:
+    """What has the form of the type: the content, or all members of the answer; None if neither has."""
+    members = {name: member for name, member in value.items() if name != "messageType"}
+    content = value.get("content", members)
+    if not kind.schema:
+        return content
+    check = schema_check(kind.schema)
+    return next((data for data in (content, members) if check(data) is None), None)
+
+
+def text_of(content: Any) -> str | None:
+    """The words of a content: itself, or the member that carries them; None if it has none."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, dict):
+        return next((content[name] for name in _TEXT_FIELDS if isinstance(content.get(name), str)), None)
+    return None
+
+
+def named(kinds: Sequence[ClassificationType], name: str) -> ClassificationType | None:
+    """The type of this name, None if there is none."""
+    return next((kind for kind in kinds if kind.name == name), None)

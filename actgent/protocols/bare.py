@@ -1,0 +1,69 @@
+"""The `bare` protocol: the text of the answer is the reply."""
+
+from typing import Any, ClassVar
+
+from actgent.errors import ParseError
+from actgent.llm.base import Answer
+
+from .actions import encoded_calls
+from .base import Outcome, Profile, Protocol, Say, View
+from .extract import is_cut, loads, unfenced, visible
+from .templates import WHO
+
+_MAY_BE_JSON = frozenset('{["`n<')
+"""What a text begins with that is not simply text: JSON, a fence, `null`, a tag of thoughts."""
+
+
+class Bare(Protocol):
+    """Plain talk. Only JSON that is the whole answer is looked at, for models that cannot help writing it."""
+
+    name: ClassVar[str] = "bare"
+    template: ClassVar[str] = WHO
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        text = answer.text
+        if text.lstrip()[:1] in _MAY_BE_JSON:
+            return _read_odd(text, view.profile)
+        return [Say(text=text, message_type=_first_type(view.profile))]
+
+    def partial(self, text: str) -> str | None:
+        return visible(text) if text.lstrip().startswith("<think") else text
+
+
+def _first_type(profile: Profile) -> str | None:
+    return profile.types[0].name if profile.types else None
+
+
+def _read_odd(text: str, profile: Profile) -> list[Outcome]:
+    if calls := encoded_calls(text):
+        return [calls]
+    shown = visible(text)
+    return [Say(text=_unpacked(shown), message_type=_first_type(profile))]
+
+
+def _unpacked(text: str) -> str:
+    """The text that a JSON answer carries; the text as it is if it carries none."""
+    inner = unfenced(text)
+    try:
+        value = loads(inner)
+    except ParseError:
+        if _begins_object(inner) and is_cut(inner):
+            raise ParseError("truncated: the JSON of the answer is never closed", text) from None
+        return text
+    if value is None:
+        raise ParseError("the answer is null", text)
+    return _text_in(value) or text
+
+
+def _begins_object(text: str) -> bool:
+    """True for `{"` and `[{"`, fenced or not: JSON was meant, not prose that begins with a bracket."""
+    start = text.lstrip("` \t\r\n").removeprefix("json").lstrip()
+    return start.lstrip("[ \t\r\n").startswith("{") and '"' in start[:20]
+
+
+def _text_in(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return next((value[name] for name in ("text", "content") if isinstance(value.get(name), str)), None)
+    return None

@@ -1,0 +1,201 @@
+"""The `react` protocol: reason about the question, then name one primary action.
+
+It follows "ReAct: Synergizing Reasoning and Acting in Language Models" (Yao et al., arXiv 2210.03629),
+with the answer as one JSON object. Models that fall back into the paper's lines (`Thought:`, `Action:`,
+`Action Input:`, `Final Answer:`) are understood as long as the input is a JSON object.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from actgent.errors import ParseError
+from actgent.llm.base import Answer
+
+from .actions import (
+    DIRECT_RESPONSE,
+    TOOL_INVOCATION,
+    answer_text,
+    classified,
+    encoded_calls,
+    invocation,
+    invocation_reason,
+    text_of,
+)
+from .base import ClassificationType, Outcome, Protocol, Request, Say, View
+from .extract import extract_only, grown, loads, unfenced
+from .schemas import schema_check
+from .strategies import KeywordStrategy, Mode, Strategy
+from .templates import TYPES, WHO
+
+_FORMAT = """\
+
+Answer with exactly one JSON object and nothing else:
+{
+  "question_nature": "SIMPLE" or "COMPLEX",
+  "context": {"understanding": "...", "approach": "...", "considerations": ["..."]},
+  "primary_action": {
+    "response_purpose": "DIRECT_RESPONSE" or "TOOL_INVOCATION",
+    "response_description": "<for DIRECT_RESPONSE: the text that the user reads>",
+    "response_content": <see below>
+  },
+  "additional_info": {"results": "...", "analysis": "...", "next_steps": ["..."]}
+}
+
+TOOL_INVOCATION: response_content is {"name": "<tool>", "parameters": {...}}, or a list of such calls that
+do not need each other's results; the results come as the next message, and you go on from there.
+DIRECT_RESPONSE: response_content is an object of one of the types below, or text if none of them fits.
+"""
+
+_MODES: dict[Mode, Request] = {
+    "direct": Request(tail="Answer this directly: question_nature SIMPLE, context one short sentence."),
+    "react": Request(
+        tail="Reason first: question_nature COMPLEX, context with understanding, approach and considerations; "
+        "use tools until you know enough for a DIRECT_RESPONSE."
+    ),
+}
+_ACTION = re.compile(r"^[ \t]*\**Action\**[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_INPUT = re.compile(r"^[ \t]*\**Action Input\**[ \t]*:", re.MULTILINE)
+_OBSERVATION = re.compile(r"^[ \t]*\**Observation\**[ \t]*:", re.MULTILINE)
+_FINAL = re.compile(r"^[ \t]*\**(?:Final[ ])?Answer\**[ \t]*:[ \t]*", re.MULTILINE)
+_NEXT = re.compile(r"^[ \t]*\**(?:Thought|Action)\**[ \t]*:", re.MULTILINE)
+
+
+class ReAct(Protocol):
+    """Reasoning and tool calls until a direct response.
+
+    A strategy chooses for each turn between answering directly and reasoning first. The choice is said at
+    the end of the conversation, so the system prompt never changes.
+    """
+
+    name: ClassVar[str] = "react"
+    template: ClassVar[str] = WHO + _FORMAT + TYPES
+
+    def __init__(self, strategy: Strategy | None = None) -> None:
+        self.strategy = strategy or KeywordStrategy()
+
+    def request(self, view: View) -> Request:
+        return _MODES[self.strategy.choose(view)]
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        text = answer_text(answer.text)
+        if calls := encoded_calls(text):
+            return [calls]
+        try:
+            return _act(extract_only(text, _reason)["primary_action"], view.profile.types)
+        except ParseError:
+            if not text.lstrip("` \t\r\n").startswith("{") and (outcomes := _read_lines(text)):
+                return outcomes
+            raise
+
+    def partial(self, text: str) -> str | None:
+        if '"response_description"' in text:
+            return _growing_description(text)
+        return _growing_final(text) if "Answer" in text and '"primary_action"' not in text else None
+
+
+# --- the JSON form -----------------------------------------------------------------------------
+
+
+def _reason(value: Any) -> str | None:
+    action = value.get("primary_action") if isinstance(value, dict) else None
+    if not isinstance(action, dict):
+        return 'the answer must be a JSON object with "primary_action"'
+    content = action.get("response_content")
+    if content is None:
+        return "primary_action: response_content is missing"
+    match action.get("response_purpose"):
+        case "TOOL_INVOCATION":
+            return invocation_reason(content)
+        case "DIRECT_RESPONSE":
+            return None if _words(action) else "primary_action: response_description is missing"
+        case purpose:
+            return f"response_purpose must be {DIRECT_RESPONSE} or {TOOL_INVOCATION}, not {purpose!r}"
+
+
+def _words(action: dict[str, Any]) -> str | None:
+    """The text for the user: the description, or what the content itself says."""
+    described = action.get("response_description")
+    if isinstance(described, str) and described.strip():
+        return described
+    return text_of(action["response_content"])
+
+
+def _act(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Outcome]:
+    content = action["response_content"]
+    if action["response_purpose"] == TOOL_INVOCATION:
+        return [invocation(content)]
+    text = _words(action)
+    if kind := _matching(content, kinds):
+        return classified(kind, content, text)
+    return [Say(text=text or "", data=None if isinstance(content, str) else content)]
+
+
+def _matching(content: Any, kinds: Sequence[ClassificationType]) -> ClassificationType | None:
+    """The first type whose form the content has. A type without a form matches nothing, not everything."""
+    return next((kind for kind in kinds if kind.schema and schema_check(kind.schema)(content) is None), None)
+
+
+# --- the lines of the paper --------------------------------------------------------------------
+
+
+def _read_lines(text: str) -> list[Outcome]:
+    """What `Action` and `Final Answer` lines say; empty for a text without any.
+
+    An observation in the answer is invented, since ours come as messages: what follows it is left out.
+
+    Raises:
+        ParseError: more than one action, an action and an answer, or an input that is no JSON object.
+    """
+    actions = list(_ACTION.finditer(text))
+    if actions and (invented := _OBSERVATION.search(text, actions[0].end())):
+        text = text[: invented.start()]
+        actions = list(_ACTION.finditer(text))
+    final = _FINAL.search(text)
+    if final and (not actions or final.start() < actions[0].start()):
+        return [Say(text=_final_text(text, final.end()))]
+    if final or len(actions) > 1:
+        raise ParseError("give one Action, or a Final Answer, not more than one of them", text)
+    return [_read_action(text, actions[0])] if actions else []
+
+
+def _final_text(text: str, start: int) -> str:
+    action = _ACTION.search(text, start)
+    final = text[start : action.start() if action else None].strip()
+    if text.lstrip().startswith("```") and final.count("```") % 2:
+        final = final.removesuffix("```").rstrip()  # the end of a fence round the whole answer
+    if not final or final[0] in "{[":
+        raise ParseError("the Final Answer must be text for the user", text)
+    return final
+
+
+def _read_action(text: str, action: re.Match[str]) -> Outcome:
+    given = _INPUT.search(text, action.end())
+    if given is None:
+        raise ParseError(f"Action {action[1]!r} has no Action Input", text)
+    written = text[given.end() :].strip()
+    if text.lstrip().startswith("```") and not written.startswith("```"):
+        written = written.removesuffix("```")
+    call = {"name": action[1].strip("`*\"' "), "parameters": loads(unfenced(written))}
+    if reason := invocation_reason(call):
+        raise ParseError(reason, text)
+    return invocation(call)
+
+
+# --- what may be shown early -------------------------------------------------------------------
+
+
+def _growing_description(text: str) -> str | None:
+    value = grown(text[max(text.find("{"), 0) :])
+    action = value.get("primary_action") if isinstance(value, dict) else None
+    if not isinstance(action, dict) or action.get("response_purpose") != DIRECT_RESPONSE:
+        return None
+    described = action.get("response_description")
+    return described if isinstance(described, str) else None
+
+
+def _growing_final(text: str) -> str | None:
+    final = _FINAL.search(text)
+    if final is None or _NEXT.search(text, final.end()) or _ACTION.search(text[: final.start()]):
+        return None
+    return text[final.end() :].strip("` \t\r\n") or None

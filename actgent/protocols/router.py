@@ -1,0 +1,117 @@
+"""The `router` protocol: a top-level intent, and below it the action that someone else shall take."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from actgent.errors import ParseError
+from actgent.llm.base import Answer
+from actgent.messages import Event, Route
+
+from .actions import answer_text, classified, encoded_calls, fitting, misfit, named, text_of
+from .base import ClassificationType, Outcome, Protocol, Say, View
+from .extract import extract_only, grown, loads, unfenced
+from .templates import TYPES, WHO
+
+_FORMAT = """\
+
+Decide who answers. Answer with exactly one JSON object and nothing else:
+{"top_level_intent": "CONVERSATION", "response": "<the text that the user reads>"}
+{"top_level_intent": "ACTION", "second_level_intent": "<one of the actions below>", "data": {...}, "response": "<text>"}
+
+CONVERSATION: you answer yourself. ACTION: the named one goes on with `data`; `response` may tell the user so.
+The actions:
+"""
+Kinds = Sequence[ClassificationType]
+_ENVELOPE = frozenset({"top_level_intent", "second_level_intent", "response"})
+
+
+class Router(Protocol):
+    """A reply, or the action of another agent. Plain text counts as a reply."""
+
+    name: ClassVar[str] = "router"
+    template: ClassVar[str] = WHO + _FORMAT + TYPES
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        text = answer_text(answer.text)
+        if calls := encoded_calls(text):
+            return [calls]
+        if _is_prose(text):
+            return [Say(text=text)]
+        kinds = view.profile.types
+        return _outcomes(extract_only(text, lambda value: _reason(value, kinds)), kinds)
+
+    def partial(self, text: str) -> str | None:
+        if '"response"' not in text:
+            return None
+        value = grown(text[max(text.find("{"), 0) :])
+        if not isinstance(value, dict) or str(value.get("top_level_intent")).upper() != "CONVERSATION":
+            return None
+        response = value.get("response")
+        return response if isinstance(response, str) else None
+
+
+def _is_prose(text: str) -> bool:
+    """True for text that is no JSON and holds nothing that looks like the beginning of an object."""
+    dense = "".join(text.split())
+    if dense.startswith(("{", "[{")) or '{"' in dense:
+        return False
+    try:
+        loads(unfenced(text))
+    except ParseError:
+        return True
+    return False
+
+
+def _reason(value: Any, kinds: Kinds) -> str | None:
+    if not isinstance(value, dict):
+        return 'the answer must be a JSON object with "top_level_intent"'
+    if "top_level_intent" not in value:
+        return _typed_reason(value, kinds)
+    match str(value["top_level_intent"]).upper():
+        case "CONVERSATION":
+            return None if _is_name(value.get("response")) else "CONVERSATION needs a response, as text"
+        case "ACTION":
+            return (
+                None if _is_name(value.get("second_level_intent")) else "ACTION needs a second_level_intent"
+            )
+        case other:
+            return f"top_level_intent must be CONVERSATION or ACTION, not {other}"
+
+
+def _typed_reason(value: dict[str, Any], kinds: Kinds) -> str | None:
+    name = value.get("messageType")
+    if not isinstance(name, str) or not name.strip():
+        return "missing top_level_intent"
+    kind = named(kinds, name)
+    return misfit(value, kind) if kind is not None and kind.tool is not None else None
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _outcomes(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
+    if "top_level_intent" not in value:
+        return _event(value, kinds)
+    if str(value["top_level_intent"]).upper() == "CONVERSATION":
+        return [Say(text=value["response"])]
+    said: list[Outcome] = [Say(text=value["response"])] if _is_name(value.get("response")) else []
+    return [Route(action=value["second_level_intent"], data=_data(value)), *said]
+
+
+def _data(value: dict[str, Any]) -> Any:
+    """What the action gets: `data`, or else all further members."""
+    if "data" in value:
+        return value["data"]
+    return {name: member for name, member in value.items() if name not in _ENVELOPE} or None
+
+
+def _event(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
+    """An answer in the form of `simple`: an event, and the tool of a type that has one."""
+    name = value["messageType"]
+    content = value.get("content", {key: member for key, member in value.items() if key != "messageType"})
+    kind = named(kinds, name)
+    if kind is None or kind.tool is None:
+        return [Event(name=name, data=content)]
+    data = fitting(value, kind)
+    return classified(kind, content if data is None else data, text_of(content))

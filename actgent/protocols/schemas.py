@@ -1,0 +1,167 @@
+"""The forms of instructions: JSON Schema or template, and the check that each of them is.
+
+A template shows the answer: `{"name": "<the agent's name>", "caps": ["<one capability>"]}`. A value
+`"<...>"` takes anything but null, a list wants at least one item and each like the template's first
+one, an object is checked member by member, and any other value only says that the member is there.
+
+A form is a JSON Schema if all of its keys are words of JSON Schema and one of them decides: a `type`
+that names a JSON type, `properties`, `$ref`, and so on. Everything else is a template.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jsonschema_rs
+
+from actgent.errors import ConfigurationError
+from actgent.tools.validation import compile_schema
+
+from .base import ClassificationType, Instruction
+from .extract import Check
+
+_MAX_CHECKS = 1_024
+_SHOWN_ERRORS = 5
+_SHOWN_CHARACTERS = 300
+_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+_DECIDING: dict[str, Callable[[Any], bool]] = {
+    "$schema": lambda value: isinstance(value, str),
+    "$ref": lambda value: isinstance(value, str) and not _is_placeholder(value),
+    "type": lambda value: value in _TYPES if isinstance(value, str) else _is_list(value, _TYPES.__contains__),
+    "properties": lambda value: isinstance(value, Mapping) and all(map(_is_schema, value.values())),
+    "anyOf": lambda value: _is_list(value, _is_schema),
+    "oneOf": lambda value: _is_list(value, _is_schema),
+    "allOf": lambda value: _is_list(value, _is_schema),
+    "enum": lambda value: isinstance(value, Sequence) and not any(map(_is_placeholder, value)),
+    "const": lambda value: not _is_placeholder(value),
+}
+_VOCABULARY = """
+$schema $id $anchor $ref $dynamicRef $defs $comment $vocabulary definitions type enum const
+multipleOf maximum exclusiveMaximum minimum exclusiveMinimum maxLength minLength pattern format
+items prefixItems contains maxItems minItems uniqueItems maxContains minContains additionalItems
+properties patternProperties additionalProperties propertyNames required dependentRequired
+dependentSchemas dependencies maxProperties minProperties unevaluatedItems unevaluatedProperties
+allOf anyOf oneOf not if then else title description default examples deprecated readOnly writeOnly
+contentEncoding contentMediaType contentSchema discriminator nullable
+"""
+_WORDS = frozenset(_VOCABULARY.split())
+_checks: dict[int, tuple[Mapping[str, Any], Check]] = {}
+
+
+def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType, ...]:
+    """The classification types of instructions, in their order.
+
+    Raises:
+        ConfigurationError: a name is empty or there twice, or a schema is not usable.
+    """
+    names = [instruction.name for instruction in instructions]
+    for name in names:
+        if not name.strip() or names.count(name) > 1:
+            raise ConfigurationError(
+                f"instruction {name!r}: each needs a name of its own, and not an empty one"
+            )
+    return tuple(map(_type_from, instructions))
+
+
+def _type_from(instruction: Instruction) -> ClassificationType:
+    schema = instruction.schema if instruction.schema is not None else {}
+    if not isinstance(schema, Mapping):
+        raise ConfigurationError(f"the schema of instruction {instruction.name!r} is no object")
+    if is_json_schema(schema):
+        compile_schema(schema, owner=f"instruction {instruction.name!r}")
+    return ClassificationType(
+        name=instruction.name, description=instruction.description, schema=schema, tool=instruction.tool
+    )
+
+
+def is_json_schema(schema: Mapping[str, Any]) -> bool:
+    """True for a JSON Schema, False for a template (see the module)."""
+    return all(key in _WORDS or key.startswith("x-") for key in schema) and any(
+        key in schema and decides(schema[key]) for key, decides in _DECIDING.items()
+    )
+
+
+def schema_check(schema: Mapping[str, Any]) -> Check:
+    """The check of a form, compiled once: the last 1,024 forms are kept, so do not change one in place.
+
+    An empty form accepts everything; whoever *searches* for the matching form leaves it out.
+
+    Raises:
+        ConfigurationError: a JSON Schema that is not usable.
+    """
+    kept = _checks.get(id(schema))
+    if kept is None:
+        if len(_checks) >= _MAX_CHECKS:
+            del _checks[next(iter(_checks))]
+        # The entry holds the schema, so that its id names no other one.
+        kept = _checks[id(schema)] = (schema, _compiled(schema))
+    return kept[1]
+
+
+def _compiled(schema: Mapping[str, Any]) -> Check:
+    if not is_json_schema(schema):
+        return lambda value: _against_template(value, schema, "")
+    validator = compile_schema(schema, owner="an instruction or output=")
+    return lambda value: _against_schema(value, validator)
+
+
+def _against_schema(value: Any, validator: jsonschema_rs.Validator) -> str | None:
+    if validator.is_valid(value):
+        return None
+    errors = list(validator.iter_errors(value))
+    more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
+    return "; ".join(map(_worded, errors[:_SHOWN_ERRORS])) + more
+
+
+def _worded(error: jsonschema_rs.ValidationError) -> str:
+    path = "/" + "/".join(map(str, error.instance_path))
+    return f"{path}: {error.message[:_SHOWN_CHARACTERS]}"
+
+
+# --- templates -----------------------------------------------------------------------------------
+
+
+def _against_template(value: Any, template: Any, path: str) -> str | None:
+    if _is_placeholder(template):
+        return f"{path or '/'}: must not be null" if value is None else None
+    if isinstance(template, Mapping) and (template or not path):
+        return _against_members(value, template, path)
+    if isinstance(template, list):
+        return _against_items(value, template, path)
+    return None
+
+
+def _against_members(value: Any, template: Mapping[str, Any], path: str) -> str | None:
+    if not isinstance(value, Mapping):
+        return f"{path or '/'}: must be an object with {', '.join(template) or 'any members'}"
+    for name, inner in template.items():
+        if name not in value:
+            return f"{path or '/'}: {name!r} is missing"
+        if reason := _against_template(value[name], inner, f"{path}/{name}"):
+            return reason
+    return None
+
+
+def _against_items(value: Any, template: list[Any], path: str) -> str | None:
+    if not isinstance(value, list) or not value:
+        return f"{path}: must be a list of at least one item"
+    if not template:
+        return None
+    reasons = (_against_template(item, template[0], f"{path}/{index}") for index, item in enumerate(value))
+    return next(filter(None, reasons), None)
+
+
+def _is_placeholder(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > 1 and value.startswith("<") and value.endswith(">")
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, (Mapping, bool))
+
+
+def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and bool(value)
+        and all(map(accepts, value))
+    )

@@ -1,0 +1,91 @@
+"""The `simple` protocol: one JSON object, `{"messageType": ..., "content": ...}`."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from actgent.llm.base import Answer
+
+from .actions import (
+    DIRECT_RESPONSE,
+    TOOL_INVOCATION,
+    answer_text,
+    classified,
+    encoded_calls,
+    fitting,
+    invocation,
+    invocation_reason,
+    misfit,
+    named,
+    text_of,
+)
+from .base import ClassificationType, Outcome, Protocol, Say, View
+from .extract import extract_only, grown, unfenced
+from .templates import TYPES, WHO
+
+_FORMAT = """\
+
+Answer with exactly one JSON object and nothing else:
+{"messageType": "<one of the types below>", "content": <what the type asks for>}
+
+The types:
+- DIRECT_RESPONSE: content is the text that the user reads.
+- TOOL_INVOCATION: content is {"name": "<tool>", "parameters": {...}}; the result comes as the next message.
+"""
+
+
+class Simple(Protocol):
+    """A typed answer: text for the user, an instruction, or a tool call."""
+
+    name: ClassVar[str] = "simple"
+    template: ClassVar[str] = WHO + _FORMAT + TYPES
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        text = answer_text(answer.text)
+        if calls := encoded_calls(text):
+            return [calls]
+        kinds = view.profile.types
+        value = extract_only(text, lambda value: _reason(value, kinds))
+        return _outcomes(value, kinds)
+
+    def partial(self, text: str) -> str | None:
+        if '"content"' not in text:
+            return None
+        value = grown(_unopened(text))
+        if not isinstance(value, dict) or value.get("messageType", TOOL_INVOCATION) == TOOL_INVOCATION:
+            return None
+        content = value.get("content")
+        # The type is known to be whole only when something follows it.
+        return content if isinstance(content, str) and list(value)[-1] != "messageType" else None
+
+
+def _unopened(text: str) -> str:
+    """A growing text from its first brace on."""
+    return unfenced(text)[max(text.find("{"), 0) :]
+
+
+def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
+    if not isinstance(value, dict):
+        return 'the answer must be a JSON object with "messageType" and "content"'
+    name = value.get("messageType")
+    if not isinstance(name, str):
+        return "missing messageType"
+    if "content" not in value:
+        return f"missing content of messageType {name!r}"
+    if name == TOOL_INVOCATION:
+        return invocation_reason(value["content"])
+    kind = named(kinds, name)
+    if name == DIRECT_RESPONSE and kind is None:
+        return None if text_of(value["content"]) else "the content of DIRECT_RESPONSE must be text"
+    known = ", ".join([DIRECT_RESPONSE, TOOL_INVOCATION, *(kind.name for kind in kinds)])
+    return misfit(value, kind) if kind else f"Unknown messageType: {name} (known: {known})"
+
+
+def _outcomes(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Outcome]:
+    name, content = value["messageType"], value["content"]
+    if name == TOOL_INVOCATION:
+        return [invocation(content)]
+    text = text_of(content)
+    if kind := named(kinds, name):
+        data = fitting(value, kind)
+        return classified(kind, content if data is None else data, text)
+    return [Say(text=text or "", data=content if isinstance(content, dict) else None, message_type=name)]

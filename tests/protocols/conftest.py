@@ -1,0 +1,47 @@
+"""What the protocol tests share: the types of the specification's table, and the public recordings."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from actgent.llm.base import Answer
+from actgent.messages import Message, Sender, Text
+from actgent.protocols.base import ClassificationType, Outcome, Profile, Protocol, View
+
+DATA = pathlib.Path(__file__).parents[2].parent / "shared" / "data"
+TYPES = (
+    ClassificationType(name="greeting", description="a greeting", schema={"content": "<the words>"}),
+    ClassificationType(
+        name="creation",
+        description="create an agent",
+        schema={"name": "<its name>", "goal": "<its goal>", "caps": ["<one capability>"]},
+        tool="AgentGenerator",
+    ),
+)
+
+
+def view(text: str = "hello", **fields: Any) -> View:
+    """A view of a session at its first message."""
+    message = Message(session_id="s", sender=Sender("ada"), parts=(Text(text),))
+    return View(
+        message=fields.pop("message", message),
+        record=fields.pop("record", [message]),
+        state=fields.pop("state", {}),
+        profile=fields.pop("profile", Profile(types=TYPES)),
+        **fields,
+    )
+
+
+def read(protocol: Protocol, text: str, **fields: Any) -> list[Outcome]:
+    """What a protocol makes of an answer's text."""
+    return protocol.read(Answer(parts=(Text(text),)), view(**fields))
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a file of public recordings; the test is skipped where they are not at hand."""
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"the public recordings are not at {path.parent}")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
