@@ -3,6 +3,9 @@
 from .actors.inbox import (
     PriorityInbox as PriorityInbox,
 )
+from .agents.limits import (
+    Limits as Limits,
+)
 from .errors import (
     ActgentError as ActgentError,
     ActorFailed as ActorFailed,
@@ -43,8 +46,23 @@ from .errors import (
     UsageError as UsageError,
     WouldDeadlock as WouldDeadlock,
 )
+from .llm.anthropic import (
+    Anthropic as Anthropic,
+)
 from .llm.base import (
     LLM as LLM,
+)
+from .llm.fallback import (
+    Fallback as Fallback,
+)
+from .llm.openai import (
+    OpenAI as OpenAI,
+)
+from .llm.openai_responses import (
+    OpenAIResponses as OpenAIResponses,
+)
+from .llm.scripted import (
+    ScriptedLLM as ScriptedLLM,
 )
 from .messages import (
     Event as Event,
@@ -69,4 +87,11 @@ from .protocols.base import (
 from .tools.base import (
     Tool as Tool,
     ToolContext as ToolContext,
+)
+from .tools.function import (
+    FunctionTool as FunctionTool,
+    tool as tool,
+)
+from .tools.registry import (
+    ToolRegistry as ToolRegistry,
 )

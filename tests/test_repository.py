@@ -260,6 +260,14 @@ def test_links_between_pages_lead_somewhere(name):
     assert [target for target in targets if not (page(name).parent / target).exists()] == []
 
 
+def test_the_commands_of_the_readme_are_there():
+    """Every `make` command that a page names is a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    text = "\n".join(page(name).read_text(encoding="utf-8") for name in PAGES)
+    named = set(re.findall(r"(?:`|\$ )make ([a-z]+)", text))
+    assert {"demo", "test", "check", "bench"} <= named <= targets
+
+
 # --- what must not be in it --------------------------------------------------------------
 
 FORBIDDEN = {

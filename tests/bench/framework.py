@@ -304,15 +304,17 @@ async def streaming(count: int) -> Figures:
 
 async def urgent(count: int) -> Figures:
     model, latencies = Streams(), []
-    async with make_agent(model, sessions=200, capacity=12_000) as agent, trio.open_nursery() as nursery:
-        sessions = [await agent.create_session("ada") for _ in range(200)]
-        for number, session in itertools.product(range(51), sessions):
-            await session.chat(short(number))
-        await trio.sleep(0.05)
-        for session in sessions[:count]:
-            latencies.append(await _interrupt(session, model) * 1e3)
-            await trio.sleep(0.005)
-        nursery.cancel_scope.cancel()
+    with trio.CancelScope() as scope:
+        async with make_agent(model, sessions=200, capacity=12_000) as agent:
+            sessions = [await agent.create_session("ada") for _ in range(200)]
+            for number, session in itertools.product(range(51), sessions):
+                await session.chat(short(number))
+            await trio.sleep(0.05)
+            for session in sessions[:count]:
+                latencies.append(await _interrupt(session, model) * 1e3)
+                await trio.sleep(0.005)
+            scope.cancel()
+            await checkpoint()
     return {"p99_ms": percentile(latencies, 0.99), "median_ms": percentile(latencies, 0.5)}
 
 

@@ -36,7 +36,11 @@ class Results:
     def ratio(self, workload: Workload, figure: str) -> float | None:
         """The median of the ratios within each round."""
         pairs = zip(self.runs[workload.key, "framework"], self.runs[workload.key, "floor"], strict=True)
-        ratios = [ours[figure] / floor[figure] for ours, floor in pairs if ours and floor]
+        ratios = [
+            ours[figure] / floor[figure]
+            for ours, floor in pairs
+            if figure in (ours or ()) and figure in (floor or ())
+        ]
         return statistics.median(ratios) if ratios else None
 
     def scaled(self, workload: Workload, figure: str) -> float | None:
@@ -67,11 +71,11 @@ def machine() -> str:
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
-    """One row a figure: workload, figure, floor, actgent, ratio, bar, verdict."""
+    """One row a figure: key, workload, figure, floor, actgent, ratio, bar, verdict."""
     return [
-        _row(results, workload, figure)
+        _row(results, workload, figure, title=workload.title if number == 0 else "")
         for workload in results.workloads
-        for figure in _figures(results, workload)
+        for number, figure in enumerate(_figures(results, workload))
     ]
 
 
@@ -82,10 +86,11 @@ def _figures(results: Results, workload: Workload) -> list[str]:
     return list(dict.fromkeys([*barred, *(name for run in runs for name in run if name != "calibration_s")]))
 
 
-def _row(results: Results, workload: Workload, figure: str) -> tuple[str, ...]:
+def _row(results: Results, workload: Workload, figure: str, *, title: str) -> tuple[str, ...]:
     bar = next((bar for bar in workload.bars if bar.figure == figure), None)
     return (
-        f"{workload.key} {workload.title}",
+        workload.key,
+        title,
         figure,
         _number(results.median(workload, "floor", figure)),
         _number(results.median(workload, "framework", figure)),
@@ -107,7 +112,7 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-HEADS = ("workload", "figure", "floor", "actgent", "ratio", "bar", "")
+HEADS = ("", "workload", "figure", "floor", "actgent", "ratio", "bar", "")
 
 
 def print_report(results: Results) -> bool:
@@ -117,7 +122,7 @@ def print_report(results: Results) -> bool:
         title=f"{machine()}; medians of {results.rounds} rounds{'; quick' if results.quick else ''}"
     )
     for head in HEADS:
-        table.add_column(head, justify="right" if head in HEADS[2:6] else "left", no_wrap=head != "workload")
+        table.add_column(head, justify="right" if head in HEADS[3:7] else "left", no_wrap=head != "workload")
     for row in rows(results):
         style = "red" if row[-1] == "FAIL" else "green" if row[-1] == "pass" else "dim"
         table.add_row(*row[:-1], f"[{style}]{row[-1]}[/]")
@@ -159,7 +164,7 @@ def _markdown(results: Results) -> str:
         f"{machine()}, {date}; medians of {results.rounds} rounds.",
         "",
         "| " + " | ".join((*HEADS[:-1], "kept")) + " |",
-        "|---|---|---:|---:|---:|---:|---|",
+        "|---|---|---|---:|---:|---:|---:|---|",
     ]
     lines += ["| " + " | ".join(row) + " |" for row in rows(results)]
     return "\n".join(lines)

@@ -10,21 +10,24 @@ from measure import Figures
 LIBRARIES = "import trio, attrs, cattrs, msgpack"
 
 
+FIRST_AGENT = "from actgent import ReActAgent, ScriptedLLM, tool"
+
+
 def floor(count: int) -> Figures:
-    return _costs(LIBRARIES, count)
+    return {"import_s": _cost(LIBRARIES, count)}
 
 
 def framework(count: int) -> Figures:
-    return _costs("import actgent", count)
+    return {"import_s": _cost("import actgent", count), "first_agent_s": _cost(FIRST_AGENT, count)}
 
 
-def _costs(code: str, count: int) -> Figures:
+def _cost(code: str, count: int) -> float:
     """Seconds of `code`, less an interpreter that does nothing; the two are started by turns."""
     empty, full = [], []
     for _ in range(count):
         empty.append(_seconds("pass"))
         full.append(_seconds(code))
-    return {"import_s": statistics.median(full) - statistics.median(empty)}
+    return statistics.median(full) - statistics.median(empty)
 
 
 def _seconds(code: str) -> float:
