@@ -19,6 +19,8 @@ from workloads import BY_KEY, WORKLOADS, Workload
 
 HERE = Path(__file__).parent
 SIDES = ("floor", "framework")
+TIMEOUT_S = 600
+"""Of one run; the longest takes a few seconds."""
 
 
 def main() -> int:
@@ -74,8 +76,12 @@ def run_in_child(workload: Workload, side: str, *, quick: bool) -> Figures | Non
     """The figures of one run; None where it failed, with its words on stderr."""
     size = workload.quick if quick else workload.size
     command = [sys.executable, str(HERE), "--child", workload.key, side, str(size)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=600)
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_S)
+    except subprocess.SubprocessError as error:
+        print(f"{workload.key} {side}: {error}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":
