@@ -1,7 +1,8 @@
 """What Anthropic refuses with a 400. Source: the API reference, and errors met in practice."""
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .rules import (
@@ -49,6 +50,7 @@ def check_anthropic_messages(messages: object) -> Problems:
     for where, item in items:
         yield from _message(where, item)
     turns = merged((_turn(where, item) for where, item in items), roles=("user", "assistant"))
+    yield from _results_first(items)
     yield from adjacent_pairs(turns)
     yield from unique_calls(turns)
     if not (items and _is_paused(items[-1][1])):
@@ -74,7 +76,6 @@ def _message(where: str, item: Mapping[str, Any]) -> Problems:
         yield from _filled(f"{where}.content", content, is_said=role == "assistant")
     else:
         yield from _blocks(f"{where}.content", content, is_said=role == "assistant")
-        yield from _results_first(where, content)
 
 
 def _blocks(
@@ -120,15 +121,17 @@ def _call(where: str, block: Mapping[str, Any]) -> Problems:
     yield from tool_name(f"{where}.name", block.get("name"))
 
 
-def _results_first(where: str, content: object) -> Problems:
-    """In a user's message the tool results stand before everything else."""
-    kinds = [kind == "tool_result" for kind in _kinds(content)]
-    if kinds != sorted(kinds, reverse=True):
-        yield f"{where}.content: tool_result blocks must come first, text after them"
+def _results_first(items: Sequence[tuple[str, Mapping[str, Any]]]) -> Problems:
+    """In what a user says at once, be it in several messages, tool results stand before everything else."""
+    for _, group in itertools.groupby(items, key=lambda placed: placed[1].get("role")):
+        placed = list(group)
+        kinds = [kind == "tool_result" for _, item in placed for kind in _kinds(item.get("content"))]
+        if kinds != sorted(kinds, reverse=True):
+            yield f"{placed[0][0]}.content: tool_result blocks must come first, text after them"
 
 
 def _kinds(content: object) -> Iterator[object]:
-    for block in content if isinstance(content, list) else ():
+    for block in content if isinstance(content, list) else [{"type": "text"}]:
         yield block.get("type") if isinstance(block, dict) else None
 
 

@@ -52,6 +52,10 @@ def to_answer(said: Said) -> Answer:
     return answer
 
 
+class MalformedRequest(ValueError):
+    """The client's body has not the form of its wire."""
+
+
 @attrs.frozen(kw_only=True)
 class ProviderRequest:
     """One request as the provider got it; a script's function reads it to choose its answer."""
@@ -77,8 +81,15 @@ class ProviderRequest:
 
     @cached_property
     def chat(self) -> Chat:
-        """The request in neutral parts, whatever wire it came by."""
-        return self.dialect.read(self.json)
+        """The request in neutral parts, whatever wire it came by.
+
+        Raises:
+            MalformedRequest: for what the checks let pass and nobody can read; the client gets a 400.
+        """
+        try:
+            return self.dialect.read(self.json)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise MalformedRequest(f"The request cannot be read: {error!r}") from error
 
     @property
     def text(self) -> str:

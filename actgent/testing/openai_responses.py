@@ -33,7 +33,7 @@ class OpenAIResponsesDialect(Dialect):
     path = "/v1/responses"
 
     def read(self, body: Mapping[str, Any]) -> Chat:
-        items = _items(body["input"])
+        items = _items(body.get("input") or ())
         names = {item["call_id"]: item["name"] for item in items if item.get("type") == "function_call"}
         system = [
             body.get("instructions") or "",
@@ -207,7 +207,7 @@ def _item_events(item: Mapping[str, Any], chunk: int) -> Iterator[_Event]:
         case "function_call":
             for piece in split(item["arguments"], chunk):
                 yield "function_call_arguments.delta", {"delta": piece}
-            yield "function_call_arguments.done", {"arguments": item["arguments"], "name": item["name"]}
+            yield "function_call_arguments.done", {"arguments": item["arguments"]}
         case "reasoning":
             for index, part in enumerate(item["summary"]):
                 yield from _summary_events(part, index, chunk)

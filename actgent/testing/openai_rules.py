@@ -1,5 +1,6 @@
 """What OpenAI refuses with a 400, on both of its wires. Source: the API reference, and errors met in practice."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -219,8 +220,8 @@ def _responses_pairs(items: list[tuple[str, Mapping[str, Any]]], *, is_continued
 
 def _reasoning_goes_on(items: list[tuple[str, Mapping[str, Any]]]) -> Problems:
     """A reasoning item goes back only together with what came of it."""
-    following = [*(item for _, item in items[1:]), {}]
-    for (where, item), after in zip(items, following, strict=True):
+    ends: tuple[str, Mapping[str, Any]] = ("", {})
+    for (where, item), (_, after) in itertools.pairwise([*items, ends]):
         if item.get("type") == "reasoning" and (
             not after or after.get("role") in ("user", "system", "developer")
         ):

@@ -20,7 +20,7 @@ import trio
 from actgent.errors import ConfigurationError
 
 from .anthropic_messages import AnthropicDialect
-from .exchange import Dialect, Pace, Plan, ProviderRequest, error_plan
+from .exchange import Dialect, MalformedRequest, Pace, Plan, ProviderRequest, error_plan
 from .faults import Scripted, plan_for
 from .openai_chat import OpenAIChatDialect
 from .openai_responses import OpenAIResponsesDialect
@@ -116,6 +116,8 @@ class Provider:
             if inspect.isawaitable(scripted):
                 scripted = await scripted
             return plan_for(scripted, request, self._pace)
+        except MalformedRequest as error:
+            return error_plan(request.dialect.error(400, message=str(error)))
         except Exception as error:  # noqa: BLE001 - a user's function; it is raised where the block ends
             self._failure = self._failure or error
             return error_plan(request.dialect.error(400, code="script_failed", message=repr(error)))
@@ -262,10 +264,11 @@ async def open_provider(
     Raises:
         ProviderFailed: when the block is left without an exception, but the script had failed.
     """
+    choose = _script(script)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     provider = Provider(
         port=listeners[0].socket.getsockname()[1],
-        script=_script(script),
+        script=choose,
         pace=Pace(chunk=chunk, delay=delay, gap=gap),
         api_key=api_key,
         kept=deque(maxlen=keep),

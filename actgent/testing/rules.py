@@ -89,7 +89,10 @@ def required(body: Mapping[str, object], *fields: str) -> Problems:
 
 def repeated(keys: Iterable[str]) -> list[str]:
     """The keys that stand there more than once."""
-    return [key for key, count in Counter(keys).items() if count > 1]
+    given = list(keys)
+    if len(given) == len(set(given)):
+        return []
+    return [key for key, count in Counter(given).items() if count > 1]
 
 
 def objects(where: str, value: object) -> tuple[list[tuple[str, Mapping[str, object]]], list[str]]:

@@ -1,0 +1,124 @@
+"""What is left behind is named; what only looks like a leak is not."""
+
+import os
+import socket
+import threading
+
+import pytest
+import trio
+
+from actgent.testing import assert_no_leaks
+
+
+async def test_a_clean_block_passes():
+    """Tasks, sockets and worker threads that have ended are no leaks."""
+    async with assert_no_leaks(), trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.lowlevel.checkpoint)
+        await trio.to_thread.run_sync(int)
+        await listeners[0].aclose()
+
+
+async def test_a_task_left_is_named():
+    """A task in a nursery outside of the block is still there after it."""
+
+    async def forgotten():
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(AssertionError, match=r"task .*forgotten"):
+            async with assert_no_leaks(grace=0):
+                nursery.start_soon(forgotten)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_task_that_is_just_ending_is_waited_for():
+    """What ends within the grace is no leak, under a clock that stands still too."""
+
+    async def ends_soon():
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery, assert_no_leaks():
+        nursery.start_soon(ends_soon)
+
+
+async def test_a_system_task_left_is_named():
+    """Tasks outside of every nursery of ours are found too."""
+
+    async def hidden():
+        await done.wait()
+
+    done = trio.Event()
+    with pytest.raises(AssertionError, match=r"task .*hidden"):
+        async with assert_no_leaks(grace=0):
+            trio.lowlevel.spawn_system_task(hidden)
+    done.set()
+
+
+def test_a_socket_left_is_named_by_its_ends():
+    """A connection's message tells who is at its ends."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with (
+            pytest.raises(AssertionError, match=f"descriptor .*socket.*-> .*{port}"),
+            assert_no_leaks(grace=0),
+        ):
+            left = socket.create_connection(("127.0.0.1", port))
+        left.close()
+
+
+def test_a_file_left_is_named_by_its_path(tmp_path):
+    """A descriptor of a file is told by the file."""
+    with pytest.raises(AssertionError, match=r"notes\.txt"), assert_no_leaks(grace=0):
+        left = os.open(tmp_path / "notes.txt", os.O_CREAT)
+    os.close(left)
+
+
+def test_a_thread_left_is_named():
+    """A thread of any kind that still runs is a leak."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait, name="busybody")
+    with pytest.raises(AssertionError, match="thread busybody"), assert_no_leaks(grace=0):
+        thread.start()
+    done.set()
+    thread.join()
+
+
+async def test_a_worker_at_work_is_a_leak_and_an_idle_one_is_not():
+    """Trio keeps idle worker threads for ten seconds; only one that still runs a function counts."""
+    done, started = threading.Event(), threading.Event()
+
+    def work():
+        started.set()
+        done.wait()
+
+    check = assert_no_leaks(grace=0)
+    async with trio.open_nursery() as nursery:
+        await check.__aenter__()
+        nursery.start_soon(trio.to_thread.run_sync, work)
+        while not started.is_set():
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(AssertionError, match=r"thread .*work"):
+            await check.__aexit__(None, None, None)
+        done.set()
+    await check.__aexit__(None, None, None)
+
+
+def test_around_a_whole_run():
+    """Outside of trio the block is a plain `with`."""
+
+    async def main():
+        await trio.to_thread.run_sync(int)
+
+    with assert_no_leaks():
+        trio.run(main)
+
+
+async def test_an_exception_of_the_block_comes_first():
+    """A block that raises is not looked at."""
+    left = []
+    with pytest.raises(KeyError):
+        async with assert_no_leaks():
+            raise KeyError(left.append(os.dup(0)))
+    os.close(left[0])

@@ -1,0 +1,595 @@
+"""The real SDKs against the provider: what is scripted comes out as the SDKs' own objects."""
+
+import threading
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from actgent.errors import ConfigurationError
+from actgent.llm.base import Answer
+from actgent.messages import Image, Opaque, Text, Thinking, ToolCall, Usage
+from actgent.testing import (
+    CutStream,
+    EarlyEnd,
+    ErrorEvent,
+    ErrorStatus,
+    Hangup,
+    ProviderFailed,
+    RawAnswer,
+    Silence,
+    Slow,
+    assert_no_leaks,
+    open_provider,
+    refused_url,
+)
+
+USER = [{"role": "user", "content": "What is 2 + 3?"}]
+CALLS = [
+    Text("I shall look it up: ÄÖ🙂."),
+    ToolCall("add", {"a": 2, "b": "drei 🙂"}),
+    ToolCall("now", {}),
+]
+USAGE = Usage(input_tokens=100, output_tokens=20, cached_tokens=60, cache_write_tokens=10, reasoning_tokens=5)
+STOPS = {
+    "end": ("stop", "completed", "end_turn"),
+    "length": ("length", "incomplete", "max_tokens"),
+    "filter": ("content_filter", "incomplete", "refusal"),
+    "refusal": ("stop", "completed", "refusal"),
+}
+
+
+@asynccontextmanager
+async def clients(script, *, patience=60, **options):
+    """A provider, and the real client of each SDK that talks to it."""
+    import anthropic
+    import openai
+
+    async with open_provider(script, **options) as provider:
+        common = {"max_retries": 0, "timeout": patience}
+        chat = openai.AsyncOpenAI(base_url=provider.base_url, api_key="sk-test", **common)
+        messages = anthropic.AsyncAnthropic(base_url=provider.anthropic_url, api_key="sk-ant-test", **common)
+        async with chat, messages:
+            yield SimpleNamespace(provider=provider, openai=chat, anthropic=messages)
+
+
+def chat_of(client, **options):
+    return client.chat.completions.create(model="gpt-test", messages=USER, **options)
+
+
+def response_of(client, **options):
+    return client.responses.create(model="gpt-test", input="What is 2 + 3?", **options)
+
+
+def message_of(client, **options):
+    return client.messages.create(model="claude-test", messages=USER, max_tokens=100, **options)
+
+
+async def until(is_so):
+    """Let the other tasks run until it is so."""
+    with trio.fail_after(5):
+        while not is_so():
+            await trio.lowlevel.checkpoint()
+
+
+async def drained(stream):
+    """All events of a stream."""
+    return [event async for event in stream]
+
+
+# --- faultless answers -------------------------------------------------------------------
+
+
+async def test_chat_carries_text_calls_and_usage():
+    """A chat completion has the text, both calls with JSON arguments and the cached tokens."""
+    async with clients([Answer(parts=tuple(CALLS), usage=USAGE)]) as peer:
+        completion = await chat_of(peer.openai)
+    choice = completion.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == CALLS[0].text
+    assert [call.function.arguments for call in choice.message.tool_calls] == ['{"a":2,"b":"drei 🙂"}', "{}"]
+    assert len({call.id for call in choice.message.tool_calls}) == 2
+    assert completion.usage.total_tokens == 120
+    assert completion.usage.prompt_tokens_details.cached_tokens == 60
+    assert completion.usage.completion_tokens_details.reasoning_tokens == 5
+    assert completion.model == "gpt-test"
+
+
+@pytest.mark.parametrize("is_usage_asked", [True, False])
+async def test_chat_stream_adds_up(is_usage_asked):
+    """The deltas of a streamed chat add up to what was said; usage comes only to who asks."""
+    options = {"stream_options": {"include_usage": True}} if is_usage_asked else {}
+    async with clients([Answer(parts=tuple(CALLS), usage=USAGE)], chunk=3) as peer:
+        chunks = await drained(await chat_of(peer.openai, stream=True, **options))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert "".join(delta.content or "" for delta in deltas) == CALLS[0].text
+    pieces = [call for delta in deltas for call in delta.tool_calls or ()]
+    for index, name, arguments in ((0, "add", '{"a":2,"b":"drei 🙂"}'), (1, "now", "{}")):
+        own = [piece for piece in pieces if piece.index == index]
+        assert own[0].function.name == name
+        assert "".join(piece.function.arguments for piece in own) == arguments
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "tool_calls"
+    assert [chunk.usage.prompt_tokens for chunk in chunks if chunk.usage] == ([100] if is_usage_asked else [])
+
+
+async def test_responses_carry_thinking_text_and_calls():
+    """A response has a reasoning item, a message and a call, in the order they were said."""
+    said = [Thinking("Let me see.", "openai-responses"), *CALLS]
+    async with clients([Answer(parts=tuple(said), usage=USAGE)]) as peer:
+        response = await response_of(peer.openai, include=["reasoning.encrypted_content"])
+    assert [item.type for item in response.output] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+    ]
+    assert response.output[0].summary[0].text == "Let me see."
+    assert response.output[0].encrypted_content
+    assert response.output_text == CALLS[0].text
+    assert response.output[2].arguments == '{"a":2,"b":"drei 🙂"}'
+    assert response.usage.input_tokens_details.cached_tokens == 60
+
+
+async def test_responses_stream_is_taken_whole_by_the_sdk():
+    """The SDK's own accumulator accepts every event and ends with the final response."""
+    said = [Thinking("Let me see.", "openai-responses"), *CALLS]
+    async with (
+        clients([said], chunk=4) as peer,
+        peer.openai.responses.stream(model="gpt-test", input="hi") as stream,
+    ):
+        events = await drained(stream)
+        final = await stream.get_final_response()
+    numbers = [event.sequence_number for event in events]
+    assert numbers == list(range(len(events)))
+    assert final.output_text == CALLS[0].text
+    assert final.output[2].name == "add"
+
+
+async def test_messages_carry_thinking_text_and_calls():
+    """An Anthropic message has signed thinking, text and calls; its input tokens leave out the cached ones."""
+    said = (Thinking("Let me see.", "anthropic"), *CALLS)
+    async with clients([Answer(parts=said, usage=USAGE)]) as peer:
+        message = await message_of(peer.anthropic)
+    assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert message.content[0].signature
+    assert message.content[2].input == {"a": 2, "b": "drei 🙂"}
+    assert message.stop_reason == "tool_use"
+    usage = message.usage
+    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (
+        30,
+        60,
+        10,
+    )
+
+
+async def test_messages_stream_is_taken_whole_by_the_sdk():
+    """The SDK's own accumulator ends with the same message as without a stream, signature included."""
+    said = [Thinking("Let me see.", "anthropic"), *CALLS]
+    async with (
+        clients([said], chunk=2) as peer,
+        peer.anthropic.messages.stream(model="c", messages=USER, max_tokens=9) as stream,
+    ):
+        message = await stream.get_final_message()
+    assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert message.content[0].thinking == "Let me see."
+    assert message.content[0].signature
+    assert message.content[1].text == CALLS[0].text
+    assert [block.input for block in message.content[2:]] == [{"a": 2, "b": "drei 🙂"}, {}]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+async def test_stop_reasons_have_each_providers_word(stop):
+    """A cut, filtered or refused answer ends as the provider would say it, streamed or not."""
+    async with clients(lambda _: Answer(parts=(Text("No."),), stop=stop)) as peer:
+        chat = await chat_of(peer.openai)
+        chunks = await drained(await chat_of(peer.openai, stream=True))
+        response = await response_of(peer.openai)
+        message = await message_of(peer.anthropic)
+    assert (chat.choices[0].finish_reason, response.status, message.stop_reason) == STOPS[stop]
+    assert chunks[-1].choices[0].finish_reason == STOPS[stop][0]
+    assert (chat.choices[0].message.refusal == "No.") == (stop == "refusal")
+    assert response.output[0].content[0].type == ("refusal" if stop == "refusal" else "output_text")
+
+
+async def test_a_providers_own_thinking_and_opaque_blocks_go_out_unchanged():
+    """Redacted thinking and a server tool's call are sent as the script gives them."""
+    redacted = {"type": "redacted_thinking", "data": "c2VhbGVk"}
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    said = [Thinking("", "anthropic", redacted), Opaque("anthropic", search), Text("Found.")]
+    async with clients(lambda _: Answer(parts=tuple(said), stop="pause")) as peer:
+        message = await message_of(peer.anthropic)
+        async with peer.anthropic.messages.stream(model="c", messages=USER, max_tokens=9) as stream:
+            streamed = await stream.get_final_message()
+    for one in (message, streamed):
+        assert one.content[0].data == "c2VhbGVk"
+        assert one.content[1].input == {"query": "x"}
+        assert one.stop_reason == "pause_turn"
+
+
+async def test_arguments_that_are_no_json_go_out_as_they_are():
+    """A call with broken arguments reaches the client broken, as models do write them."""
+    async with clients([ToolCall("add", '{"a": 1,')]) as peer:
+        completion = await chat_of(peer.openai)
+    assert completion.choices[0].message.tool_calls[0].function.arguments == '{"a": 1,'
+
+
+# --- scripts -----------------------------------------------------------------------------
+
+
+async def test_a_function_reads_the_request_whatever_wire_it_came_by():
+    """A script's function sees the same neutral conversation from all three wires."""
+    seen = []
+
+    async def script(request):
+        await trio.lowlevel.checkpoint()
+        seen.append((request.dialect.name, request.text, request.chat.system))
+        return f"You said {request.text}"
+
+    async with clients(script) as peer:
+        system = {"role": "system", "content": "Be brief."}
+        await peer.openai.chat.completions.create(model="m", messages=[system, *USER])
+        await response_of(peer.openai, instructions="Be brief.")
+        await message_of(peer.anthropic, system="Be brief.")
+    wires = ["openai", "openai-responses", "anthropic"]
+    assert seen == [(wire, "What is 2 + 3?", "Be brief.") for wire in wires]
+
+
+async def test_a_tool_loop_over_the_wire():
+    """A function that sees results answers with them; `tool_results` names the tool."""
+
+    def script(request):
+        if request.tool_results:
+            result = request.tool_results[0]
+            return f"{result.tool_name} says {result.content}"
+        return ToolCall("add", {"a": 2, "b": 3}, id="call_7")
+
+    async with clients(script) as peer:
+        first = (await chat_of(peer.openai)).choices[0].message
+        result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "5"}
+        history = [*USER, first.model_dump(exclude_none=True, exclude={"annotations"}), result]
+        last = await peer.openai.chat.completions.create(model="m", messages=history)
+    assert first.tool_calls[0].id == "call_7"
+    assert last.choices[0].message.content == "add says 5"
+
+
+async def test_requests_are_kept_up_to_the_bound():
+    """`requests` holds the last ones with headers, bytes and JSON; the key is not in their repr."""
+    async with clients(["a", "b", "c"], keep=2) as peer:
+        for _ in range(3):
+            await chat_of(peer.openai)
+        kept = peer.provider.requests
+        assert peer.provider.statistics().requests == 3
+    assert [request.number for request in kept] == [2, 3]
+    assert kept[-1].headers["authorization"] == "Bearer sk-test"
+    assert kept[-1].json["messages"] == USER
+    assert b'"gpt-test"' in kept[-1].body
+    assert "sk-test" not in repr(kept[-1])
+
+
+async def test_a_wrong_key_is_refused():
+    """With `api_key` any other key is a 401 of both SDKs."""
+    import anthropic
+    import openai
+
+    async with clients(["never"], api_key="right") as peer:
+        with pytest.raises(openai.AuthenticationError):
+            await chat_of(peer.openai)
+        with pytest.raises(anthropic.AuthenticationError):
+            await message_of(peer.anthropic)
+
+
+async def refused(script, requests=1):
+    """Ask until the provider refuses; its block is left without an exception of its own."""
+    import openai
+
+    async with clients(script) as peer:
+        for _ in range(requests - 1):
+            await chat_of(peer.openai)
+        with pytest.raises(openai.BadRequestError):
+            await chat_of(peer.openai)
+
+
+async def test_a_script_that_ends_too_early_fails_the_block():
+    """A request beyond the list is a 400 for the client and an error where the block ends."""
+    with pytest.raises(ProviderFailed, match="request 2"):
+        await refused(["one"], requests=2)
+
+
+async def test_a_function_that_raises_fails_the_block():
+    """The exception of a script's function is not lost; it is the cause of the block's error."""
+
+    def script(request):
+        raise LookupError("no idea")
+
+    with pytest.raises(ProviderFailed) as raised:
+        await refused(script)
+    assert isinstance(raised.value.__cause__, LookupError)
+
+
+async def test_an_exception_of_the_block_comes_out_as_it_is():
+    """What the block raises is not wrapped in an exception group."""
+    with pytest.raises(KeyError, match="mine"):
+        async with open_provider([]):
+            raise KeyError("mine")
+
+
+@pytest.mark.parametrize("script", ["text", [Image(media_type="image/png", data=b"x")], [7]])
+async def test_scripts_that_make_no_sense_are_named(script):
+    """A lone text, or a part that no model says, is an error of the developer."""
+    with pytest.raises(ConfigurationError):
+        await refused(script)
+
+
+async def test_an_unknown_address_is_404():
+    """Everything but the three wires is not found."""
+    import openai
+
+    async with clients([]) as peer:
+        with pytest.raises(openai.NotFoundError):
+            await peer.openai.models.list()
+
+
+async def test_an_invalid_request_is_400_and_no_answer_is_used_up():
+    """A call without its result is refused in each provider's error form, and the script goes on."""
+    import anthropic
+    import openai
+
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    asked = [*USER, {"role": "assistant", "tool_calls": [call]}, *USER]
+    block = {"type": "tool_use", "id": "call_1", "name": "add", "input": {}}
+    asked_there = [*USER, {"role": "assistant", "content": [block]}, *USER]
+    item = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"}
+    async with clients(["fine"]) as peer:
+        with pytest.raises(openai.BadRequestError, match="call_1"):
+            await peer.openai.chat.completions.create(model="m", messages=asked)
+        with pytest.raises(openai.BadRequestError, match="call_1"):
+            await peer.openai.responses.create(model="m", input=[item])
+        with pytest.raises(anthropic.BadRequestError, match="call_1") as raised:
+            await peer.anthropic.messages.create(model="m", messages=asked_there, max_tokens=9)
+        assert (await chat_of(peer.openai)).choices[0].message.content == "fine"
+    assert raised.value.body["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_request_that_cannot_be_read_is_the_clients_fault():
+    """A part that the checks let pass and the reader cannot take is a 400, not a failure of the script."""
+    import openai
+
+    picture = {"type": "image_url", "image_url": {"url": 7}}
+    async with clients(lambda request: request.text) as peer:
+        with pytest.raises(openai.BadRequestError, match="cannot be read"):
+            await peer.openai.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": [picture]}]
+            )
+
+
+# --- faults ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "openai_name", "anthropic_name"),
+    [
+        (400, "BadRequestError", "BadRequestError"),
+        (401, "AuthenticationError", "AuthenticationError"),
+        (403, "PermissionDeniedError", "PermissionDeniedError"),
+        (404, "NotFoundError", "NotFoundError"),
+        (408, "APIStatusError", "RequestTimeoutError"),
+        (409, "ConflictError", "ConflictError"),
+        (413, "APIStatusError", "ContentTooLargeError"),
+        (422, "UnprocessableEntityError", "UnprocessableEntityError"),
+        (429, "RateLimitError", "RateLimitError"),
+        (500, "InternalServerError", "InternalServerError"),
+        (502, "InternalServerError", "InternalServerError"),
+        (503, "InternalServerError", "ServiceUnavailableError"),
+        (529, "InternalServerError", "OverloadedError"),
+    ],
+)
+async def test_each_status_is_the_sdks_own_exception(status, openai_name, anthropic_name):
+    """Every status reaches the SDKs as their class, with a request id and a body in the provider's form."""
+    import anthropic
+    import openai
+
+    async with clients(lambda _: ErrorStatus(status)) as peer:
+        with pytest.raises(openai.APIStatusError) as first:
+            await chat_of(peer.openai)
+        with pytest.raises(anthropic.APIStatusError) as second:
+            await message_of(peer.anthropic)
+    assert (type(first.value).__name__, type(second.value).__name__) == (openai_name, anthropic_name)
+    assert first.value.status_code == second.value.status_code == status
+    assert first.value.request_id == "req_00000001"
+    assert set(first.value.body) == {"message", "type", "param", "code"}
+    assert second.value.body["type"] == "error"
+
+
+async def test_quota_is_a_429_of_its_own_type_and_a_400_at_anthropic():
+    """An empty account is told from a rate limit by its type, and at Anthropic by its words."""
+    import anthropic
+    import openai
+
+    fault = ErrorStatus(429, code="insufficient_quota")
+    async with clients([fault, fault]) as peer:
+        with pytest.raises(openai.RateLimitError) as first:
+            await chat_of(peer.openai)
+        with pytest.raises(anthropic.BadRequestError, match="credit balance"):
+            await message_of(peer.anthropic)
+    assert (first.value.type, first.value.code) == ("insufficient_quota", "insufficient_quota")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (7, "7"),
+        (0.25, "0.25"),
+        (datetime(2026, 1, 2, 4, tzinfo=UTC), "Fri, 02 Jan 2026 04:00:00 GMT"),
+    ],
+)
+async def test_retry_after_in_seconds_and_as_a_date(given, expected):
+    """Retry-After goes out in both forms of RFC 9110."""
+    import openai
+
+    async with clients([ErrorStatus(429, retry_after=given)]) as peer:
+        with pytest.raises(openai.RateLimitError) as raised:
+            await chat_of(peer.openai)
+    assert raised.value.response.headers["retry-after"] == expected
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_a_cut_stream_breaks_in_both_sdks(is_reset):
+    """After the events that were sent the connection breaks, and the SDKs say so."""
+    import httpx2
+    import openai
+
+    got = []
+    fault = CutStream("A long enough answer", events=3, is_reset=is_reset)
+    async with clients(lambda _: fault, chunk=4) as peer:
+        stream = await chat_of(peer.openai, stream=True)
+        with pytest.raises(openai.APIConnectionError):
+            got.extend([chunk async for chunk in stream])
+        messages = await message_of(peer.anthropic, stream=True)
+        with pytest.raises(httpx2.TransportError):
+            got.extend([event async for event in messages])
+
+
+async def test_a_cut_in_the_middle_of_a_body():
+    """A body that is shorter than its Content-Length is a connection error."""
+    import openai
+
+    async with clients([CutStream("text")]) as peer:
+        with pytest.raises(openai.APIConnectionError):
+            await chat_of(peer.openai)
+
+
+async def test_an_early_end_is_silent_success_in_both_sdks():
+    """The trap it is made for: no exception, and no sign of the end among the events."""
+    async with clients(lambda _: EarlyEnd("A long enough answer"), chunk=4) as peer:
+        chunks = await drained(await chat_of(peer.openai, stream=True))
+        events = await drained(await response_of(peer.openai, stream=True))
+        messages = await drained(await message_of(peer.anthropic, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "A long enough answer"
+    assert all(chunk.choices[0].finish_reason is None for chunk in chunks)
+    assert events[-1].type == "response.output_item.done"
+    assert messages[-1].type == "message_delta"
+
+
+async def test_an_error_event_inside_a_200_stream():
+    """The SDKs raise in the middle of the stream; the form is the provider's own."""
+    import anthropic
+    import openai
+
+    fault = ErrorEvent("A long enough answer", events=2, code="overloaded_error", message="Too much")
+    async with clients(lambda _: fault, chunk=4) as peer:
+        with pytest.raises(openai.APIError, match="Too much"):
+            await drained(await chat_of(peer.openai, stream=True))
+        with pytest.raises(openai.APIError, match="Too much"):
+            await drained(await response_of(peer.openai, stream=True))
+        with pytest.raises(anthropic.APIStatusError, match="Too much") as raised:
+            await drained(await message_of(peer.anthropic, stream=True))
+    assert raised.value.status_code == 200
+
+
+async def test_slow_bytes_torn_apart_still_add_up():
+    """Portions of three bytes, through events and characters, make the same text."""
+    text = "ÄÖÜ🙂 and more"
+    async with clients([Slow(text, gap=0, octets=3)]) as peer:
+        chunks = await drained(await chat_of(peer.openai, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+
+
+async def test_a_delay_and_a_gap_take_their_time(autojump_clock):
+    """An answer with a delay of 5 s and gaps of 2 s takes 5 s and 2 s an event."""
+    async with open_provider([Slow("aabbcc", delay=5, gap=2)], chunk=2) as provider:
+        stream = await trio.open_tcp_stream("127.0.0.1", provider.port)
+        async with aclosing(stream):
+            start = trio.current_time()
+            await stream.send_all(
+                _request(b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}')
+            )
+            received = b""
+            while b"[DONE]" not in received:
+                received += await stream.receive_some()
+    events = received.count(b"data: ")
+    assert trio.current_time() - start == pytest.approx(5 + 2 * events)
+
+
+def _request(body: bytes) -> bytes:
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+@pytest.mark.parametrize("events", [0, 2])
+async def test_silence_ends_by_the_clients_timeout(events):
+    """Nothing comes, before the status or after some events, until the client gives up."""
+    import openai
+
+    async with clients([Silence("text", events=events)], patience=0.2) as peer:
+        with pytest.raises(openai.APITimeoutError):
+            await drained(await chat_of(peer.openai, stream=True))
+
+
+async def test_a_200_that_is_no_answer():
+    """The page of a proxy comes out of OpenAI's SDK as a str, and a wrong object without choices."""
+    page = RawAnswer(b"<html>login</html>")
+    wrong = RawAnswer(b'{"object":"chat.completion"}', content_type="application/json")
+    async with clients([page, wrong]) as peer:
+        assert await chat_of(peer.openai) == "<html>login</html>"
+        assert (await chat_of(peer.openai)).choices is None
+
+
+async def test_a_hangup_and_a_refused_connection():
+    """No answer at all, and nobody there, are connection errors."""
+    import openai
+
+    async with clients([Hangup()]) as peer:
+        with pytest.raises(openai.APIConnectionError):
+            await chat_of(peer.openai)
+        with refused_url() as url, pytest.raises(openai.APIConnectionError):
+            await chat_of(peer.openai.with_options(base_url=url))
+
+
+# --- what is left ------------------------------------------------------------------------
+
+
+async def test_nothing_is_left_with_streams_open():
+    """Leaving the block closes silent, slow and kept-alive connections; no task or socket stays."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}'
+    async with assert_no_leaks():
+        answers = {1: Silence("x", events=1), 2: Slow("x" * 100, gap=60), 3: "whole"}
+        async with open_provider(lambda request: answers[request.number]) as provider:
+            streams = [await trio.open_tcp_stream("127.0.0.1", provider.port) for _ in range(3)]
+            for stream in streams:
+                await stream.send_all(_request(body))
+                assert await stream.receive_some()
+            assert provider.statistics().connections == 3
+            await until(lambda: provider.statistics().running == 2)
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_a_client_that_goes_away_is_noticed_at_once():
+    """A closed connection ends a silent answer without waiting for the block."""
+    async with open_provider([Silence()]) as provider:
+        stream = await trio.open_tcp_stream("127.0.0.1", provider.port)
+        await stream.send_all(_request(b'{"model":"m","messages":[{"role":"user","content":"x"}]}'))
+        await until(lambda: provider.statistics().running == 1)
+        await stream.aclose()
+        await until(lambda: provider.statistics().connections == 0)
+        assert provider.statistics().running == 0
+
+
+async def test_a_request_that_is_no_http_harms_nobody():
+    """Garbage on one connection closes that one; the next is served."""
+    async with clients(["fine"]) as peer:
+        stream = await trio.open_tcp_stream("127.0.0.1", peer.provider.port)
+        async with aclosing(stream):
+            await stream.send_all(b"\x00\x01 garbage\r\n\r\n")
+            assert await stream.receive_some() == b""
+        assert (await chat_of(peer.openai)).choices[0].message.content == "fine"
+
+
+async def test_no_thread_is_used():
+    """The provider lives in trio alone."""
+    before = threading.active_count()
+    async with clients(["x"]) as peer:
+        await chat_of(peer.openai)
+        assert threading.active_count() == before
