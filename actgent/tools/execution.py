@@ -72,15 +72,36 @@ class Batch:
     async def run(self) -> None:
         """Run all calls: side by side, but each tool marked `alone` by itself, in its turn.
 
-        Never raises for a call that failed. An inline tool makes no checkpoint.
+        Calls are checked in their order, and inline tools run in it. Never raises for a call that failed.
+        A batch of inline tools makes no checkpoint.
         """
         for places in self._stages():
-            if len(places) == 1:
-                await self._run_call(places[0])
+            await self._run_stage(places)
+
+    async def _run_stage(self, places: Sequence[int]) -> None:
+        waiting = []
+        for place in places:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            admitted = self._admitted(place)
+            if admitted is None:
                 continue
-            async with trio.open_nursery() as nursery:
-                for place in places:
-                    nursery.start_soon(self._run_call, place)
+            if _is_immediate(admitted[0]):
+                await self._run_call(place, *admitted)
+            else:
+                waiting.append((place, *admitted))
+        if len(waiting) == 1:
+            await self._run_call(*waiting[0])
+        elif waiting:
+            await self._run_side_by_side(waiting)
+
+    async def _run_side_by_side(self, waiting: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
+        async with trio.open_nursery() as nursery:
+            for call in waiting:
+                nursery.start_soon(self._start_call, *call)
+
+    async def _start_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._run_call(place, tool, arguments)
 
     def _stages(self) -> Iterator[list[int]]:
         """The places of the calls that may run side by side, one group after the other."""
@@ -95,31 +116,29 @@ class Batch:
         if together:
             yield together
 
-    async def _run_call(self, place: int) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
+    def _admitted(self, place: int) -> tuple[Tool, dict[str, Any]] | None:
+        """The tool and the arguments of a call that may run; None: it may not, and has its result."""
         call = self.calls[place]
         try:
-            tool, arguments = self._admit(call)
+            return self._admit(call)
         except ToolError as error:
             self._finished[place] = _failed(call, self._capped(describe(error)))
-            return
-        self._started[place] = tool
-        _notify(tool, "on_start", call)
-        result = await self._outcome(call, tool, arguments)
-        self._finished[place] = result
-        _notify(tool, "on_success" if result.error is None else "on_error", call, result)
+            return None
 
     def _admit(self, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
-        """The tool and the arguments of a call that may run.
-
-        Raises:
-            ToolError: it may not; the text says why.
-        """
         tool = self.registry.find(call)
         refusal = None if self.check is None else self.check(call, tool)
         if refusal is not None:
             raise ToolError(refusal)
         return tool, tool.argument_validator.validate(call.arguments)
+
+    async def _run_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
+        call = self.calls[place]
+        self._started[place] = tool
+        _notify(tool, "on_start", call)
+        result = await self._outcome(call, tool, arguments)
+        self._finished[place] = result
+        _notify(tool, "on_success" if result.error is None else "on_error", call, result)
 
     async def _outcome(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
         try:
@@ -147,7 +166,7 @@ class Batch:
 
     async def _value(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> object:
         context = self._context_of(call)
-        if tool.inline and not tool.retries:
+        if _is_immediate(tool):
             return await tool.execute(arguments, context)
         seconds = self.timeout if tool.timeout is None else tool.timeout
         with trio.move_on_after(seconds):
@@ -171,6 +190,11 @@ async def _attempts(call: ToolCall, tool: Tool, arguments: Mapping[str, Any], co
             _notify(tool, "on_retry", call, error)
             await trio.sleep(tool.retry_delay * 2**attempt)
     return await tool.execute(arguments, context)
+
+
+def _is_immediate(tool: Tool) -> bool:
+    """Whether a call of it ends without waiting for anything, so that it needs neither task nor timer."""
+    return tool.inline and not tool.retries
 
 
 def _is_retryable(error: Exception, tool: Tool) -> bool:

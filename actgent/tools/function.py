@@ -1,11 +1,12 @@
 """Tools made from functions: `@tool` and `FunctionTool`."""
 
+import copy
 import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, Self, TypeVar, Union, get_args, get_origin, overload
+from typing import Annotated, Any, Generic, ParamSpec, Self, TypeVar, Union, get_args, get_origin, overload
 
 from actgent.errors import ConfigurationError, InvalidArguments
 
@@ -61,7 +62,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.cache = cache
         self.alone = alone
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
-        self._func = func
+        self.func = func
         self._is_async = _is_async(inner, name)
         self.inline = not thread and not self._is_async
         self._is_method = _is_unbound_method(func)
@@ -70,24 +71,24 @@ class FunctionTool(Tool, Generic[P, R]):
 
     def _read_signature(self, parameters: Mapping[str, Any] | None) -> None:
         label = f"tool {self.name!r}"
-        hints = _hints(_undecorated(self._func), label)
+        hints = _hints(_undecorated(self.func), label)
         self._context_names = tuple(name for name, hint in hints.items() if _is_context(hint))
         if self._context_names and self.cache:
             raise ConfigurationError(
                 f"{label} takes a ToolContext: its results depend on the session, so cache=0"
             )
         self._convert: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
-        self.parameters = parameters if parameters is not None else self._derived(hints, label)
+        self.parameters = self._derived(hints, label) if parameters is None else copy.deepcopy(parameters)
 
     def _derived(self, hints: Mapping[str, Any], label: str) -> Mapping[str, Any]:
-        leave_out = {*self._context_names, *_bound_names(self._func), *(("self",) if self._is_method else ())}
-        texts = parameter_texts(_undecorated(self._func))
-        compiled = compile_signature(self._func, hints, label=label, texts=texts, leave_out=leave_out)
+        leave_out = {*self._context_names, *_bound_names(self.func), *(("self",) if self._is_method else ())}
+        texts = parameter_texts(_undecorated(self.func))
+        compiled = compile_signature(self.func, hints, label=label, texts=texts, leave_out=leave_out)
         self._convert = compiled.convert
         return compiled.schema
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._func(*args, **kwargs)
+        return self.func(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> "Self | FunctionTool[..., R]":
         """A method decorated in its class: the tool of one instance."""
@@ -95,7 +96,7 @@ class FunctionTool(Tool, Generic[P, R]):
             return self
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        bound._func = types.MethodType(self._func, instance)
+        bound.func = types.MethodType(self.func, instance)
         bound._is_method = False
         return bound
 
@@ -104,7 +105,7 @@ class FunctionTool(Tool, Generic[P, R]):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         keywords = self._bind(arguments, context)
-        func: Callable[..., Any] = self._func
+        func: Callable[..., Any] = self.func
         if self._is_async:
             return await func(**keywords)
         if self.inline:
@@ -127,10 +128,10 @@ class FunctionTool(Tool, Generic[P, R]):
 
 
 def _undecorated(func: Any) -> Callable[..., Any]:
-    """The function in a partial; of an object with `__call__`, that method."""
-    while isinstance(func, functools.partial):
+    """The function in a partial or another tool; of an object with `__call__`, that method."""
+    while isinstance(func, (functools.partial, FunctionTool)):
         func = func.func
-    if not callable(func):
+    if not callable(func) or isinstance(func, type):
         raise ConfigurationError(f"a tool is made from a function, not from {type(func).__name__}")
     inner: Callable[..., Any] = func if inspect.isroutine(func) else func.__call__
     return inner
@@ -171,8 +172,8 @@ def _hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
 
 
 def _is_context(hint: Any) -> bool:
-    if get_origin(hint) in (Union, types.UnionType):
-        return ToolContext in get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType, Annotated):
+        return any(map(_is_context, get_args(hint)))
     return hint is ToolContext
 
 
@@ -238,7 +239,8 @@ def _name_of(func: Callable[..., Any]) -> str:
 
 
 def _description_of(func: Callable[..., Any]) -> str:
-    return description_of(_undecorated(func)) or description_of(_named(func))
+    inner = _undecorated(func)
+    return description_of(_named(func)) or (description_of(inner) if inner.__doc__ else "")
 
 
 def _in_words(name: str) -> str:

@@ -109,6 +109,8 @@ class _Rewriter:
     def annotate(self, field: _Field, text: str | None) -> Any:
         """A field's type with its description and default."""
         annotation = self.rewrite(field.type)
+        if field.default is None and annotation is not Any:
+            annotation = annotation | None
         if described := text or _own_text(field.type):
             annotation = Annotated[annotation, msgspec.Meta(description=described)]
         return _with_default(annotation, field.default)
@@ -171,8 +173,6 @@ def _own_text(annotation: Any) -> str | None:
 def _with_default(annotation: Any, default: object) -> Any:
     if default is _EMPTY:
         return annotation
-    if default is None:
-        annotation = annotation | None
     try:
         plain = json.loads(json.dumps(msgspec.to_builtins(default), allow_nan=False))
     except (TypeError, ValueError):  # a sentinel: the schema only says that the field may be missing
@@ -184,8 +184,14 @@ def _with_default(annotation: Any, default: object) -> Any:
 
 
 def _document_of(target: object) -> Docstring:
-    """Google, NumPy and reST style are told apart by the parser."""
-    return docstring_parser.parse(inspect.getdoc(target) or "")
+    """Google, NumPy and reST style are told apart by the parser; what none of them can read is all description."""
+    text = inspect.getdoc(target) or ""
+    try:
+        return docstring_parser.parse(text)
+    except (docstring_parser.ParseError, LookupError, ValueError):  # it trips over some texts
+        document = Docstring()
+        document.short_description = text
+        return document
 
 
 def description_of(target: object) -> str:
@@ -340,7 +346,7 @@ def compile_signature(
     """
     fields = [
         _parameter(parameter, hints, label)
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in _signature(function, label).parameters.values()
         if parameter.name not in leave_out
     ]
     rewriter = _Rewriter()
@@ -348,6 +354,13 @@ def compile_signature(
     rewritten = _typed_dict("Arguments", annotations)
     schema = {**_schema(rewritten), "additionalProperties": False}
     return CompiledType(_without_title(schema), rewritten, rewriter.sources)
+
+
+def _signature(function: Callable[..., Any], label: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError as error:
+        raise ConfigurationError(f"{label} has no signature: pass parameters= (a JSON Schema)") from error
 
 
 def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any], label: str) -> _Field:

@@ -55,21 +55,22 @@ class Threads:
         job = _Job(name or getattr(fn, "__name__", repr(fn)))
         work = functools.partial(self._work, job, trio.lowlevel.current_trio_token(), fn, args)
         try:
-            return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+            (value,) = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
             with self._lock:
                 job.abandoned = True
             raise
+        return value
 
     def _work(
         self, job: _Job, token: trio.lowlevel.TrioToken, fn: Callable[..., T], args: tuple[object, ...]
-    ) -> T:
+    ) -> tuple[T]:
         with self._lock:
             if job.abandoned:
                 raise RuntimeError(f"{job.name} was cancelled before it began")
             self._running[job] = None
         try:
-            return fn(*args)
+            return (fn(*args),)  # in a tuple, for trio takes a coroutine as a mistake
         finally:
             self._end(job, token)
 

@@ -1,0 +1,19 @@
+"""actgent.tools.cache: results by arguments, bounded."""
+
+from actgent.tools.cache import ResultCache, canonical
+
+
+def test_canonical_ignores_order_but_no_type():
+    """Order does not matter; 1, 1.0, true and "1" are four arguments."""
+    assert canonical({"a": 1, "b": 2}) == canonical({"b": 2, "a": 1})
+    assert len({canonical({"a": value}) for value in (1, 1.0, True, "1")}) == 4
+
+
+def test_least_recently_used_goes_first():
+    """The bound holds, and a look-up counts as use."""
+    cache = ResultCache(2)
+    cache.put("a", "1")
+    cache.put("b", "2")
+    assert cache.get("a") == "1"
+    cache.put("c", "3")
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), len(cache)) == ("1", None, "3", 2)

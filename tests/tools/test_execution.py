@@ -1,0 +1,515 @@
+"""actgent.tools.execution: the calls of one answer."""
+
+import threading
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from actgent.errors import ToolError
+from actgent.messages import ToolCall, ToolResult
+from actgent.tools import Batch, FunctionTool, Threads, Tool, ToolContext, ToolHooks, ToolRegistry, tool
+
+
+@tool(thread=False)
+def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@tool
+async def nap(seconds: float = 1) -> str:
+    """Sleep."""
+    await trio.sleep(seconds)
+    return "slept"
+
+
+def call(name: str, /, id: str = "c", **arguments: Any) -> ToolCall:  # noqa: A002 - the field's own name
+    return ToolCall(name, arguments, id)
+
+
+def inline(function, name: str = "x", **options: Any) -> FunctionTool:
+    return FunctionTool(name, "Test.", function, thread=False, **options)
+
+
+async def results(*calls: ToolCall, tools: Any, **options: Any) -> tuple[ToolResult, ...]:
+    """Run the calls; the number of results and their order is checked always."""
+    batch = Batch(calls, ToolRegistry(tools), **options)
+    await batch.run()
+    ended = batch.results()
+    assert [result.call_id for result in ended] == [each.id for each in calls]
+    return ended
+
+
+async def result(made: Tool, /, **arguments: Any) -> ToolResult:
+    (ended,) = await results(call(made.name, **arguments), tools=[made])
+    return ended
+
+
+# --- one call --------------------------------------------------------------------------------
+
+
+async def test_success():
+    """A call's result has its id, its tool and its text."""
+    assert await results(call("add", "c1", a=2, b=3), tools=[add]) == (
+        ToolResult(id="c1/result", call_id="c1", tool_name="add", content="5"),
+    )
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("arguments", [{"a": 1, "b": 2}, {"a": "1"}, "{bad"])
+async def test_native_flag_is_copied(native, arguments):
+    """A result goes back in the way in which its call came, failed or not."""
+    (ended,) = await results(ToolCall("add", arguments, "c", native=native), tools=[add])
+    assert ended.native is native
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (ToolCall("sub", {}), "tool 'sub' not found; there are: add"),
+        (ToolCall("add", "{bad"), 'Invalid arguments for tool "add": they are not a JSON object'),
+        (
+            ToolCall("add", {"a": "5", "b": 1}),
+            'Invalid arguments for tool "add": /a: "5" is not of type "integer"',
+        ),
+        (ToolCall("add", {"a": 1}), 'Invalid arguments for tool "add": "b" is a required property'),
+    ],
+)
+async def test_call_that_cannot_run(wanted, reason):
+    """Unknown tools and bad arguments are error results in clear words."""
+    (ended,) = await results(wanted, tools=[add])
+    assert (ended.status, ended.error, ended.content) == ("error", reason, "")
+
+
+async def test_mapped_tool_runs_only_for_its_instruction():
+    """A direct call of a mapped tool finds nothing; the instruction's call runs it."""
+    batch = Batch(
+        [ToolCall("add", {"a": 1, "b": 2}), ToolCall("add", {"a": 1, "b": 2}, mapped=True)],
+        ToolRegistry([add], mapped=["add"]),
+    )
+    await batch.run()
+    assert [ended.status for ended in batch.results()] == ["error", "success"]
+
+
+def fail(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize("thread", [True, False])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ToolError("no such city"), "no such city"),
+        (KeyError("k"), "KeyError: 'k'"),
+        (StopIteration(), "RuntimeError: coroutine raised StopIteration"),
+        (trio.TooSlowError(), "TooSlowError"),
+    ],
+)
+async def test_exception_becomes_an_error_result(thread, error, text):
+    """What a tool raises is worded for the model."""
+    ended = await result(FunctionTool("x", "Test.", lambda: fail(error), thread=thread))
+    assert (ended.status, ended.error) == ("error", text)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
+async def test_base_exception_passes(error):
+    """What is meant for the process is not a tool's result."""
+    with pytest.raises(type(error)):
+        await result(inline(lambda: fail(error)))
+
+
+async def test_group_of_a_tool_with_a_nursery_is_flattened():
+    """The model reads what happened, not how the tool is built."""
+
+    async def both() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(failing, ValueError("a"))
+            nursery.start_soon(failing, ToolError("b"))
+
+    async def failing(error: Exception) -> None:
+        raise error
+
+    ended = await result(FunctionTool("both", "Both.", both))
+    assert set(ended.error.split("; ")) == {"ValueError: a", "b"}
+
+
+async def test_unserialisable_result():
+    """A result that JSON cannot carry is an error result."""
+    ended = await result(inline(lambda: [threading.Lock()]))
+    assert ended.error == "the result cannot be written as JSON: TypeError: lock is no JSON value"
+
+
+async def test_huge_result_is_cut_with_a_notice():
+    """Results and errors have a longest length; the notice names the full one."""
+    ended = await result(inline(lambda: "x" * 200_000))
+    assert len(ended.content) == 60_000
+    assert "200000 characters" in ended.content
+    ended = await result(inline(lambda: fail(ValueError("y" * 200_000))))
+    assert len(ended.error) == 60_000
+    (ended,) = await results(call("x"), tools=[inline(lambda: "x" * 500)], max_characters=100)
+    assert len(ended.content) == 100
+
+
+async def test_markup_and_templates_are_plain_data():
+    """A result is text, whatever it looks like."""
+    text = "{{ 7 * 7 }}{% raw %}<script>[bold]%s{0}</tool>"
+    assert (await result(inline(lambda: text))).content == text
+    assert (await result(inline(lambda: fail(ToolError(text))))).error == text
+
+
+async def test_record_is_not_changed_by_the_tool():
+    """A tool gets a copy of the arguments."""
+
+    def spoil(items: list[Any]) -> int:
+        items[0].append(1)
+        return len(items)
+
+    wanted = call("spoil", items=[[]])
+    await results(wanted, tools=[tool(thread=False)(spoil)])
+    assert wanted.arguments == {"items": [[]]}
+
+
+async def test_context_of_the_call():
+    """A tool is told session, owner and call; the effect key is the same for every repetition."""
+
+    def tell(ctx: ToolContext) -> list[str]:
+        return [ctx.session_id, ctx.owner, ctx.call_id, ctx.effect_key]
+
+    context = ToolContext(session_id="s", owner="ada")
+    for _ in range(2):
+        (ended,) = await results(call("tell", "c7"), tools=[tool(thread=False)(tell)], context=context)
+        assert ended.content == '["s", "ada", "c7", "s/c7"]'
+
+
+async def test_check_is_asked_at_the_call():
+    """The access rule of the moment decides; its words are the error."""
+    asked = []
+
+    def check(wanted: ToolCall, found: Tool) -> str | None:
+        asked.append((wanted.id, found.name))
+        return None if wanted.id == "a" else "not in this mode"
+
+    ended = await results(call("add", "a", a=1, b=2), call("add", "b", a=1, b=2), tools=[add], check=check)
+    assert [each.error for each in ended] == [None, "not in this mode"]
+    assert asked == [("a", "add"), ("b", "add")]
+
+
+# --- several calls ---------------------------------------------------------------------------
+
+
+async def test_calls_run_side_by_side_with_results_in_order(autojump_clock):
+    """Three sleeps take as long as the longest; a failure disturbs no other call."""
+    started = trio.current_time()
+    ended = await results(
+        call("nap", "1", seconds=3),
+        call("nap", "2", seconds="x"),
+        call("nap", "3", seconds=1),
+        call("sub", "4"),
+        call("add", "5", a=1, b=1),
+        tools=[nap, add],
+    )
+    assert trio.current_time() - started == 3
+    assert [each.status for each in ended] == ["success", "error", "success", "error", "success"]
+
+
+async def test_alone_is_a_barrier(autojump_clock):
+    """Calls before it finish first, it runs by itself, later ones are checked after it."""
+    log = []
+
+    async def work(name: str, seconds: float) -> None:
+        log.append(f"{name}+")
+        await trio.sleep(seconds)
+        log.append(f"{name}-")
+
+    def check(wanted: ToolCall, found: Tool) -> None:
+        log.append(f"{wanted.id}?")
+
+    tools = [FunctionTool("w", "Work.", work), FunctionTool("solo", "Work.", work, alone=True)]
+    calls = [
+        call("w", "a", name="a", seconds=2),
+        call("w", "b", name="b", seconds=1),
+        call("solo", "s", name="s", seconds=1),
+        call("solo", "t", name="t", seconds=1),
+        call("w", "c", name="c", seconds=1),
+    ]
+    await results(*calls, tools=tools, check=check)
+    assert set(log[:4]) == {"a?", "a+", "b?", "b+"}
+    assert log[4:] == ["b-", "a-", "s?", "s+", "s-", "t?", "t+", "t-", "c?", "c+", "c-"]
+
+
+async def test_no_calls():
+    """An empty batch has no results."""
+    assert await results(tools=[add]) == ()
+
+
+@pytest.mark.parametrize(
+    ("effect", "status"), [("pure", "cancelled"), ("idempotent", "cancelled"), ("once", "outcome_unknown")]
+)
+async def test_cancelled_batch_has_a_result_for_each_call(effect, status, autojump_clock):
+    """Finished, running and waiting calls are told apart; the transcript stays whole."""
+    slow = FunctionTool("slow", "Slow.", trio.sleep_forever, effect=effect)
+    last = FunctionTool("last", "Last.", trio.sleep_forever, effect=effect, alone=True)
+    calls = [call("add", "1", a=1, b=1), call("slow", "2"), call("last", "3"), call("add", "4", a=1, b=1)]
+    batch = Batch(calls, ToolRegistry([add, slow, last]))
+    assert [each.status for each in batch.results()] == ["cancelled"] * 4
+    with trio.move_on_after(1) as scope:
+        await batch.run()
+    assert scope.cancelled_caught
+    ended = batch.results()
+    assert [each.status for each in ended] == ["success", status, "cancelled", "cancelled"]
+    assert all(each.error for each in ended[1:])
+    assert batch.results() == ended
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_batch_in_a_cancelled_scope_starts_nothing(count):
+    """A call whose scope is cancelled already never reaches its tool, inline or not."""
+    ran = []
+    batch = Batch([call("x")] * count, ToolRegistry([inline(lambda: ran.append(1))]))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await batch.run()
+    assert [each.status for each in batch.results()] == ["cancelled"] * count
+    assert not ran
+
+
+async def test_cancelled_thread_is_left_and_answered():
+    """A sync tool that cannot be stopped is answered at once, and its thread is named."""
+    begun, go, threads = threading.Event(), threading.Event(), Threads()
+
+    def stubborn() -> None:
+        begun.set()
+        go.wait(5)
+
+    batch = Batch(
+        [call("stubborn")],
+        ToolRegistry([FunctionTool("stubborn", "Wait.", stubborn)]),
+        context=ToolContext(threads=threads),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(batch.run)
+        await trio.to_thread.run_sync(begun.wait, 5)
+        nursery.cancel_scope.cancel()
+    assert batch.results()[0].status == "outcome_unknown"
+    assert threads.left == ("stubborn",)
+    go.set()
+    await threads.wait_left(5)
+
+
+# --- time ------------------------------------------------------------------------------------
+
+
+async def test_timeout(autojump_clock):
+    """A tool has 60 s, or what the batch or it says; then the call is an error."""
+    own = FunctionTool("own", "Own.", trio.sleep_forever, timeout=5)
+    plain = FunctionTool("plain", "Plain.", trio.sleep_forever)
+    for options, seconds in [({}, 60), ({"timeout": 7}, 7)]:
+        started = trio.current_time()
+        ended = await results(call("own"), call("plain"), tools=[own, plain], **options)
+        assert trio.current_time() - started == seconds
+        assert [each.error for each in ended] == [
+            "tool 'own' did not finish within 5 s",
+            f"tool 'plain' did not finish within {seconds} s",
+        ]
+        assert [each.status for each in ended] == ["error", "error"]
+
+
+async def test_timed_out_thread_is_left():
+    """A sync tool over its time is answered; the thread is named until it ends."""
+    go, threads = threading.Event(), Threads()
+    slow = FunctionTool("slow", "Slow.", lambda: go.wait(5), timeout=0.01)
+    (ended,) = await results(call("slow"), tools=[slow], context=ToolContext(threads=threads))
+    assert ended.error == "tool 'slow' did not finish within 0.01 s"
+    assert threads.left == ("slow",)
+    go.set()
+    await threads.wait_left(5)
+
+
+@attrs.define
+class Flaky:
+    """Fails some times, then returns how often it was called."""
+
+    failures: int
+    error: Exception = attrs.field(factory=lambda: OSError("busy"))
+    times: list[float] = attrs.field(factory=list)
+
+    async def __call__(self) -> int:
+        await trio.lowlevel.checkpoint()
+        self.times.append(trio.current_time())
+        if len(self.times) <= self.failures:
+            raise self.error
+        return len(self.times)
+
+
+async def flaky(work: Flaky, **options: Any) -> ToolResult:
+    return await result(FunctionTool("flaky", "Fail.", work, **{"retry_on": OSError, **options}))
+
+
+async def test_declared_exception_is_retried_with_growing_delay(autojump_clock):
+    """The delay doubles; the hook sees each failure."""
+    seen = []
+    hooks = ToolHooks(on_retry=lambda _, error: seen.append(str(error)))
+    work = Flaky(3)
+    ended = await flaky(work, retries=3, retry_delay=2, hooks=hooks)
+    assert ended.content == "4"
+    assert [after - before for before, after in zip(work.times, work.times[1:], strict=False)] == [2, 4, 8]
+    assert seen == ["busy"] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "calls"),
+    [
+        (OSError("busy"), {"retries": 2}, 3),
+        (OSError("busy"), {}, 1),
+        (ValueError("bad"), {"retries": 2}, 1),
+        (ExceptionGroup("g", [OSError("a"), OSError("b")]), {"retries": 2}, 3),
+        (ExceptionGroup("g", [OSError("a"), ValueError("b")]), {"retries": 2}, 1),
+    ],
+)
+async def test_only_declared_exceptions_are_retried(error, options, calls, autojump_clock):
+    """At most `retries` times, and nothing that the tool did not declare."""
+    work = Flaky(9, error)
+    ended = await flaky(work, **options)
+    assert len(work.times) == calls
+    assert ended.status == "error"
+
+
+async def test_bad_arguments_are_not_retried(autojump_clock):
+    """Arguments that a class refuses stay refused, whatever was declared."""
+    small = attrs.make_class("Small", {"n": attrs.field(type=int, validator=attrs.validators.lt(5))})
+    seen = []
+
+    def take(n: small) -> None: ...
+
+    made = inline(take, retries=3, retry_on=Exception, hooks=ToolHooks(on_retry=lambda *it: seen.append(it)))
+    ended = await result(made, n={"n": 5})
+    assert ended.error.startswith('Invalid arguments for tool "x": Small: ')
+    assert seen == []
+
+
+async def test_repetitions_stay_within_the_timeout(autojump_clock):
+    """The timeout is the whole call's."""
+    started = trio.current_time()
+    ended = await flaky(Flaky(99), retries=50, timeout=10)
+    assert trio.current_time() - started == 10
+    assert ended.error == "tool 'flaky' did not finish within 10 s"
+
+
+# --- hooks -----------------------------------------------------------------------------------
+
+
+async def test_hooks_see_start_and_end():
+    """on_start, then on_success or on_error with the result; nothing for a call that never started."""
+    log = []
+    hooks = ToolHooks(
+        on_start=lambda it: log.append(("start", it.id)),
+        on_success=lambda _, ended: log.append(("success", ended.content)),
+        on_error=lambda _, ended: log.append(("error", ended.error)),
+    )
+    divide = FunctionTool("divide", "Divide.", lambda a: 1 // a, thread=False, hooks=[hooks])
+    await results(call("divide", "1", a=1), call("divide", "2", a=0), call("divide", "3"), tools=[divide])
+    assert log == [
+        ("start", "1"),
+        ("success", "1"),
+        ("start", "2"),
+        ("error", "ZeroDivisionError: integer division or modulo by zero"),
+    ]
+
+
+async def test_raising_hook_is_logged_and_ignored(caplog):
+    """A watcher's fault changes nothing; the log names hook and tool, and no contents."""
+    log = []
+
+    def bad(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    hooks = [ToolHooks(on_start=bad, on_success=bad), ToolHooks(on_start=log.append)]
+    ended = await result(inline(lambda: 1, hooks=hooks))
+    assert ended.content == "1"
+    assert len(log) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "the on_start hook of tool 'x' raised RuntimeError",
+        "the on_success hook of tool 'x' raised RuntimeError",
+    ]
+
+
+# --- cache -----------------------------------------------------------------------------------
+
+
+async def test_results_are_kept_by_arguments():
+    """The same arguments in any order are computed once, up to the bound; failures are not kept."""
+    seen = []
+
+    def work(a: int, b: int) -> int:
+        seen.append((a, b))
+        return a // b
+
+    made = inline(work, cache=2, effect="pure")
+    for a, b in [(1, 1), (1, 1), (2, 1), (1, 0), (1, 0), (3, 1), (1, 1)]:
+        await result(made, a=a, b=b)
+    await result(made, b=1, a=1)
+    assert seen == [(1, 1), (2, 1), (1, 0), (1, 0), (3, 1), (1, 1)]
+
+
+async def test_cut_results_are_not_kept():
+    """What one agent's limit cut is computed again for another."""
+    made = inline(lambda: "x" * 200, cache=5, effect="pure")
+    for limit, length in [(100, 100), (1000, 200), (150, 150)]:
+        (ended,) = await results(call("x"), tools=[made], max_characters=limit)
+        assert len(ended.content) == length
+
+
+# --- tools of other kinds --------------------------------------------------------------------
+
+
+async def test_own_class_of_tool(autojump_clock):
+    """A subclass of Tool needs nothing but name, description, parameters and execute."""
+
+    class Upper(Tool):
+        name = "upper"
+        description = "Write in capitals."
+        parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}  # noqa: RUF012 - as users write it
+
+        async def execute(self, arguments, context):
+            await trio.sleep(1)
+            return arguments["text"].upper()
+
+    assert (await result(Upper(), text="a")).content == "A"
+    assert (
+        await result(Upper())
+    ).error == 'Invalid arguments for tool "upper": "text" is a required property'
+
+
+def described(row: dict[str, Any]) -> list[FunctionTool]:
+    return [
+        FunctionTool(
+            function["name"],
+            function["description"] or function["name"],
+            lambda **arguments: arguments,
+            parameters=function["parameters"],
+            thread=False,
+        )
+        for function in row["functions_json_schema"]
+    ]
+
+
+def first_choice(expected: dict[str, Any]) -> dict[str, Any]:
+    """Of the values that each argument may have, the first; "" there means that it may be left out."""
+    chosen = {key: values[0] for key, values in expected.items() if values[0] != ""}
+    return {key: first_choice(value) if isinstance(value, dict) else value for key, value in chosen.items()}
+
+
+async def test_public_functions_and_calls(recorded_rows):
+    """Functions as others publish them make tools, and the calls that are expected of models run."""
+    rows = recorded_rows("function_calls.jsonl")
+    for row in rows:
+        calls = [
+            ToolCall(name, first_choice(arguments), f"c{place}")
+            for place, expected in enumerate(row["expected"] or ())
+            for name, arguments in expected.items()
+        ]
+        ended = await results(*calls, tools=described(row))
+        assert [each.error for each in ended] == [None] * len(calls), row["id"]

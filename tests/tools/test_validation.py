@@ -1,0 +1,128 @@
+"""actgent.tools.validation: arguments against a schema, and schemas from strangers."""
+
+import types
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.errors import ConfigurationError, InvalidArguments
+from actgent.tools.validation import ArgumentsValidator
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer"},
+        "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}},
+        "free": {},
+        "code": {"type": "string", "pattern": "^(a+)+$"},
+    },
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"tag": {"type": "string"}},
+}
+VALIDATOR = ArgumentsValidator("x", SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"a": "5"}, '/a: "5" is not of type "integer"'),
+        ({"a": 1.9}, "/a: 1.9 is not"),
+        ({"a": True}, "/a: true is not"),
+        ({"a": float("nan")}, "/a: "),
+        ({"a": 1, "tags": ["x", 5]}, "/tags/1: 5 is not"),
+        ({}, '"a" is a required property'),
+        ({"a": 1, "b": 2}, "'b' was unexpected"),
+        ({"a": "5", "tags": [1, 2, 3, 4, 5]}, "; and 1 more"),
+        ({1: 2}, "Dict key must be str"),
+        ("{bad", "not a JSON object"),
+        ("{}", "not a JSON object"),
+        (["a"], "not a JSON object"),
+        (None, "not a JSON object"),
+    ],
+)
+def test_bad_arguments(arguments, reason):
+    """Arguments that do not fit are refused with the tool's name and the path."""
+    with pytest.raises(InvalidArguments) as caught:
+        VALIDATOR.validate(arguments)
+    assert str(caught.value).startswith('Invalid arguments for tool "x": ')
+    assert reason in str(caught.value)
+
+
+def test_long_reason_is_cut():
+    """A long argument is not told back in full."""
+    with pytest.raises(InvalidArguments) as caught:
+        VALIDATOR.validate({"a": "x" * 10_000})
+    assert len(str(caught.value)) < 500
+
+
+def test_arguments_are_copied():
+    """A tool that changes its arguments does not change the call that is on record."""
+    given = types.MappingProxyType({"a": 1, "free": {"deep": [1]}})
+    copy = VALIDATOR.validate(given)
+    copy["free"]["deep"].append(2)
+    assert given["free"] == {"deep": [1]}
+
+
+def test_deep_arguments_are_refused():
+    """Nesting beyond the interpreter's depth is an error result, not a crash."""
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidArguments):
+        VALIDATOR.validate({"a": 1, "free": deep})
+
+
+def test_evil_pattern_is_bounded():
+    """A pattern that backtracks does not hold the event loop."""
+    with pytest.raises(InvalidArguments):
+        VALIDATOR.validate({"a": 1, "code": "a" * 5_000 + "b"})
+
+
+@pytest.mark.parametrize(
+    "reference", ["http://localhost:9/x.json", "https://example.org/x", "other.json", "#/nowhere"]
+)
+def test_reference_to_another_document_is_refused(reference):
+    """A schema never makes this process fetch anything; the tool is refused when it is made."""
+    with pytest.raises(ConfigurationError, match="tool 'x' is not usable"):
+        ArgumentsValidator("x", {"type": "object", "properties": {"a": {"$ref": reference}}})
+
+
+def test_reference_to_a_file_is_refused(tmp_path: Path):
+    """Not even a file that exists and holds a schema is read."""
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "integer"}', encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="not followed"):
+        ArgumentsValidator("x", {"type": "object", "properties": {"a": {"$ref": file.as_uri()}}})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "dict"}}},
+        {"type": "object", "$schema": "http://example.org/mine"},
+        {"type": "object", "default": object()},
+        {"type": "object", "properties": {"a": {"pattern": "("}}},
+    ],
+)
+def test_unusable_schema(schema):
+    """What is no JSON Schema is refused when the tool is made."""
+    with pytest.raises(ConfigurationError, match="JSON Schema of tool 'x'"):
+        ArgumentsValidator("x", schema)
+
+
+@given(
+    st.dictionaries(
+        st.text() | st.sampled_from(list(SCHEMA["properties"])), st.none() | st.integers() | st.text()
+    )
+)
+def test_validate_returns_or_refuses(arguments):
+    """Any object is either returned unchanged, or refused for a reason of its own."""
+    fits = isinstance(arguments.get("a"), int) and arguments.keys() <= {"a", "free"}
+    try:
+        assert VALIDATOR.validate(arguments) == arguments
+    except InvalidArguments:
+        assert not fits
+    else:
+        assert fits or "code" in arguments
