@@ -1,0 +1,334 @@
+"""All exceptions of actgent, in one tree.
+
+The class answers two questions: whose fault is it, and what can I do?
+
+    ActgentError
+    ├── ConfigurationError         the developer's: an argument, a file or a setting is wrong
+    │   ├── MissingKey             no API key, in no argument and no variable
+    │   └── DuplicateTool          two tools of one agent have the same name
+    ├── UsageError                 the calling code's: right objects, wrong moment
+    │   ├── NotRunning             the agent's block is not open
+    │   ├── SessionClosed          the session was closed
+    │   ├── SessionNotFound        nobody knows this session id
+    │   └── WouldDeadlock          a handler or tool waits for its own turn
+    ├── InboxFull                  back-pressure: try again later, or raise the bound
+    ├── DeadlineExceeded           an ask got no answer in time
+    ├── ActorFailed                the asked actor raised
+    ├── Suspended                  the turn waits for something outside, see `ids`
+    ├── Fenced                     another process owns the session by now
+    ├── ThreadsLeft                sync code still runs in threads after its grace
+    ├── HandlerFailed              a session's handler raised or took too long
+    ├── Interrupted                someone stopped the turn
+    ├── Stopped                    the agent's block was left before the turn's end
+    ├── LimitReached               a bound that the developer set on a turn
+    ├── ModelError                 the model call gave no answer; `retryable` says whether again helps
+    │   ├── BadRequest             400, 404, 413, 422: the request itself
+    │   │   └── UnsupportedPart    a part that this client or model cannot carry
+    │   ├── NotAuthorized          401, 403: the key
+    │   ├── QuotaExhausted         the account has no credit left
+    │   ├── RateLimited            429: later, see `retry_after`
+    │   ├── ProviderUnavailable    5xx, 529, no connection
+    │   ├── ModelTimeout           no answer in time
+    │   └── BrokenAnswer           the answer stopped before its end, or is not what the API promises
+    ├── AnswerError                the model answered, but not with something to act on
+    │   ├── ParseError             not in the form that the protocol asks for
+    │   ├── EmptyAnswer            nothing in it
+    │   ├── TruncatedAnswer        cut at the token limit
+    │   ├── Refusal                the model or its provider declined
+    │   └── ContentFiltered        the provider's filter removed it
+    └── ToolError                  a tool call has no result; raise it in a tool to word the error yourself
+        ├── ToolNotFound
+        ├── InvalidArguments
+        └── ToolTimeout
+"""
+
+from collections.abc import Sequence
+
+
+class ActgentError(Exception):
+    """Everything that actgent raises on purpose."""
+
+
+class ConfigurationError(ActgentError, ValueError):
+    """An argument, a file or a setting is wrong; the text names it and the remedy."""
+
+
+class MissingKey(ConfigurationError):
+    """No API key was given for a model.
+
+    The text names the argument and the variables that were looked at, never a value.
+    """
+
+    def __init__(self, provider: str, variables: Sequence[str]) -> None:
+        self.provider = provider
+        self.variables = tuple(variables)
+        super().__init__(f"no API key for {provider}: pass api_key=..., or set {' or '.join(self.variables)}")
+
+
+class DuplicateTool(ConfigurationError):
+    """Two tools of one agent have the same name, so a call could mean either."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"two tools are named {name!r}: give one of them another name")
+
+
+class UsageError(ActgentError, RuntimeError):
+    """The calling code did the right thing at the wrong moment."""
+
+
+class NotRunning(UsageError):
+    """The agent is not running: its `async with` block is not open."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        super().__init__(
+            f"agent {agent!r} is not running: open it with `async with agent:` or `await runtime.start(agent)`"
+        )
+
+
+class SessionClosed(UsageError):
+    """The session was closed; it takes no more messages."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"session {session_id} is closed: create a new one with agent.create_session()")
+
+
+class SessionNotFound(UsageError, LookupError):
+    """The agent has no session of this id."""
+
+    def __init__(self, agent: str, session_id: str) -> None:
+        self.agent = agent
+        self.session_id = session_id
+        super().__init__(f"agent {agent!r} has no session {session_id!r}")
+
+
+class WouldDeadlock(UsageError):
+    """A handler or a tool waits for the very turn that it runs in."""
+
+    def __init__(self, what: str, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"{what} of session {session_id} was called from one of its own handlers or tools, "
+            "which the session waits for: return first, or start a task of your own"
+        )
+
+
+class InboxFull(ActgentError):
+    """The inbox took no further message within the message's deadline."""
+
+    def __init__(self, owner: str, capacity: int) -> None:
+        self.owner = owner
+        self.capacity = capacity
+        super().__init__(
+            f"the inbox of {owner} is full ({capacity} messages): send slower, wait longer (deadline=), or raise its bound"
+        )
+
+
+class DeadlineExceeded(ActgentError, TimeoutError):
+    """An ask was not answered in time; the work may still go on at the other end."""
+
+    def __init__(self, asked: str, seconds: float) -> None:
+        self.asked = asked
+        self.seconds = seconds
+        super().__init__(f"{asked} did not answer within {seconds:g} s")
+
+
+class ActorFailed(ActgentError):
+    """The asked actor is gone, or raised; the cause is chained."""
+
+    def __init__(self, actor: str, reason: str) -> None:
+        self.actor = actor
+        self.reason = reason
+        super().__init__(f"actor {actor!r} gave no answer: {reason}")
+
+
+class Suspended(ActgentError):
+    """The turn waits for something outside (an approval, a timer), named by `ids`."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = tuple(ids)
+        super().__init__(f"the turn waits for {', '.join(self.ids) or 'an outside event'}")
+
+
+class Fenced(ActgentError):
+    """Another process owns the session by now; what was about to be written is not."""
+
+
+class ThreadsLeft(ActgentError):
+    """Sync functions still run in threads although their block was left.
+
+    Python cannot stop a thread: the functions are named, so that their author can.
+    """
+
+    def __init__(self, names: Sequence[str], grace: float) -> None:
+        self.names = tuple(names)
+        super().__init__(
+            f"{len(self.names)} thread(s) still ran {grace:g} s after their agent was left: {', '.join(self.names)}; "
+            "make these tools async, or let them check for a deadline of their own"
+        )
+
+
+class HandlerFailed(ActgentError):
+    """A session's handler raised or was cut at its timeout; the cause is chained."""
+
+    def __init__(self, handler: str, reason: str) -> None:
+        self.handler = handler
+        self.reason = reason
+        super().__init__(f"handler {handler} failed: {reason}")
+
+
+class Interrupted(ActgentError):
+    """The turn was stopped by `Session.interrupt` or an URGENT message."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"interrupted: {reason}")
+
+
+class Stopped(ActgentError):
+    """The agent's block was left before this message was dealt with."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        super().__init__(f"agent {agent!r} stopped before this message was answered")
+
+
+class LimitReached(ActgentError):
+    """A turn reached one of its limits."""
+
+    def __init__(self, limit: str, value: float) -> None:
+        self.limit = limit
+        self.value = value
+        super().__init__(
+            f"the turn reached its limit of {value:g} {limit}: raise it with Limits(...) if that is too low"
+        )
+
+
+class ModelError(ActgentError):
+    """A model call gave no answer.
+
+    `retryable` says whether the same call may succeed later, `status` is the HTTP status
+    if there was one, `code` the provider's own word for it.
+    """
+
+    retryable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        model: str = "",
+        status: int | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        self.model = model
+        self.status = status
+        self.code = code
+        self.request_id = request_id
+        super().__init__(f"{model}: {message}" if model else message)
+
+
+class BadRequest(ModelError):
+    """The provider refuses the request itself (400, 404, 413, 422); repeating it does not help."""
+
+
+class UnsupportedPart(BadRequest):
+    """A message part (an image, a file, a block of a newer API) that this client cannot carry."""
+
+
+class NotAuthorized(ModelError):
+    """The provider does not accept the key (401), or not for this model (403)."""
+
+
+class QuotaExhausted(ModelError):
+    """The account has no credit or quota left; only its owner can change that."""
+
+
+class RateLimited(ModelError):
+    """Too many requests or tokens (429); `retry_after` is the provider's wish in seconds, if any."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None, **details: object) -> None:
+        self.retry_after = retry_after
+        super().__init__(message, **details)  # type: ignore[arg-type]
+
+
+class ProviderUnavailable(ModelError):
+    """The provider cannot be reached or is overloaded (5xx, 529, no connection)."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None, **details: object) -> None:
+        self.retry_after = retry_after
+        super().__init__(message, **details)  # type: ignore[arg-type]
+
+
+class ModelTimeout(ModelError):
+    """The model call took longer than its timeout."""
+
+    retryable = True
+
+
+class BrokenAnswer(ModelError):
+    """The answer stopped before its end, or is not what the API promises; nothing of it is used."""
+
+    retryable = True
+
+
+class AnswerError(ActgentError):
+    """The model answered, but not with something that can be acted on; `raw` is its text."""
+
+    def __init__(self, reason: str, raw: str = "") -> None:
+        self.reason = reason
+        self.raw = raw
+        super().__init__(reason)
+
+
+class ParseError(AnswerError):
+    """The answer is not in the form that the protocol asks for; the reason goes back to the model."""
+
+
+class EmptyAnswer(AnswerError):
+    """The answer has neither text nor calls."""
+
+
+class TruncatedAnswer(AnswerError):
+    """The answer was cut at the token limit: raise max_tokens, or ask for less."""
+
+
+class Refusal(AnswerError):
+    """The model declined to answer."""
+
+
+class ContentFiltered(AnswerError):
+    """The provider's content filter removed the answer."""
+
+
+class ToolError(ActgentError):
+    """A tool call failed; raised inside a tool, its text is what the model reads."""
+
+
+class ToolNotFound(ToolError):
+    """The model called a tool that the agent does not have, or that it may not call."""
+
+    def __init__(self, name: str, available: Sequence[str] = ()) -> None:
+        self.name = name
+        known = f"; there are: {', '.join(sorted(available)[:20])}" if available else ""
+        super().__init__(f"tool {name!r} not found{known}")
+
+
+class InvalidArguments(ToolError):
+    """The arguments do not fit the tool's schema; the text says where."""
+
+
+class ToolTimeout(ToolError):
+    """The tool ran longer than its timeout."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name = name
+        self.seconds = seconds
+        super().__init__(f"tool {name!r} did not finish within {seconds:g} s")

@@ -1,0 +1,359 @@
+"""What is said: messages, their parts, and what handlers get.
+
+Everything here is an immutable value that knows nothing of agents, models or wires. A
+`Message` is what waits in an inbox and what stands in a session's record; its parts are what
+a model reads and writes.
+"""
+
+import enum
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import attrs
+
+# --- identifiers -------------------------------------------------------------------------
+
+_serial = itertools.count()
+_process = ""
+
+
+def _begin_process() -> None:
+    """Give this process its own prefix, so that a forked one never repeats an id."""
+    global _process  # noqa: PLW0603 - one prefix a process is the point
+    _process = secrets.token_hex(6)
+
+
+_begin_process()
+os.register_at_fork(after_in_child=_begin_process)
+
+
+def new_id() -> str:
+    """A fresh identifier, unique over processes; ids of one process sort by age.
+
+    About ten times as fast as `str(uuid4())`. Not a secret: whoever has seen one can guess the next.
+    """
+    return f"{_process}-{next(_serial):08x}"
+
+
+# --- priority and sender -----------------------------------------------------------------
+
+
+class Priority(enum.IntEnum):
+    """How soon a message is taken. Text is read in any case; unknown text is NORMAL."""
+
+    URGENT = 0
+    """Stops what its session is doing and goes before everything else."""
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+
+    @classmethod
+    def of(cls, value: "Priority | int | str") -> "Priority":
+        """A priority from its name or number."""
+        return (
+            cls.__members__.get(value.strip().upper(), cls.NORMAL) if isinstance(value, str) else cls(value)
+        )
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return cls.of(value) if isinstance(value, str) else None
+
+
+SenderKind = Literal["user", "assistant", "agent", "tool", "system"]
+_KINDS: tuple[SenderKind, ...] = ("user", "assistant", "agent", "tool", "system")
+
+
+@attrs.frozen
+class Sender:
+    """Who says a message; the kind decides the role that a model sees."""
+
+    name: str
+    kind: SenderKind = attrs.field(default="user", validator=attrs.validators.in_(_KINDS))
+
+    @classmethod
+    def named(cls, name: str) -> "Sender":
+        """A plain name is a user's, except exactly `assistant`, `agent`, `tool`, `system` in any case."""
+        kind = name.strip().lower()
+        return cls(name, kind if kind in _KINDS else "user")
+
+
+# --- parts -------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Text:
+    """Plain text."""
+
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Media:
+    """Bytes, or the address of bytes, with their media type (RFC 6838, e.g. `image/png`)."""
+
+    media_type: str
+    data: bytes | None = attrs.field(default=None, repr=False)
+    url: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if (self.data is None) == (self.url is None):
+            raise ValueError(f"{type(self).__name__} takes either data= (bytes) or url=, not both")
+
+
+@attrs.frozen(kw_only=True)
+class Image(Media):
+    """A picture."""
+
+
+@attrs.frozen(kw_only=True)
+class File(Media):
+    """A document, e.g. `application/pdf`."""
+
+    name: str = "file"
+
+
+@attrs.frozen
+class Thinking:
+    """What a model thought before it answered; goes back unchanged to the same dialect, never to another."""
+
+    text: str
+    dialect: str
+    """The wire that wrote it: `openai`, `openai-responses` or `anthropic`."""
+    data: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """The provider's own block, with signature or encrypted content."""
+
+
+@attrs.frozen
+class Opaque:
+    """A block of a provider that actgent only carries: a server tool's call, a citation list."""
+
+    dialect: str
+    data: Mapping[str, Any] = attrs.field(repr=False)
+
+
+@attrs.frozen
+class ToolCall:
+    """A model's wish to run a tool."""
+
+    name: str
+    arguments: Mapping[str, Any] | str
+    """The decoded object; a str is what could not be decoded, and never runs."""
+    id: str = ""
+    """Ours, unique in the session; it is also what goes back on the wire."""
+    provider_id: str | None = None
+    """Theirs; may repeat or be missing."""
+    native: bool = True
+    """False: the call stood in the text of the answer, so its result goes back as user text."""
+    mapped: bool = False
+    """True: made from a validated instruction, the only way to run an instruction's tool."""
+
+
+ToolStatus = Literal["success", "error", "cancelled", "outcome_unknown"]
+
+
+@attrs.frozen(kw_only=True)
+class ToolResult:
+    """What came of one tool call; there is exactly one for each."""
+
+    id: str = ""
+    call_id: str
+    tool_name: str
+    status: ToolStatus = "success"
+    content: str = ""
+    """What the tool returned, as text (other values as JSON)."""
+    error: str | None = None
+    """What went wrong, worded for the model; None on success."""
+    native: bool = True
+
+    @property
+    def text(self) -> str:
+        """What the model reads."""
+        if self.error is None:
+            return self.content
+        return f"Error: {self.error}" if not self.content else f"Error: {self.error}\n{self.content}"
+
+
+Part = Text | Image | File | Thinking | Opaque | ToolCall | ToolResult
+
+
+def to_parts(content: "str | Part | Sequence[str | Part]") -> tuple[Part, ...]:
+    """Text, one part or several, as a tuple of parts.
+
+    Raises:
+        TypeError: for anything else; the text names what was given.
+    """
+    if isinstance(content, str):
+        return (Text(content),)
+    if isinstance(content, Part):
+        return (content,)
+    if isinstance(content, Sequence):
+        return tuple(part for item in content for part in to_parts(item))
+    raise TypeError(f"content is text or parts (Text, Image, File), not {type(content).__name__}")
+
+
+# --- usage -------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Usage:
+    """What model calls took. Adds up with `+`.
+
+    Input tokens include the cached ones, as in the OpenTelemetry GenAI conventions, whatever the provider counts.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the input tokens, those read from the provider's prompt cache."""
+    cache_write_tokens: int = 0
+    """Of the input tokens, those written to it."""
+    reasoning_tokens: int = 0
+    """Of the output tokens, those spent on thinking."""
+    cost: float | None = 0.0
+    """In US dollars; None as soon as the price of one part is not known."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
+        )
+
+
+NO_USAGE = Usage()
+
+# --- the message -------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Message:
+    """One thing said in one session: a user's words, a model's answer, tool results, a timer."""
+
+    id: str = attrs.field(factory=new_id)
+    session_id: str
+    sender: Sender
+    parts: tuple[Part, ...]
+    priority: Priority = Priority.NORMAL
+    deadline: float | None = None
+    """Seconds that it may wait for a place in the inbox; None is the inbox's default."""
+    correlation_id: str | None = None
+    """The outside message that began the turn."""
+    causation_id: str | None = None
+    """The message that led to this one."""
+    traceparent: str | None = None
+    """W3C Trace Context of the sender."""
+    created_at: float = attrs.field(factory=time.time)
+    """Unix time in seconds."""
+    stage: str | None = None
+    """The protocol's stage that this message goes on with; None begins a turn."""
+    cut: bool = False
+    """True: an answer that was stopped on the way; its text is what had come until then."""
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        parts = self.parts
+        if len(parts) == 1 and isinstance(parts[0], Text):
+            return parts[0].text
+        return "".join(part.text for part in parts if isinstance(part, Text))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def tool_results(self) -> tuple[ToolResult, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolResult))
+
+
+Role = Literal["user", "assistant", "tool"]
+
+
+@attrs.frozen
+class ChatMessage:
+    """One message as a model sees it: a role and its parts."""
+
+    role: Role
+    parts: tuple[Part, ...]
+
+
+@attrs.frozen
+class ToolSpec:
+    """A tool as a model sees it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments, an object."""
+
+
+# --- what handlers get -------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Reply:
+    """An answer for the user; `str(reply)` is its text."""
+
+    id: str = ""
+    text: str
+    data: Any = None
+    """The structured answer, where the protocol or `output=` has one."""
+    message_type: str | None = None
+    usage: Usage = NO_USAGE
+    """Of the turn so far."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@attrs.frozen(kw_only=True)
+class Event:
+    """The structured result of an instruction."""
+
+    id: str = ""
+    name: str
+    data: Any = None
+
+
+@attrs.frozen(kw_only=True)
+class Route:
+    """The model's wish that someone else goes on."""
+
+    id: str = ""
+    action: str
+    data: Any = None
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """A message that ended without an answer, or a handler that failed."""
+
+    id: str = ""
+    kind: str
+    """`parse`, `model`, `limit`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `stopped`, `internal`."""
+    error: Exception
+    message_id: str
+    """The outside message that it ended."""
+    raw: str = ""
+    """The model's text, where there was one."""
+
+
+@attrs.frozen
+class Token:
+    """A piece of a growing answer, as far as the protocol shows it."""
+
+    text: str
+    reply_id: str
+    attempt: int = 0
+    """Rises with each retry or fallback, and voids the text of the former attempts."""
+
+
+Delivery = Reply | Event | Route | Failure | ToolResult | Token
+Handler = Callable[..., object]

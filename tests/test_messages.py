@@ -1,0 +1,149 @@
+import os
+
+import pytest
+
+from actgent.messages import (
+    File,
+    Image,
+    Message,
+    Priority,
+    Reply,
+    Sender,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+    new_id,
+    to_parts,
+)
+
+
+def test_ids_are_unique_and_sort_by_age():
+    """Later ids of one process are greater."""
+    ids = [new_id() for _ in range(1000)]
+    assert len(set(ids)) == 1000
+    assert ids == sorted(ids)
+
+
+def test_a_forked_process_has_ids_of_its_own():
+    """A fork never repeats an id of its parent."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writer, new_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read().split("-")[0] != new_id().split("-")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("URGENT", Priority.URGENT),
+        ("high", Priority.HIGH),
+        (" Low\n", Priority.LOW),
+        ("normal", Priority.NORMAL),
+        ("", Priority.NORMAL),
+        ("asap", Priority.NORMAL),
+        ("_missing_", Priority.NORMAL),
+        (3, Priority.LOW),
+    ],
+)
+def test_priority_reads_text_in_any_case_and_takes_the_unknown_as_normal(text, level):
+    """A word that names no level is NORMAL."""
+    assert Priority(text) is level
+
+
+@pytest.mark.parametrize("value", [4, -1, None, 1.5])
+def test_priority_refuses_what_is_neither_text_nor_level(value):
+    """A wrong number is an error, not NORMAL."""
+    with pytest.raises(ValueError, match="Priority"):
+        Priority(value)
+
+
+def test_priorities_sort_by_haste():
+    """The most urgent is the least."""
+    assert sorted([Priority.LOW, Priority.URGENT, Priority.NORMAL, Priority.HIGH]) == [
+        Priority.URGENT,
+        Priority.HIGH,
+        Priority.NORMAL,
+        Priority.LOW,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ada", "user"),
+        ("assistant", "assistant"),
+        ("Agent", "agent"),
+        ("TOOL", "tool"),
+        (" system ", "system"),
+        ("user", "user"),
+        ("system2", "user"),
+        ("", "user"),
+    ],
+)
+def test_a_plain_name_is_a_users_except_the_four_kinds(name, kind):
+    """Exactly `assistant`, `agent`, `tool` and `system`, in any case, are kinds."""
+    assert Sender.named(name) == Sender(name, kind)
+
+
+def test_a_sender_of_an_unknown_kind_is_refused():
+    """The kind decides a role, so it is one of five."""
+    with pytest.raises(ValueError, match="kind"):
+        Sender("ada", "robot")
+
+
+def test_to_parts_takes_text_a_part_or_several():
+    """Content becomes a flat tuple of parts."""
+    image = Image(media_type="image/png", data=b"x")
+    assert to_parts("hi") == (Text("hi"),)
+    assert to_parts(image) == (image,)
+    assert to_parts(["see", image, ["nested"]]) == (Text("see"), image, Text("nested"))
+    assert to_parts([]) == ()
+
+
+@pytest.mark.parametrize("content", [None, 5, {"text": "x"}, [1], b"bytes"])
+def test_to_parts_names_what_it_does_not_take(content):
+    """Anything else is a TypeError that says what content is."""
+    with pytest.raises(TypeError, match="content is text or parts"):
+        to_parts(content)
+
+
+@pytest.mark.parametrize("kind", [Image, File])
+@pytest.mark.parametrize("given", [{}, {"data": b"x", "url": "https://example.org/x"}])
+def test_media_has_either_bytes_or_an_address(kind, given):
+    """None or both is an error that names the class."""
+    with pytest.raises(ValueError, match=f"{kind.__name__} takes either"):
+        kind(media_type="image/png", **given)
+
+
+def test_a_message_shows_its_parts_by_kind():
+    """Text joined, calls and results in order."""
+    call, result = ToolCall("add", {"a": 1}), ToolResult(call_id="1", tool_name="add", content="3")
+    message = Message(session_id="s", sender=Sender("ada"), parts=(Text("a"), call, Text("b"), result))
+    assert (message.text, message.tool_calls, message.tool_results) == ("ab", (call,), (result,))
+    assert message.priority is Priority.NORMAL
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "text"),
+    [("3", None, "3"), ("", "boom", "Error: boom"), ("half", "boom", "Error: boom\nhalf")],
+)
+def test_a_tool_result_reads_as_text(content, error, text):
+    """The error goes first, what there is of content after it."""
+    assert ToolResult(call_id="1", tool_name="t", content=content, error=error).text == text
+
+
+def test_usage_adds_up_and_an_unknown_price_stays_unknown():
+    """Counts are summed; one unknown price makes the sum unknown."""
+    once = Usage(input_tokens=3, output_tokens=2, cached_tokens=1, cost=0.5)
+    assert once + once == Usage(input_tokens=6, output_tokens=4, cached_tokens=2, cost=1.0)
+    assert (once + Usage(cost=None)).cost is None
+
+
+def test_a_reply_is_its_text():
+    """`print` of a reply shows what was said."""
+    assert str(Reply(text="hello")) == "hello"
