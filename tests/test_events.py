@@ -1,0 +1,122 @@
+import attrs
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from actgent.errors import ConfigurationError
+from actgent.events import ActorStarted, EventStream
+
+
+def started(name: str) -> ActorStarted:
+    return ActorStarted(actor=name, at=0)
+
+
+async def test_every_reader_gets_every_event_in_order():
+    """Readers do not take events from each other, and miss what was before they came."""
+    stream = EventStream()
+    stream.publish(started("before"))
+    async with stream.read() as first, stream.read() as second:
+        for name in "abc":
+            stream.publish(started(name))
+        stream.end()
+        assert [event.actor async for event in first] == ["a", "b", "c"]
+        assert [event.actor async for event in second] == ["a", "b", "c"]
+
+
+async def test_a_slow_reader_loses_the_oldest_and_knows_how_many():
+    """Beyond its capacity a reader keeps the newest events; nobody waits for it."""
+    stream = EventStream()
+    async with stream.read(2) as slow, stream.read() as fast:
+        for name in "abcde":
+            stream.publish(started(name))
+        stream.end()
+        assert [event.actor async for event in slow] == ["d", "e"]
+        assert (slow.lost, fast.lost) == (3, 0)
+
+
+async def test_watched_tells_whether_an_event_is_worth_building():
+    """Without a reader there is nobody to build an event for."""
+    stream = EventStream()
+    assert not stream.watched
+    async with stream.read():
+        assert stream.watched
+    assert not stream.watched
+
+
+async def test_a_reader_waits_for_the_next_event(nursery):
+    """`receive` sleeps until something happens."""
+    stream = EventStream()
+    seen = []
+
+    async with stream.read() as reader:
+
+        async def watch() -> None:
+            seen.append(await reader.receive())
+
+        nursery.start_soon(watch)
+        await wait_all_tasks_blocked()
+        stream.publish(started("a"))
+        await wait_all_tasks_blocked()
+    assert seen == [started("a")]
+
+
+async def test_the_end_wakes_who_waits(nursery):
+    """A waiting reader learns that no more will come."""
+    stream = EventStream()
+    async with stream.read() as reader:
+
+        async def watch() -> None:
+            with pytest.raises(trio.EndOfChannel):
+                await reader.receive()
+
+        nursery.start_soon(watch)
+        await wait_all_tasks_blocked()
+        stream.end()
+        await wait_all_tasks_blocked()
+        stream.publish(started("after the end"))
+        with pytest.raises(trio.EndOfChannel):
+            await reader.receive()
+    async with stream.read() as late:
+        with pytest.raises(trio.EndOfChannel):
+            await late.receive()
+
+
+async def test_a_closed_reader_keeps_nothing():
+    """After its block or `aclose` a reader takes no events and says that it is closed."""
+    stream = EventStream()
+    async with stream.read() as reader:
+        stream.publish(started("a"))
+        await reader.aclose()
+        stream.publish(started("b"))
+        with pytest.raises(trio.ClosedResourceError):
+            await reader.receive()
+    async with stream.read() as reader:
+        stream.publish(started("a"))
+    with pytest.raises(trio.ClosedResourceError):
+        await reader.receive()
+    assert reader.lost == 0
+
+
+async def test_a_cancelled_receive_loses_no_event():
+    """Who stops waiting finds the event later."""
+    stream = EventStream()
+    async with stream.read() as reader:
+        stream.publish(started("a"))
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await reader.receive()
+        assert scope.cancelled_caught
+        assert await reader.receive() == started("a")
+
+
+async def test_a_reader_of_no_event_is_refused():
+    """A capacity below one is the caller's error."""
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        async with EventStream().read(0):
+            pass
+
+
+def test_an_event_is_frozen():
+    """What happened cannot be changed by who reads of it."""
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        started("a").actor = "b"
