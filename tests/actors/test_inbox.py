@@ -1,0 +1,546 @@
+import math
+
+import attrs
+import pytest
+import trio
+from hypothesis import given, settings, strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from actgent.actors import PriorityInbox
+from actgent.errors import ConfigurationError, InboxFull, UsageError
+from actgent.messages import Message, Priority, Sender, to_parts
+
+URGENT, HIGH, NORMAL, LOW = Priority
+
+
+@attrs.frozen
+class Note:
+    """The least that an inbox asks of a message."""
+
+    text: str
+    session_id: str = "s"
+    priority: Priority = NORMAL
+    deadline: float | None = None
+
+
+def drain(inbox: PriorityInbox[Note]) -> list[str]:
+    """The texts of all that may go out, each turn ended at once."""
+    texts = []
+    while (note := inbox.poll()) is not None:
+        texts.append(note.text)
+        inbox.release(note.session_id)
+    return texts
+
+
+# --- order -------------------------------------------------------------------------------
+
+
+def test_levels_go_in_order_whatever_came_first():
+    """Within 30 s the levels are strict: URGENT, HIGH, NORMAL, LOW."""
+    inbox = PriorityInbox[Note]()
+    for now, level in enumerate((LOW, NORMAL, HIGH, URGENT)):
+        inbox.put_nowait(Note(level.name, level.name, level), now=now)
+    assert drain(inbox) == ["URGENT", "HIGH", "NORMAL", "LOW"]
+
+
+@pytest.mark.parametrize("level", list(Priority))
+@pytest.mark.parametrize("sessions", [1, 3, 50])
+def test_a_level_is_first_in_first_out(level, sessions):
+    """Inside a level the order is that of arrival, over sessions and inside one, at equal times too."""
+    inbox = PriorityInbox[Note]()
+    texts = [str(i) for i in range(50)]
+    for i, text in enumerate(texts):
+        inbox.put_nowait(Note(text, f"s{i % sessions}", level), now=i // 10)
+    assert drain(inbox) == texts
+
+
+@pytest.mark.parametrize(("age", "first"), [(29.9, "young"), (30.0, "old"), (30.1, "old")])
+@pytest.mark.parametrize(("old", "young"), [(NORMAL, HIGH), (LOW, NORMAL)])
+@pytest.mark.parametrize("same_session", [True, False])
+def test_a_level_is_worth_thirty_seconds(age, first, old, young, same_session):
+    """A message that is 30 s older goes before one of the next higher level, not sooner."""
+    inbox = PriorityInbox[Note]()
+    inbox.put_nowait(Note("old", "a", old), now=0)
+    inbox.put_nowait(Note("young", "a" if same_session else "b", young), now=age)
+    assert drain(inbox)[0] == first
+
+
+def test_nothing_starves_below_a_stream_of_high_messages():
+    """A LOW message goes out after 60 s, though a HIGH one comes every second."""
+    inbox = PriorityInbox[Note](age_step=30)
+    inbox.put_nowait(Note("low", "a", LOW), now=0)
+    for now in range(100):
+        inbox.put_nowait(Note("high", "b", HIGH), now=now)
+        note = inbox.get_nowait()
+        inbox.release(note.session_id)
+        if note.text == "low":
+            break
+    assert now == 60
+
+
+def test_urgent_goes_before_whatever_has_aged():
+    """No age brings another message before an URGENT one."""
+    inbox = PriorityInbox[Note]()
+    inbox.put_nowait(Note("old", "a", HIGH), now=0)
+    inbox.put_nowait(Note("urgent", "b", URGENT), now=1e9)
+    assert drain(inbox) == ["urgent", "old"]
+
+
+@pytest.mark.parametrize("text", ["", "soon", "URGENTLY", "0", "2", "hìgh"])
+def test_unknown_priority_text_is_normal(text):
+    """Text that names no level is NORMAL, and goes as such."""
+    inbox = PriorityInbox[Message]()
+    for name in ("low", text, " High "):
+        message = Message(
+            id=name, session_id=name, sender=Sender("u"), parts=to_parts(name), priority=Priority(name)
+        )
+        inbox.put_nowait(message, now=0)
+    assert [inbox.get_nowait().id for _ in range(3)] == [" High ", text, "low"]
+
+
+# --- one message of a session at a time --------------------------------------------------
+
+
+def test_one_message_of_a_session_is_out_at_a_time():
+    """Only `release` lets the next message of the same session out; other sessions go on."""
+    inbox = PriorityInbox[Note]()
+    for text, session in (("1", "a"), ("2", "a"), ("3", "b")):
+        inbox.put_nowait(Note(text, session), now=0)
+    assert [inbox.get_nowait().text, inbox.get_nowait().text] == ["1", "3"]
+    with pytest.raises(trio.WouldBlock):
+        inbox.get_nowait()
+    inbox.release("a")
+    assert inbox.get_nowait().text == "2"
+
+
+def test_an_urgent_message_of_a_claimed_session_waits_for_its_turn_or_is_asked_for():
+    """URGENT does not break the rule: it does not go out beside its session's turn, but `next_urgent` has it."""
+    inbox = PriorityInbox[Note]()
+    inbox.put_nowait(Note("slow"), now=0)
+    inbox.get_nowait()
+    inbox.put_nowait(Note("stop", priority=URGENT), now=1)
+    assert inbox.poll() is None
+    inbox.put_followup(Note("result"))
+    assert inbox.next_urgent("s").text == "stop"
+    assert inbox.next_urgent("s") is None
+    assert inbox.next_followup("s") is None, "the turn that was stopped has no follow-ups any more"
+
+
+def test_followups_come_in_order_before_all_other_mail_of_the_session():
+    """A turn's follow-ups go first, whatever waits, and outside of the capacity."""
+    inbox = PriorityInbox[Note](capacity=2, session_capacity=2)
+    inbox.put_nowait(Note("begin"), now=0)
+    inbox.get_nowait()
+    for i in range(2):
+        inbox.put_nowait(Note(f"mail {i}", priority=HIGH), now=0)
+    for i in range(5):
+        inbox.put_followup(Note(f"result {i}"))
+    assert len(inbox) == 2
+    assert [inbox.next_followup("s").text for _ in range(5)] == [f"result {i}" for i in range(5)]
+    assert inbox.next_followup("s") is None
+    inbox.release("s")
+    assert drain(inbox) == ["mail 0", "mail 1"]
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+@pytest.mark.parametrize("verb", ["put_followup", "next_followup", "next_urgent", "release"])
+def test_the_verbs_of_a_turn_need_one(verb, waiting):
+    """What belongs to a turn raises while nothing of the session is out, and changes nothing."""
+    inbox = PriorityInbox[Note]()
+    if waiting:
+        inbox.put_nowait(Note("a"), now=0)
+    with pytest.raises(UsageError, match="nothing of session 's' is out"):
+        getattr(inbox, verb)(Note("x") if verb == "put_followup" else "s")
+    assert inbox.statistics().claimed == 0
+    assert drain(inbox) == ["a"] * waiting
+
+
+# --- bounds ------------------------------------------------------------------------------
+
+
+def test_concurrency_bounds_the_sessions_that_are_out_and_urgent_goes_beyond():
+    """Of many sessions two are out; an URGENT third one goes at once, and its release frees no other's place."""
+    inbox = PriorityInbox[Note](concurrency=2)
+    for session in "abc":
+        inbox.put_nowait(Note(session, session), now=0)
+    assert [inbox.poll().text, inbox.poll().text, inbox.poll()] == ["a", "b", None]
+    inbox.put_nowait(Note("urgent", "u", URGENT), now=9)
+    assert inbox.poll().text == "urgent"
+    assert inbox.statistics().claimed == 3
+    inbox.release("u")
+    assert inbox.poll() is None
+    inbox.release("a")
+    assert inbox.poll().text == "c"
+
+
+def test_each_bound_raises_and_names_itself():
+    """The whole inbox, one session and its URGENT messages have a bound each; the error names which."""
+    inbox = PriorityInbox[Note]("ada", capacity=3, session_capacity=2, urgent_capacity=1)
+    for _ in range(2):
+        inbox.put_nowait(Note("x", "a"), now=0)
+    with pytest.raises(InboxFull, match=r"inbox of session a is full \(2 messages\)"):
+        inbox.put_nowait(Note("x", "a"), now=0)
+    inbox.put_nowait(Note("x", "b"), now=0)
+    with pytest.raises(InboxFull, match=r"inbox of ada is full \(3 messages\)"):
+        inbox.put_nowait(Note("x", "c"), now=0)
+    inbox.put_nowait(Note("x", "a", URGENT), now=0)
+    with pytest.raises(InboxFull, match=r"session a \(URGENT\) is full \(1 messages\)"):
+        inbox.put_nowait(Note("x", "a", URGENT), now=0)
+    assert not inbox.try_put(Note("x", "c"), now=0)
+    assert inbox.try_put(Note("x", "b", URGENT), now=0)
+    assert len(inbox) == 5
+
+
+@pytest.mark.parametrize("bound", ["capacity", "session_capacity", "urgent_capacity", "concurrency"])
+def test_a_bound_of_zero_is_refused(bound):
+    """An inbox that could never take or give anything is an error at once."""
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        PriorityInbox(**{bound: 0})
+
+
+@pytest.mark.parametrize("age_step", [-1, math.nan])
+def test_a_negative_age_step_is_refused(age_step):
+    """Younger before older is no order that anyone wants."""
+    with pytest.raises(ConfigurationError, match="age_step"):
+        PriorityInbox(age_step=age_step)
+
+
+def test_statistics_count_what_is_there():
+    """Waiting, URGENT, out, sessions: each counted apart, and all zero in the end."""
+    inbox = PriorityInbox[Note]()
+    for note in (Note("1", "a"), Note("2", "a"), Note("3", "b"), Note("4", "b", URGENT)):
+        inbox.put_nowait(note, now=0)
+    assert inbox.get_nowait().text == "4"
+    inbox.put_followup(Note("5", "b"))
+    assert attrs.asdict(inbox.statistics()) == {
+        "waiting": 3,
+        "urgent": 0,
+        "claimed": 1,
+        "senders": 0,
+        "sessions": 2,
+    }
+    assert sorted(inbox.sessions()) == ["a", "b"]
+    inbox.release("b")
+    drain(inbox)
+    assert set(attrs.astuple(inbox.statistics())) == {0}
+
+
+def test_withdraw_takes_what_waits_in_its_order_and_leaves_the_turn():
+    """All waiting messages of a session come back, the best first; others and the turn that is out stay."""
+    inbox = PriorityInbox[Note]()
+    inbox.put_nowait(Note("turn", "a"), now=0)
+    inbox.get_nowait()
+    for note in (Note("low", "a", LOW), Note("high", "a", HIGH), Note("urgent", "a", URGENT), Note("b", "b")):
+        inbox.put_nowait(note, now=1)
+    assert [note.text for note in inbox.withdraw("a")] == ["urgent", "high", "low"]
+    assert inbox.withdraw("a") == inbox.withdraw("nobody") == []
+    inbox.release("a")
+    assert drain(inbox) == ["b"]
+    assert inbox.statistics().sessions == 0
+
+
+# --- cost --------------------------------------------------------------------------------
+
+
+class CountedTime(float):
+    """A time that counts how often it is compared."""
+
+    compared = 0
+
+    def __add__(self, other: float) -> "CountedTime":
+        return CountedTime(float(self) + other)
+
+    def __lt__(self, other: float) -> bool:
+        CountedTime.compared += 1
+        return float(self) < float(other)
+
+    def __eq__(self, other: object) -> bool:
+        CountedTime.compared += 1
+        return float(self) == other
+
+    __hash__ = float.__hash__
+
+
+@pytest.mark.parametrize("sessions", [1, 100, 10_000])
+def test_ten_thousand_messages_take_n_log_n_comparisons(sessions):
+    """Putting and taking a message costs a few comparisons a doubling of the queue, never a scan."""
+    count = 10_000
+    inbox = PriorityInbox[Note](capacity=count, session_capacity=count)
+    CountedTime.compared = 0
+    for i in range(count):
+        level = (HIGH, NORMAL, LOW)[i * 7 % 3]
+        inbox.put_nowait(Note("", f"s{i % sessions}", level), now=CountedTime(i * 7919 % count))
+    assert len(drain(inbox)) == count
+    assert CountedTime.compared < 10 * count * math.log2(count)
+
+
+def test_listings_that_are_no_longer_true_do_not_pile_up():
+    """A session that is put and withdrawn, or keeps a LOW message below HIGH ones, leaves no trail."""
+    inbox = PriorityInbox[Note](concurrency=1)
+    inbox.put_nowait(Note("busy", "busy"), now=0)
+    inbox.get_nowait()
+    for _ in range(5000):
+        inbox.put_nowait(Note("x", "a"), now=0)
+        inbox.withdraw("a")
+    inbox.release("busy")
+    inbox.put_nowait(Note("low", "b", LOW), now=0)
+    for _ in range(5000):
+        inbox.put_nowait(Note("high", "b", HIGH), now=1)
+        assert inbox.get_nowait().text == "high"
+        inbox.release("b")
+    assert len(inbox._ready) < 100
+    assert drain(inbox) == ["low"]
+
+
+# --- waiting -----------------------------------------------------------------------------
+
+
+async def test_get_waits_for_a_message(nursery):
+    """A waiting `get` has the message as soon as it comes."""
+    inbox = PriorityInbox[Note]()
+    got = []
+
+    async def take() -> None:
+        got.append((await inbox.get()).text)
+
+    nursery.start_soon(take)
+    await wait_all_tasks_blocked()
+    await inbox.put(Note("a"))
+    await wait_all_tasks_blocked()
+    assert got == ["a"]
+
+
+async def test_many_takers_share_the_work_without_a_lost_wake_up(nursery):
+    """Ten takers deal with 500 messages of 50 sessions at a concurrency of 3; none is left, none comes twice."""
+    inbox = PriorityInbox[Note](capacity=20, session_capacity=2, concurrency=3)
+    done: list[str] = []
+
+    async def take() -> None:
+        while True:
+            note = await inbox.get()
+            await trio.lowlevel.checkpoint()
+            done.append(note.text)
+            inbox.release(note.session_id)
+
+    async def send(session: int) -> None:
+        for i in range(10):
+            await inbox.put(Note(f"{session}/{i}", str(session), list(Priority)[(session + i) % 4]))
+
+    for _ in range(10):
+        nursery.start_soon(take)
+    async with trio.open_nursery() as senders:
+        for session in range(50):
+            senders.start_soon(send, session)
+    await inbox.wait_idle()
+    assert sorted(done) == sorted(f"{session}/{i}" for session in range(50) for i in range(10))
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_cancelled_get_leaves_the_message():
+    """Who stops waiting takes nothing along: the next one gets the message."""
+    inbox = PriorityInbox[Note]()
+    with trio.move_on_after(0):
+        await inbox.get()
+    inbox.put_nowait(Note("a"), now=0)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await inbox.get()
+    assert scope.cancelled_caught
+    assert (await inbox.get()).text == "a"
+
+
+@pytest.mark.parametrize(("deadline", "waited"), [(None, 30), (5.0, 5), (0.0, 0)])
+async def test_put_waits_until_the_messages_deadline(autojump_clock, deadline, waited):
+    """Without room `put` raises InboxFull at the deadline of the message, by default after 30 s."""
+    inbox = PriorityInbox[Note]("ada", capacity=1)
+    await inbox.put(Note("a"))
+    with pytest.raises(InboxFull, match="ada"):
+        await inbox.put(Note("b", "t", deadline=deadline))
+    assert trio.current_time() == waited
+    assert drain(inbox) == ["a"]
+    assert set(attrs.astuple(inbox.statistics())) == {0}
+
+
+async def test_put_refuses_a_negative_deadline_and_forgets_it():
+    """A deadline before now is the caller's mistake, and leaves no sender behind."""
+    inbox = PriorityInbox[Note](capacity=1)
+    await inbox.put(Note("a"))
+    with pytest.raises(ValueError, match="non-negative"):
+        await inbox.put(Note("b", "t", deadline=-1))
+    assert inbox.statistics().senders == 0
+
+
+@pytest.mark.parametrize("full", ["inbox", "session", "urgent"])
+async def test_a_cancelled_put_leaves_nothing(full, nursery):
+    """A sender that is cancelled while it waits leaves no message, no place and no session behind."""
+    bounds = {"capacity": 1} if full == "inbox" else {"session_capacity": 1, "urgent_capacity": 1}
+    inbox = PriorityInbox[Note](**bounds)
+    level = URGENT if full == "urgent" else NORMAL
+    await inbox.put(Note("a", priority=level))
+    before = inbox.statistics()
+    with trio.CancelScope() as scope:
+        nursery.start_soon(inbox.put, Note("c", priority=level))
+        await wait_all_tasks_blocked()
+        scope.cancel()
+        await inbox.put(Note("b", priority=level))
+    assert inbox.statistics() == attrs.evolve(before, senders=1)
+    assert drain(inbox) == ["a", "c"]
+    assert inbox.sessions() == []
+
+
+async def test_a_cancelled_put_with_room_takes_nothing():
+    """`put` in a cancelled scope raises before it takes the message."""
+    inbox = PriorityInbox[Note]()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await inbox.put(Note("a"))
+    assert scope.cancelled_caught
+    assert len(inbox) == 0
+
+
+async def test_senders_come_in_as_they_came(nursery):
+    """Room goes to whoever has waited longest, before anyone who comes later; it is never given twice."""
+    inbox = PriorityInbox[Note](capacity=1, session_capacity=1)
+    inbox.put_nowait(Note("0", "x"), now=trio.current_time())
+    for i in range(1, 6):
+        nursery.start_soon(inbox.put, Note(str(i), f"s{i % 2}"))
+        await wait_all_tasks_blocked()
+    taken = []
+    for _ in range(6):
+        note = inbox.get_nowait()
+        assert not inbox.try_put(Note("late", "late"), now=0) or note.text == "5"
+        taken.append(note.text)
+        inbox.release(note.session_id)
+    assert taken == ["0", "1", "2", "3", "4", "5"]
+
+
+async def test_a_full_session_keeps_nobody_else_out(nursery):
+    """Senders of a full session wait at its own gate, so others go past them."""
+    inbox = PriorityInbox[Note](capacity=3, session_capacity=1)
+    await inbox.put(Note("a1", "a"))
+    for i in range(5):
+        nursery.start_soon(inbox.put, Note(f"a{i + 2}", "a"))
+    await wait_all_tasks_blocked()
+    await inbox.put(Note("b1", "b"))
+    assert inbox.statistics().waiting == 2
+    assert inbox.statistics().senders == 5
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_sender_that_gives_up_lets_its_session_go_on(nursery):
+    """The place that a sender at the inbox's gate keeps of its session goes to the next when it is cancelled."""
+    inbox = PriorityInbox[Note](capacity=1, session_capacity=1)
+    await inbox.put(Note("full", "x"))
+    scope = trio.CancelScope()
+
+    async def cancelled() -> None:
+        with scope:
+            await inbox.put(Note("b1", "b"))
+
+    nursery.start_soon(cancelled)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(inbox.put, Note("b2", "b"))
+    await wait_all_tasks_blocked()
+    scope.cancel()
+    await wait_all_tasks_blocked()
+    assert drain(inbox) == ["full", "b2"]
+
+
+async def test_urgent_is_taken_in_while_the_inbox_is_full():
+    """The bound of the inbox does not keep an URGENT message waiting."""
+    inbox = PriorityInbox[Note](capacity=1)
+    await inbox.put(Note("a"))
+    with trio.fail_after(1):
+        await inbox.put(Note("urgent", priority=URGENT))
+    assert drain(inbox) == ["urgent", "a"]
+
+
+async def test_wait_idle_waits_for_what_is_out(nursery):
+    """Idle is: nothing waits and no turn is out."""
+    inbox = PriorityInbox[Note]()
+    await inbox.wait_idle()
+    inbox.put_nowait(Note("a"), now=0)
+    idle = trio.Event()
+
+    async def wait() -> None:
+        await inbox.wait_idle()
+        idle.set()
+
+    nursery.start_soon(wait)
+    inbox.get_nowait()
+    await wait_all_tasks_blocked()
+    assert not idle.is_set()
+    inbox.release("s")
+    await wait_all_tasks_blocked()
+    assert idle.is_set()
+
+
+@attrs.define
+class Crowd:
+    """Senders around one inbox, and what became of their messages."""
+
+    inbox: PriorityInbox[Note]
+    nursery: trio.Nursery
+    scopes: list[trio.CancelScope] = attrs.field(factory=list)
+    ended: list[str] = attrs.field(factory=list)
+
+    def put(self, session: str, level: Priority) -> None:
+        note = Note(str(len(self.scopes)), session, level)
+        self.scopes.append(trio.CancelScope())
+        self.nursery.start_soon(self._put, note, self.scopes[-1])
+
+    async def _put(self, note: Note, scope: trio.CancelScope) -> None:
+        with scope:
+            await self.inbox.put(note)
+        if scope.cancelled_caught:
+            self.ended.append(note.text)
+
+    def cancel(self, sender: int) -> None:
+        for scope in self.scopes[sender : sender + 1]:
+            scope.cancel()
+
+    def take(self) -> None:
+        note = self.inbox.poll()
+        if note is not None:
+            self.ended.append(note.text)
+            self.inbox.release(note.session_id)
+
+    def withdraw(self, session: str) -> None:
+        self.ended.extend(note.text for note in self.inbox.withdraw(session))
+
+    def check(self) -> None:
+        """Nobody waits at a gate that is open; who waits at the inbox's keeps a place of its session."""
+        for gate, queue in self.inbox._gates.items():
+            if gate is None:
+                assert self.inbox.statistics().waiting == self.inbox.capacity
+            else:
+                assert {self.inbox._reached(sender.entry[2]) for sender in queue} == {gate}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from("abc"), st.sampled_from(Priority)),
+        st.tuples(st.just("cancel"), st.integers(0, 30)),
+        st.tuples(st.just("take")),
+        st.tuples(st.just("withdraw"), st.sampled_from("abc")),
+    ),
+    max_size=50,
+)
+
+
+@settings(max_examples=150)
+@given(steps=STEPS)
+async def test_no_sender_waits_for_room_that_is_there(steps):
+    """Whatever is put, taken, withdrawn or cancelled: who waits has no room, and each message ends exactly once."""
+    inbox = PriorityInbox[Note](capacity=4, session_capacity=2, urgent_capacity=1)
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(inbox, nursery)
+        for verb, *arguments in steps:
+            getattr(crowd, verb)(*arguments)
+            await wait_all_tasks_blocked()
+            crowd.check()
+        while inbox.sessions():
+            crowd.take()
+    assert sorted(crowd.ended) == sorted(str(i) for i in range(len(crowd.scopes)))
+    assert inbox._gates == {}
+    assert set(attrs.astuple(inbox.statistics())) == {0}
