@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from actgent.errors import InvalidArguments, ToolError, ToolTimeout
-from actgent.messages import ToolCall, ToolResult
+from actgent.messages import ToolCall, ToolResult, ToolStatus
 
 from .base import Tool, ToolContext
 from .cache import canonical
@@ -31,7 +31,7 @@ _STOPPED = "cancelled while it ran"
 _UNKNOWN = "stopped while it ran: whether it took effect is not known"
 
 Check = Callable[[ToolCall, Tool], str | None]
-"""Why a call may not run at this moment, in words for the model; None: it may."""
+"""Why a call may not run at this moment, in words for the model; None: it may. A `ToolError` says no, too."""
 
 
 @attrs.define(eq=False)
@@ -204,7 +204,7 @@ def _is_retryable(error: Exception, tool: Tool) -> bool:
     )
 
 
-def _failed(call: ToolCall, error: str, *, status: Any = "error") -> ToolResult:
+def _failed(call: ToolCall, error: str, *, status: ToolStatus = "error") -> ToolResult:
     return ToolResult(
         id=_result_id(call),
         call_id=call.id,

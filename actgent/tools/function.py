@@ -52,6 +52,7 @@ class FunctionTool(Tool, Generic[P, R]):
     ) -> None:
         inner = _undecorated(func)
         functools.update_wrapper(self, inner)
+        self.__wrapped__ = func  # so that `inspect.signature` knows what a partial has fixed
         self.name = name
         self.description = description
         self.effect = effect
@@ -96,6 +97,7 @@ class FunctionTool(Tool, Generic[P, R]):
             return self
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
+        bound.__dict__.pop("result_cache", None)  # each instance has results of its own
         bound.func = types.MethodType(self.func, instance)
         bound._is_method = False
         return bound
@@ -156,19 +158,27 @@ def _is_unbound_method(func: Callable[..., Any]) -> bool:
 
 
 def _bound_names(func: Callable[..., Any]) -> tuple[str, ...]:
-    """What a partial has fixed by name: not the model's to change, nor to see."""
-    return tuple(func.keywords) if isinstance(func, functools.partial) else ()
+    """What partials have fixed by name: not the model's to change, nor to see."""
+    names: tuple[str, ...] = ()
+    while isinstance(func, (functools.partial, FunctionTool)):
+        names += tuple(func.keywords) if isinstance(func, functools.partial) else ()
+        func = func.func
+    return names
 
 
 def _hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
+    """The resolved annotations of the parameters; what is returned may be known to type checkers only."""
+    annotations = {
+        name: hint for name, hint in getattr(func, "__annotations__", {}).items() if name != "return"
+    }
+    holder = types.SimpleNamespace(__annotations__=annotations)
     try:
-        hints = typing.get_type_hints(func, include_extras=True)
-    except NameError as error:
+        known = getattr(inspect.unwrap(func), "__globals__", {})
+        return typing.get_type_hints(holder, known, include_extras=True)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise ConfigurationError(
             f"{label}: an annotation cannot be resolved ({error}): define the type at the top of its module"
         ) from error
-    hints.pop("return", None)
-    return hints
 
 
 def _is_context(hint: Any) -> bool:

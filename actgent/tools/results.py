@@ -94,7 +94,7 @@ def capped(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     notice = f"\n[cut: the first of {len(text)} characters; ask for less at a time]"
-    return text[: max(limit - len(notice), 0)] + notice
+    return text[: limit - len(notice)] + notice if limit > len(notice) else text[:limit]
 
 
 def describe(error: BaseException) -> str:

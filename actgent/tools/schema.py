@@ -109,7 +109,7 @@ class _Rewriter:
     def annotate(self, field: _Field, text: str | None) -> Any:
         """A field's type with its description and default."""
         annotation = self.rewrite(field.type)
-        if field.default is None and annotation is not Any:
+        if field.default is None and not _takes_none(annotation):
             annotation = annotation | None
         if described := text or _own_text(field.type):
             annotation = Annotated[annotation, msgspec.Meta(description=described)]
@@ -162,6 +162,12 @@ def _converted_from(cls: Any, attribute: "attrs.Attribute[Any]") -> Any:
 
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+
+
+def _takes_none(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _takes_none(annotation.__origin__)
+    return annotation is Any or type(None) in get_args(annotation)
 
 
 def _own_text(annotation: Any) -> str | None:
@@ -299,7 +305,12 @@ def compile_type(annotation: Any) -> CompiledType:
         rewritten = rewriter.rewrite(annotation)
         return CompiledType(_schema(rewritten), rewritten, rewriter.sources)
     except (TypeError, NameError, RecursionError) as error:
-        raise ConfigurationError(f"{annotation} has no JSON Schema: {error}") from error
+        raise ConfigurationError(f"{annotation} has no JSON Schema: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The last line: msgspec's advice before it is about hooks that only we could set."""
+    return str(error).rpartition("\n")[2]
 
 
 def schema_of(annotation: Any) -> dict[str, Any]:
@@ -382,7 +393,7 @@ def _argument(rewriter: _Rewriter, field: _Field, label: str, texts: Mapping[str
         _schema(annotation)
     except (TypeError, NameError, RecursionError) as error:
         raise ConfigurationError(
-            f"{label}: parameter {field.name!r} has a type that a model cannot fill ({field.type}): {error}"
+            f"{label}: parameter {field.name!r} has a type that a model cannot fill ({field.type}): {_reason(error)}"
         ) from error
     return Required[annotation] if field.required else NotRequired[annotation]
 

@@ -278,6 +278,39 @@ async def test_method_decorated_in_its_class():
     assert Account(3).balance() == 3
 
 
+async def test_fixed_values_stay_fixed_in_a_tool_of_a_tool():
+    """What a partial inside of a tool fixed is not shown again, by position or by name."""
+
+    def search(base: str, query: str, key: str) -> str:
+        return f"{base}{query}{key}"
+
+    inner = tool(functools.partial(search, "b", key="secret"))
+    for outer in (tool(name="outer")(inner), tool(name="outer")(functools.partial(inner))):
+        assert list(outer.parameters["properties"]) == ["query"]
+        assert await outer.execute({"query": "q"}, CONTEXT) == "bqsecret"
+
+
+def test_return_annotation_need_not_resolve():
+    """What a function returns may be known to type checkers only."""
+
+    def count(n: "int") -> "Nowhere":  # noqa: F821 - the point of the test
+        """Count."""
+
+    assert tool(count).parameters["properties"] == {"n": {"type": "integer"}}
+
+
+def test_results_of_instances_do_not_mix():
+    """Two instances of a class keep their results apart."""
+
+    class Shop:
+        @tool(cache=1, effect="pure")
+        def sales(self) -> int:
+            """Count the sales."""
+
+    Shop.sales.result_cache.put("{}", "1")
+    assert Shop().sales.result_cache.get("{}") is None
+
+
 async def test_tool_of_a_tool():
     """A tool can be made of another one, under another name or with a value fixed."""
     plus = tool(name="plus")(functools.partial(add, b=5))

@@ -153,12 +153,12 @@ def test_json_values_come_back(value):
         assert json.loads(to_text(value)) == json.loads(to_text(json.loads(to_text(value))))
 
 
-@given(st.text(max_size=300), st.integers(100, 200))
+@given(st.text(max_size=300), st.integers(0, 200))
 def test_cap_holds(text, limit):
     """No text is longer than the limit; what fits is not touched."""
     short = capped(text, limit)
     assert len(short) <= limit
-    assert short == text or f"{len(text)} characters" in short
+    assert short == text or limit < 100 or f"{len(text)} characters" in short
 
 
 def test_notice_names_the_full_size():
