@@ -13,6 +13,7 @@ from .schemas import schema_check
 
 DIRECT_RESPONSE = "DIRECT_RESPONSE"
 TOOL_INVOCATION = "TOOL_INVOCATION"
+_ENVELOPE = frozenset({"id", "type", "index"})
 _TEXT_FIELDS = ("content", "text", "message")
 
 
@@ -49,26 +50,26 @@ def encoded_calls(text: str) -> CallTools | None:
 
 def _entries(value: Any) -> Iterator[Any]:
     """The calls of either form; those in `tool_calls` may also be plain `{"name", "arguments"}`."""
-    if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
+    if isinstance(value, list):
+        yield from value
+    elif isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
         for item in value["tool_calls"]:
             plain = isinstance(item, dict) and "function" not in item
-            yield {"type": "function", "function": item} if plain else item
-    elif isinstance(value, list):
-        yield from value
+            function = {key: item[key] for key in item if key not in _ENVELOPE} if plain else None
+            yield {"type": "function", "function": function, "id": item.get("id")} if plain else item
 
 
 def _encoded_call(item: Any) -> ToolCall | None:
-    function = (
-        item.get("function")
-        if isinstance(item, dict) and item.get("type", "function") == "function"
-        else None
-    )
+    if not isinstance(item, dict) or item.get("type") != "function":
+        return None
+    function, given = item.get("function"), item.get("id")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         return None
-    given = item.get("id")
+    if function.keys() - {"name", "arguments"}:
+        return None  # a function that is described, not called
     return ToolCall(
         name=function["name"],
-        arguments=_arguments(function.get("arguments", function.get("parameters"))),
+        arguments=_arguments(function.get("arguments")),
         provider_id=given if isinstance(given, str) else None,
         native=False,
     )

@@ -38,11 +38,13 @@ def _read_odd(text: str, profile: Profile) -> list[Outcome]:
     if calls := encoded_calls(text):
         return [calls]
     shown = visible(text)
-    return [Say(text=_unpacked(shown), message_type=_first_type(profile))]
+    value = _decoded(shown)
+    structure = value if isinstance(value, dict | list) else None
+    return [Say(text=_text_in(value) or shown, data=structure, message_type=_first_type(profile))]
 
 
-def _unpacked(text: str) -> str:
-    """The text that a JSON answer carries; the text as it is if it carries none."""
+def _decoded(text: str) -> Any:
+    """The value of a text that is JSON, fenced or not; the text itself if it is none."""
     inner = unfenced(text)
     try:
         value = loads(inner)
@@ -52,13 +54,13 @@ def _unpacked(text: str) -> str:
         return text
     if value is None:
         raise ParseError("the answer is null", text)
-    return _text_in(value) or text
+    return value
 
 
 def _begins_object(text: str) -> bool:
     """True for `{"` and `[{"`, fenced or not: JSON was meant, not prose that begins with a bracket."""
-    start = text.lstrip("` \t\r\n").removeprefix("json").lstrip()
-    return start.lstrip("[ \t\r\n").startswith("{") and '"' in start[:20]
+    start = "".join(text[:200].split()).lstrip("`").removeprefix("json")
+    return start.startswith(('{"', '[{"'))
 
 
 def _text_in(value: Any) -> str | None:

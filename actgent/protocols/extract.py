@@ -309,6 +309,8 @@ def _mended(text: str) -> Any:
 
 def _keeps_words(value: Any, text: str) -> bool:
     """True if a repaired value has the words of its text, and as strings only what was quoted there."""
+    if "..." in _QUOTED.sub("", text):
+        return False  # something was left out
     quoted = {_words(next(filter(None, match), "")) for match in _QUOTED.findall(text)}
     tidy = _UNTIDY.sub(lambda m: m[1] or _CONSTANTS.get(m[0], ""), text)
     return _words(tidy) == _words(json.dumps(value, ensure_ascii=False)) and _strings(value) <= quoted

@@ -123,7 +123,7 @@ def _worded(error: jsonschema_rs.ValidationError) -> str:
 def _against_template(value: Any, template: Any, path: str) -> str | None:
     if _is_placeholder(template):
         return f"{path or '/'}: must not be null" if value is None else None
-    if isinstance(template, Mapping) and (template or not path):
+    if isinstance(template, Mapping) and template:
         return _against_members(value, template, path)
     if isinstance(template, list):
         return _against_items(value, template, path)
@@ -132,7 +132,7 @@ def _against_template(value: Any, template: Any, path: str) -> str | None:
 
 def _against_members(value: Any, template: Mapping[str, Any], path: str) -> str | None:
     if not isinstance(value, Mapping):
-        return f"{path or '/'}: must be an object with {', '.join(template) or 'any members'}"
+        return f"{path or '/'}: must be an object with {', '.join(template)}"
     for name, inner in template.items():
         if name not in value:
             return f"{path or '/'}: {name!r} is missing"

@@ -19,7 +19,7 @@ from .actions import (
     text_of,
 )
 from .base import ClassificationType, Outcome, Protocol, Say, View
-from .extract import extract_only, grown, unfenced
+from .extract import extract_only, grown
 from .templates import TYPES, WHO
 
 _FORMAT = """\
@@ -50,17 +50,12 @@ class Simple(Protocol):
     def partial(self, text: str) -> str | None:
         if '"content"' not in text:
             return None
-        value = grown(_unopened(text))
+        value = grown(text[max(text.find("{"), 0) :])
         if not isinstance(value, dict) or value.get("messageType", TOOL_INVOCATION) == TOOL_INVOCATION:
             return None
         content = value.get("content")
         # The type is known to be whole only when something follows it.
         return content if isinstance(content, str) and list(value)[-1] != "messageType" else None
-
-
-def _unopened(text: str) -> str:
-    """A growing text from its first brace on."""
-    return unfenced(text)[max(text.find("{"), 0) :]
 
 
 def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:

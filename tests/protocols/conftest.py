@@ -1,16 +1,11 @@
-"""What the protocol tests share: the types of the specification's table, and the public recordings."""
+"""What the protocol tests share: the types of the specification's table, and a way to read one text."""
 
-import json
-import pathlib
 from typing import Any
-
-import pytest
 
 from actgent.llm.base import Answer
 from actgent.messages import Message, Sender, Text
 from actgent.protocols.base import ClassificationType, Outcome, Profile, Protocol, View
 
-DATA = pathlib.Path(__file__).parents[2].parent / "shared" / "data"
 TYPES = (
     ClassificationType(name="greeting", description="a greeting", schema={"content": "<the words>"}),
     ClassificationType(
@@ -37,11 +32,3 @@ def view(text: str = "hello", **fields: Any) -> View:
 def read(protocol: Protocol, text: str, **fields: Any) -> list[Outcome]:
     """What a protocol makes of an answer's text."""
     return protocol.read(Answer(parts=(Text(text),)), view(**fields))
-
-
-def rows(name: str) -> list[dict[str, Any]]:
-    """The rows of a file of public recordings; the test is skipped where they are not at hand."""
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"the public recordings are not at {path.parent}")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,276 @@
+"""Text to JSON: tolerant around a value, strict about it, and quick about bombs."""
+
+import itertools
+import json
+import time
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from actgent.errors import ParseError
+from actgent.protocols.extract import (
+    MAX_DEPTH,
+    extract,
+    extract_only,
+    grown,
+    is_cut,
+    loads,
+    visible,
+)
+
+VALUE = {"a": [1, {"b": "x"}]}
+TEXT = json.dumps(VALUE)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+SOUP = st.text(alphabet="{}[]()<>\"'`,:=\\/ \nabtkhinTrue0123.-*#é\ud800", max_size=120)
+
+
+def is_object(value):
+    return None if isinstance(value, dict) else "not an object"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT,
+        f"\ufeff \n{TEXT}\n",
+        f"```json\n{TEXT}\n```",
+        f"```\n{TEXT}\n```",
+        f"```json\n{TEXT}\n",
+        f"```json{TEXT}```",
+        f"{TEXT}\n```",
+        f"Here it is: {TEXT} I hope it helps.",
+        f"With {{braces}} and [brackets] before: {TEXT}",
+        f"I'd say it's {TEXT}, isn't it?",
+        f"答案是{TEXT}。",
+        f'<think>maybe {{}} or {{"a": 2}}</think>{TEXT}',
+        f"maybe so</think>\n{TEXT}",
+        f"<tool_call>\n{TEXT}\n</tool_call>",
+        "{'a': [1, {'b': 'x'}]}",
+        "{a: [1, {b: 'x'}]}",
+        '{"a": [1, {"b": "x"},],}',
+        '{"a": [1, {"b": "x"}] // why not\n}',
+        '{"a": [1, /* one */ {"b": "x"}]}',
+        "{“a”: [1, {“b”: “x”}]}",
+        '{"a": [1 {"b": "x"}]}',
+    ],
+)
+def test_reads(text):
+    """Whatever stands around a value, and small faults of its form, do not hide it."""
+    assert extract(text) == VALUE
+    assert extract_only(text, is_object) == VALUE
+
+
+def test_a_line_break_in_a_string_means_itself():
+    """Raw control characters in strings are read."""
+    assert extract('{"a": "one\ntwo\tthree"}') == {"a": "one\ntwo\tthree"}
+
+
+def test_constants_of_python():
+    """True, False and None are read with either quotes."""
+    expected = {"a": True, "b": None, "c": "True"}
+    assert extract('{"a": True, "b": None, "c": "True"}') == expected
+    assert extract("{'a': True, 'b': None, 'c': 'True'}") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1',
+        '{"a": "b',
+        '{"a": {"b": 1}',
+        '[{"a": 1}, {"a": 2',
+        '```json\n{"a": 1\n```',
+        'Sure: {"a": {"b": 1}, ',
+        "{'a': {'b': 1}",
+        '{"a": 1}}'[:-2],
+        'f({"a": 1}, ',
+    ],
+)
+def test_truncated(text):
+    """What opens and never closes is truncated, with its place, and nothing inside of it is an answer."""
+    with pytest.raises(ParseError, match="truncated JSON: what opens at character"):
+        extract(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'get_weather({"city": "Oslo"})',
+        'f(1, {"a": 1}), g({"b": 2})',
+        'headers = {"Authorization": "x"}',
+        '"inner": {"a": 1}',
+        '[f(x={"a": 1}), g(y=[2])]',
+        '{"total": 2**3, "inner": {"a": 1}}',
+        '{"value": result[0], "inner": {"a": 1}}',
+        "the third[3] item",
+    ],
+)
+def test_fragments_are_no_answers(text):
+    """Arguments, assignments and the insides of broken values are skipped whole."""
+    with pytest.raises(ParseError):
+        extract(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": NaN}', "NaN"),
+        ('{"a": -Infinity}', "Infinity"),
+        ('{"a": 1e999}', "too large"),
+        ('{"a": 1, "a": 2}', "same key twice"),
+        ('{"a": 123456789012345678901}', "64 bits"),
+        ('{"a": 18446744073709551616}', "64 bits"),
+        ('{"a": ' + "9" * 5000 + "}", "64 bits"),
+        ('{"a": "\\ud83d"}', "surrogate"),
+        ('{"a": "\ud83d"}', "surrogate"),
+        ("[" * 100_000, "nested"),
+        ("[" * 200 + "]" * 200, "nested"),
+        ('{"a":' * 500 + "1" + "}" * 500, "nested"),
+        ("x " + "[" * 100_000, "nested"),
+        ('{"values": [1, 2, 3}', "closes nothing"),
+        ("", "no JSON"),
+        ("plain words", "no JSON"),
+    ],
+)
+def test_refuses(text, reason):
+    """What cannot be stored or understood is refused with its reason."""
+    with pytest.raises(ParseError, match=reason):
+        extract(text)
+
+
+def test_edges_that_pass():
+    """64 bits, whole surrogate pairs and the deepest nesting are read."""
+    assert extract('{"a": [18446744073709551615, -9223372036854775808]}') == {"a": [2**64 - 1, -(2**63)]}
+    assert extract('{"a": "\\ud83d\\ude00"}') == {"a": "😀"}
+    assert json.dumps(extract("[" * MAX_DEPTH + "]" * MAX_DEPTH)).count("[") == MAX_DEPTH
+
+
+def test_strings_are_not_searched():
+    """JSON that stands in a string is text."""
+    value = {"messageType": "x", "content": '```json\n{"a": 1}\n``` and {"b": 2}'}
+    assert extract_only(f"So: {json.dumps(value)}") == value
+
+
+def test_the_check_chooses():
+    """The first value that fits is taken, and the reason of the first is told if none does."""
+    text = 'Given [1] and {"b": 1}: {"a": 2}'
+    assert extract(text, lambda value: None if isinstance(value, dict) and "a" in value else "no a") == {
+        "a": 2
+    }
+    with pytest.raises(ParseError, match="no c"):
+        extract(text, lambda _: "no c")
+
+
+def test_two_answers_are_none():
+    """Where something is to be done, several different values are refused; the same one twice is one."""
+    with pytest.raises(ParseError, match="2 different JSON objects"):
+        extract_only('{"a": 1} or {"a": 2}', is_object)
+    assert extract_only('{"a": 1} again {"a": 1}', is_object) == {"a": 1}
+    assert extract('{"a": 1} or {"a": 2}') == {"a": 1}
+
+
+def test_a_truncated_second_answer_spoils_the_first():
+    """Nobody knows what the cut part would have said."""
+    with pytest.raises(ParseError, match="truncated"):
+        extract_only('{"a": 1} {"a"', is_object)
+
+
+def test_repair_keeps_every_word():
+    """json-repair may mend punctuation; what adds, drops or quotes words is refused."""
+    assert extract('{"a" "b"}') == {"a": "b"}
+    for text in (
+        '{"a": 2**3}',
+        '[f(x="y")]',
+        '{"a": hello world}',
+        '{"a": "b" AAAA}',
+        '{"a": "b", ...}',
+        '{"a": 1/3}',
+    ):
+        with pytest.raises(ParseError):
+            extract(text)
+
+
+def test_loads_is_strict():
+    """`loads` takes JSON and nothing around it."""
+    assert loads(' {"a": 1}\n') == {"a": 1}
+    for text in ('{"a": 1} x', "{'a': 1}", "```\n{}\n```", ""):
+        with pytest.raises(ParseError, match="invalid JSON"):
+            loads(text)
+
+
+def test_thoughts_are_left_out():
+    """Thoughts before the answer go, tags in the answer stay."""
+    assert visible("<think>a\nb</think>\n\nhello") == "hello"
+    assert visible("<think>never ends {") == ""
+    assert visible("a <think> tag") == "a <think> tag"
+    with pytest.raises(ParseError):
+        extract('<think>{"a": 1}')
+
+
+def test_is_cut():
+    """Only what opens and does not close is cut."""
+    assert is_cut('{"a": [')
+    assert not any(map(is_cut, ("{}", "x", "", "[1}")))
+
+
+def test_grown_shows_the_whole_part():
+    """A growing text is readable at every moment, without half of an escape."""
+    text = json.dumps({"a": "é\n😀x"})
+    seen = [
+        value.get("a", "") for length in range(len(text)) if isinstance(value := grown(text[:length]), dict)
+    ]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(seen))
+    assert seen[-1] == "é\n😀x"
+
+
+def reading(read, text):
+    """The value of a text, None if it is refused."""
+    try:
+        return read(text)
+    except ParseError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "piece", ["[", "{", '{"a":', "[]", "{a}", '{"a":1}', '"', "f(", "`", "{'", '{"a" "b" ', "{'a':1} ", "//"]
+)
+@pytest.mark.parametrize("around", ["%s", "x %s", "{%s}", '["%s"]'])
+def test_bombs_are_quick(piece, around):
+    """No text of 200,000 characters keeps the loop for longer than two seconds on a slow machine."""
+    text = around % (piece * (199_000 // len(piece)))
+    begin = time.perf_counter()
+    reading(extract_only, text)
+    assert time.perf_counter() - begin < 2
+
+
+@given(JSON)
+def test_json_reads_itself(value):
+    """Every JSON value is read as it is."""
+    assert extract(json.dumps(value)) == value
+
+
+@given(st.dictionaries(st.text(), JSON, min_size=1, max_size=4), st.data())
+def test_no_prefix_of_an_object_is_a_value(value, data):
+    """A strict prefix of an object's text is never a value, whatever stands inside."""
+    text = json.dumps(value, ensure_ascii=data.draw(st.booleans()))
+    cut = text[: data.draw(st.integers(0, len(text) - 1))]
+    for prose in ("", "Sure, it's this: ", "```json\n"):
+        with pytest.raises(ParseError):
+            extract(prose + cut)
+
+
+@given(SOUP | st.text())
+@settings(max_examples=500)
+def test_nothing_but_parse_errors(text):
+    """Whatever a model writes is read or refused."""
+    for read in (extract, extract_only):
+        value = reading(read, text)
+        assert value is None or loads(json.dumps(value)) == value

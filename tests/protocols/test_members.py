@@ -1,0 +1,290 @@
+"""What each protocol reads beyond the table, and what it shows of a growing answer."""
+
+import json
+
+import pytest
+
+from actgent.errors import ParseError
+from actgent.messages import Event, Route, ToolCall
+from actgent.protocols.actions import encoded_calls
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import CallTools, ClassificationType, Profile, Say
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.simple import Simple
+
+from .conftest import read
+
+CREATION = {"name": "n", "goal": "g", "caps": ["c"]}
+
+
+def simple(kind, content, **more):
+    return json.dumps({"messageType": kind, "content": content} | more)
+
+
+def direct(description, content="c", purpose="DIRECT_RESPONSE"):
+    action = {"response_purpose": purpose, "response_description": description, "response_content": content}
+    return json.dumps({"question_nature": "SIMPLE", "context": "{x}", "primary_action": action})
+
+
+def shown(protocol, text):
+    """Everything that is shown while a text grows by one character at a time."""
+    return [part for length in range(len(text) + 1) if (part := protocol.partial(text[:length]))]
+
+
+# --- native calls in text -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [
+            {
+                "type": "function",
+                "function": {"name": "f", "description": "d", "parameters": {"type": "object"}},
+            }
+        ],
+        {"tool_calls": [{"name": "f", "description": "d", "parameters": {"type": "object"}}]},
+        [{"name": "f", "arguments": {}}],
+        [{"type": "function", "function": {"name": "f", "arguments": "{}"}}, 1],
+        [{"type": "function", "function": {"name": ""}}],
+        [{"type": "custom", "function": {"name": "f"}}],
+        {"tool_calls": []},
+        {"tool_calls": "f"},
+        {"function": {"name": "f", "arguments": {}}},
+    ],
+)
+def test_no_native_call(value):
+    """Descriptions of functions, foreign forms and half-right lists are no calls."""
+    assert encoded_calls(json.dumps(value)) is None
+
+
+def test_native_calls_stand_alone():
+    """Among prose, or in Python's spelling, a native call is an example or broken, and never runs."""
+    text = '[{"type": "function", "function": {"name": "f", "arguments": "{}"}}]'
+    assert (
+        encoded_calls(text)
+        == encoded_calls(f"```json\n{text}\n```")
+        == CallTools([ToolCall("f", {}, native=False)])
+    )
+    assert encoded_calls(f"For example: {text}") is None
+    assert encoded_calls(text.replace('"type"', "'type'")) is None
+
+
+def test_plain_calls_in_tool_calls():
+    """Some models leave the envelope out."""
+    text = '{"tool_calls": [{"name": "f", "arguments": {"a": 1}, "id": "x"}, {"name": "g"}]}'
+    assert encoded_calls(text).calls == [
+        ToolCall("f", {"a": 1}, provider_id="x", native=False),
+        ToolCall("g", {}, native=False),
+    ]
+
+
+# --- bare -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1] says so",
+        "{braces} begin it",
+        "`code` begins it",
+        '"So," he said.',
+        "nothing",
+        "<b>bold</b>",
+        "```python\nx = {}\n```",
+    ],
+)
+def test_bare_keeps_text(text):
+    """Text that only begins like JSON is text, to the last character."""
+    assert read(Bare(), text) == [Say(text=text, message_type="greeting")]
+
+
+def test_bare_without_types_has_no_type():
+    """The first type's name is the message type, if there is one."""
+    assert read(Bare(), "hi", profile=Profile()) == [Say(text="hi")]
+
+
+def test_bare_leaves_thoughts_out():
+    """Thoughts in tags are neither reply nor token."""
+    assert read(Bare(), "<think>hm</think>\n\nhi") == [Say(text="hi", message_type="greeting")]
+    assert shown(Bare(), "<think>hm</think>hi")[-2:] == ["h", "hi"]
+
+
+def test_bare_shows_all():
+    """A growing text is shown as it is."""
+    assert shown(Bare(), "hey") == ["h", "he", "hey"]
+
+
+# --- simple ---------------------------------------------------------------------------------------
+
+
+def test_simple_direct_response():
+    """The type that is always there is plain talk."""
+    assert read(Simple(), simple("DIRECT_RESPONSE", "hi")) == [Say(text="hi", message_type="DIRECT_RESPONSE")]
+    with pytest.raises(ParseError, match="must be text"):
+        read(Simple(), simple("DIRECT_RESPONSE", {"a": 1}))
+
+
+@pytest.mark.parametrize("text", [simple("creation", CREATION), simple("creation", "making it", **CREATION)])
+def test_simple_mapped_structure(text):
+    """A structure that fits, as content or beside it, runs the instruction's tool."""
+    event, *_, tools = read(Simple(), text)
+    (call,) = tools.calls
+    assert (event.name, call.name, call.mapped, call.native) == ("creation", "AgentGenerator", True, False)
+    assert event.data == call.arguments
+    assert call.arguments.items() >= CREATION.items()
+
+
+def test_simple_structure_that_does_not_fit():
+    """A structure of a known type has to fit; the reason has the path."""
+    with pytest.raises(ParseError, match="content of 'creation': /caps: must be a list"):
+        read(Simple(), simple("creation", CREATION | {"caps": []}))
+
+
+def test_simple_mapped_without_schema():
+    """An instruction without a form takes any content; words become the argument `content`."""
+    profile = Profile(types=[ClassificationType(name="note", tool="save")])
+    event, reply, tools = read(Simple(), simple("note", "buy milk"), profile=profile)
+    assert (event, reply.text) == (Event(name="note", data="buy milk"), "buy milk")
+    assert tools.calls == [ToolCall("save", {"content": "buy milk"}, native=False, mapped=True)]
+
+
+def test_simple_structure_without_words_is_an_event():
+    """Raw JSON is never shown: a structure without a tool and without words is an event."""
+    profile = Profile(types=[ClassificationType(name="mood", schema={"joy": "<0 to 1>"})])
+    assert read(Simple(), simple("mood", {"joy": 1}), profile=profile) == [
+        Event(name="mood", data={"joy": 1})
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"name": ""}, {"name": 1}, {"name": "f", "parameters": "{}"}, [], "f", [1]]
+)
+def test_simple_bad_invocations(content):
+    """A tool call without a name or with other parameters than an object is asked again."""
+    with pytest.raises(ParseError):
+        read(Simple(), simple("TOOL_INVOCATION", content))
+
+
+def test_simple_two_answers():
+    """Prose round one answer is fine, a choice between two is not."""
+    text = simple("greeting", "hi")
+    assert read(Simple(), f"Sure {{so}}: {text} done") == read(Simple(), text)
+    with pytest.raises(ParseError, match="different"):
+        read(Simple(), f"{text} or {simple('greeting', 'bye')}")
+
+
+def test_simple_shows_growing_content():
+    """Only the content of a known type that is no tool call, and never JSON."""
+    assert shown(Simple(), simple("greeting", "hi\nyou"))[-1] == "hi\nyou"
+    assert all(not part.startswith("{") for part in shown(Simple(), simple("greeting", "hi")))
+    assert shown(Simple(), simple("TOOL_INVOCATION", {"name": "f", "parameters": {"content": "x"}})) == []
+    assert shown(Simple(), '{"content": "hidden", "messageType": "TOOL_INVOCATION"}') == []
+    assert shown(Simple(), "plain words with content") == []
+    assert shown(Simple(), f"```json\n{simple('greeting', 'hi')}\n```")[-1] == "hi"
+
+
+# --- react ----------------------------------------------------------------------------------------
+
+
+def test_react_content_alone_may_be_the_text():
+    """Without a description the content speaks, if it is text; a structure alone is not shown."""
+    assert read(ReAct(), direct(None, "hi")) == [Say(text="hi")]
+    with pytest.raises(ParseError, match="response_description"):
+        read(ReAct(), direct(None, {"a": 1}))
+    with pytest.raises(ParseError, match="response_purpose"):
+        read(ReAct(), direct("d", "c", purpose="THINK"))
+
+
+def test_react_empty_form_matches_nothing():
+    """A type without a form is never matched by accident."""
+    profile = Profile(types=[ClassificationType(name="any", tool="danger")])
+    assert read(ReAct(), direct("d", {"a": 1}), profile=profile) == [Say(text="d", data={"a": 1})]
+
+
+def test_react_lines():
+    """The lines of the paper give the same outcomes as the object."""
+    text = 'Thought: sum\nAction: add\nAction Input: {"a": 1}'
+    assert read(ReAct(), text) == [CallTools([ToolCall("add", {"a": 1}, native=False)])]
+    assert read(ReAct(), f"{text}\nObservation: 3\nFinal Answer: 3") == read(ReAct(), text)
+    assert read(ReAct(), "Thought: easy\nFinal Answer: it is 3\nindeed") == [Say(text="it is 3\nindeed")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Action: add\nAction Input: {"a": 1',
+        "Action: add\nAction Input: 1 and 2",
+        "Action: add\nAction Input: {'a': 1}",
+        'Action: add\nAction Input: {"a": 1} or {"a": 2}',
+        "Action: add",
+        'Action: \nAction Input: {"a": 1}',
+        'Action: add\nAction Input: {"a": 1}\nFinal Answer: 3',
+        'Action: add\nAction Input: {"a": 1}\nAction: sub\nAction Input: {}',
+        "Thought: hm",
+        'Final Answer: {"a": 1}',
+        "Final Answer:",
+        '{"primary_action": 1}\nFinal Answer: x',
+    ],
+)
+def test_react_lines_that_are_asked_again(text):
+    """Whatever is cut, ambiguous or no object never runs and is never shown."""
+    with pytest.raises(ParseError):
+        read(ReAct(), text)
+
+
+def test_react_shows_growing_text():
+    """The description of a direct response, or a final answer, and nothing before it is known to be one."""
+    assert shown(ReAct(), direct("hello you"))[-1] == "hello you"
+    assert all("hello you".startswith(part) for part in shown(ReAct(), direct("hello you")))
+    assert shown(ReAct(), direct("calling f", {"name": "f"}, purpose="TOOL_INVOCATION")) == []
+    assert shown(ReAct(), "Thought: easy\nFinal Answer: it is 3")[-1] == "it is 3"
+    assert shown(ReAct(), "Action: f\nAction Input: {}\nObservation: 3\nFinal Answer: 3") == []
+    assert shown(ReAct(), "hello") == []
+
+
+# --- router ---------------------------------------------------------------------------------------
+
+
+def test_router_data():
+    """The action gets `data`, or all further members."""
+    base = {"top_level_intent": "Action", "second_level_intent": "book"}
+    assert read(Router(), json.dumps(base | {"data": {"a": 1}})) == [Route(action="book", data={"a": 1})]
+    assert read(Router(), json.dumps(base | {"city": "Oslo"})) == [
+        Route(action="book", data={"city": "Oslo"})
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ['"Hello" is a greeting', "see [1]", "use {this}", "```python\nx\n```", "in 2024."]
+)
+def test_router_takes_prose(text):
+    """Plain text is a reply, whatever marks it holds."""
+    assert read(Router(), text) == [Say(text=text)]
+
+
+@pytest.mark.parametrize(
+    "text", ['So: {"foo": 1}', '{"foo": 1}', "{foo}", 'Well, {"top_level_intent": "ACT', "true"]
+)
+def test_router_never_shows_json(text):
+    """An object in the wrong form is asked again, not shown."""
+    with pytest.raises(ParseError):
+        read(Router(), text)
+
+
+def test_router_mapped_type():
+    """A typed answer with a tool is validated as in `simple`."""
+    event, tools = read(Router(), simple("creation", CREATION))
+    assert event == Event(name="creation", data=CREATION)
+    assert tools.calls == [ToolCall("AgentGenerator", CREATION, native=False, mapped=True)]
+    with pytest.raises(ParseError, match="/caps"):
+        read(Router(), simple("creation", CREATION | {"caps": []}))
+
+
+def test_router_shows_growing_response():
+    """The response of a conversation; what an action says waits for the whole."""
+    assert shown(Router(), '{"top_level_intent": "CONVERSATION", "response": "hey"}')[-1] == "hey"
+    assert (
+        shown(Router(), '{"top_level_intent": "ACTION", "second_level_intent": "x", "response": "hey"}') == []
+    )

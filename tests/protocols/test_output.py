@@ -1,0 +1,153 @@
+"""`output=`: a type or a form, and the value that each turn ends with."""
+
+import dataclasses
+import json
+from typing import TypedDict
+
+import attrs
+import pytest
+
+from actgent.errors import ConfigurationError, ParseError
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import CallTools, Event, Say
+from actgent.protocols.output import WithOutput, output_of
+from actgent.protocols.prompts import PromptManager
+from actgent.protocols.react import ReAct
+from actgent.protocols.simple import Simple
+
+from .conftest import read, view
+
+
+@attrs.frozen
+class Town:
+    name: str
+    people: int
+
+
+@dataclasses.dataclass
+class Village:
+    name: str
+    people: int
+
+
+class Place(TypedDict):
+    name: str
+    people: int
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "people": {"type": "integer"}},
+    "required": ["name", "people"],
+}
+JSON = '{"name": "Oslo", "people": 700000}'
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (Town, Town("Oslo", 700_000)),
+        (Village, Village("Oslo", 700_000)),
+        (Place, {"name": "Oslo", "people": 700_000}),
+        (SCHEMA, {"name": "Oslo", "people": 700_000}),
+        ({"name": "<a town>", "people": "<a number>"}, {"name": "Oslo", "people": 700_000}),
+        ({}, {"name": "Oslo", "people": 700_000}),
+        (dict[str, str | int], {"name": "Oslo", "people": 700_000}),
+    ],
+)
+@pytest.mark.parametrize("text", [JSON, f"```json\n{JSON}\n```", f"Here: {JSON}.", JSON.replace('"', "'")])
+def test_bare_with_output(output, expected, text):
+    """The value is found in the text and has the wanted type."""
+    (reply,) = read(WithOutput(Bare(), output), text)
+    assert reply.data == expected
+    assert type(reply.data) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "expected"),
+    [
+        (int, "42", 42),
+        (str, "hello [1] you", "hello [1] you"),
+        (list[int], "So [1, 2].", [1, 2]),
+        (bool, "true", True),
+    ],
+)
+def test_builtins(output, text, expected):
+    """Builtin types are outputs too; plain text is a text."""
+    (reply,) = read(WithOutput(Bare(), output), text)
+    assert reply.data == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"name": "Oslo", "people": "many"}', "people"),
+        ('{"name": "Oslo"}', "people"),
+        ('{"name": "Oslo", "people": 7', "truncated"),
+        ("Oslo has many", "no JSON"),
+    ],
+)
+@pytest.mark.parametrize("output", [Town, SCHEMA])
+def test_misfits_are_asked_again(text, reason, output):
+    """A value that does not fit is a ParseError that says where."""
+    with pytest.raises(ParseError, match=reason):
+        read(WithOutput(Bare(), output), text)
+
+
+def test_inside_other_protocols():
+    """The value is a JSON protocol's content, as a structure or as text, or it is the whole answer."""
+    town = json.loads(JSON)
+    action = {
+        "response_purpose": "DIRECT_RESPONSE",
+        "response_description": "a town",
+        "response_content": town,
+    }
+    for protocol, text in [
+        (Simple(), json.dumps({"messageType": "DIRECT_RESPONSE", "content": JSON})),
+        (Simple(), json.dumps({"messageType": "DIRECT_RESPONSE", "content": town | {"text": "a town"}})),
+        (Simple(), JSON),
+        (ReAct(), json.dumps({"primary_action": action})),
+        (ReAct(), JSON),
+    ]:
+        (reply,) = read(WithOutput(protocol, Town), text)
+        assert reply.data == Town("Oslo", 700_000)
+
+
+def test_only_the_end_of_a_turn_needs_a_value():
+    """Calls and events pass; what is said beside a mapped call is no final answer."""
+    protocol = WithOutput(Simple(), Town)
+    call = '{"messageType": "TOOL_INVOCATION", "content": {"name": "f"}}'
+    assert isinstance(read(protocol, call)[0], CallTools)
+    event, said, _ = read(protocol, '{"messageType": "creation", "content": "x"}')
+    assert isinstance(event, Event)
+    assert said == Say(text="x", message_type="creation")
+
+
+def test_request():
+    """The form goes to the provider where it is a JSON Schema, and to the end of the prompt."""
+    request = WithOutput(ReAct(), Town).request(view())
+    assert request.response_format.name == "Town"
+    assert request.response_format.schema["required"] == ["name", "people"]
+    assert request.tail.startswith("Answer this directly")
+    assert '"people"' in request.tail
+    assert WithOutput(Bare(), {"a": "<b>"}).request(view()).response_format is None
+    assert output_of({"title": "A town, or so", "type": "object"}).name == "A_town_or_so"
+
+
+def test_it_stands_for_the_inner_protocol():
+    """Name, template, limits and tokens are those of the protocol inside."""
+    protocol = WithOutput(Simple(), Town)
+    assert (protocol.name, protocol.max_iterations) == ("simple", None)
+    assert (
+        PromptManager(protocol, view().profile).system_prompt()
+        == PromptManager(Simple(), view().profile).system_prompt()
+    )
+    assert protocol.partial('{"messageType": "greeting", "content": "he') == "he"
+
+
+def test_unusable_outputs():
+    """What JSON Schema cannot say, or what is none, is the developer's error."""
+    with pytest.raises(ConfigurationError):
+        WithOutput(Bare(), {"type": "object", "required": "x"})
+    with pytest.raises(ConfigurationError):
+        WithOutput(Bare(), type("Opaque", (), {}))

@@ -1,0 +1,91 @@
+"""Protocols of a user's own: a pair of template and classifier, and one with two stages."""
+
+import json
+from typing import ClassVar
+
+import pytest
+
+from actgent.errors import ParseError
+from actgent.llm.base import Answer
+from actgent.messages import Message, Sender, Text
+from actgent.protocols.base import Continue, Profile, Protocol, Request, Say, View
+from actgent.protocols.extract import extract_only
+from actgent.protocols.prompts import PromptManager
+
+from .conftest import read, view
+
+
+class Haiku(Protocol):
+    """A user's own pair: three lines or it is asked again."""
+
+    name: ClassVar[str] = "haiku"
+    template: ClassVar[str] = "You are {{ profile.name }}. Answer with three lines."
+
+    def read(self, answer, view):
+        lines = answer.text.strip().splitlines()
+        if len(lines) != 3:
+            raise ParseError(f"{len(lines)} lines instead of three", answer.text)
+        return [Say(text=" / ".join(lines))]
+
+
+class Drafted(Protocol):
+    """Two stages: an outline, then the answer from it; the second model call has another prompt."""
+
+    name: ClassVar[str] = "drafted"
+    template: ClassVar[str] = "You are {{ profile.name }}, a careful writer."
+    max_iterations: int | None = 4
+
+    def request(self, view):
+        if view.stage == "write":
+            return Request(tail="Write the final text from the outline.", model="writer")
+        return Request(tail='First give an outline: {"points": ["...", "..."]}')
+
+    def read(self, answer, view):
+        if view.stage == "write":
+            return [Say(text=answer.text)]
+        points = extract_only(answer.text, self._reason)["points"]
+        return [Continue("write", "Outline:\n" + "\n".join(f"- {point}" for point in points))]
+
+    def partial(self, text):
+        return None if text.lstrip().startswith(("{", "`")) else text
+
+    @staticmethod
+    def _reason(value):
+        points = value.get("points") if isinstance(value, dict) else None
+        return None if isinstance(points, list) and points else 'give {"points": [...]}'
+
+
+def test_a_pair_of_ones_own():
+    """Template and classifier are all there is to write."""
+    assert (
+        PromptManager(Haiku(), Profile(name="poet")).system_prompt()
+        == "You are poet. Answer with three lines."
+    )
+    assert read(Haiku(), "a\nb\nc") == [Say(text="a / b / c")]
+    with pytest.raises(ParseError, match="2 lines instead of three"):
+        read(Haiku(), "a\nb")
+
+
+def test_two_stages():
+    """The first answer leads to a second call with another prompt, whose answer ends the turn."""
+    protocol = Drafted()
+    first = view("Tell me of Oslo")
+    assert "outline" in protocol.request(first).tail
+    (more,) = protocol.read(Answer(parts=(Text(json.dumps({"points": ["sea", "hills"]})),)), first)
+    assert more == Continue("write", "Outline:\n- sea\n- hills")
+    note = Message(
+        session_id="s", sender=Sender("system", "system"), parts=(Text(more.note),), stage=more.stage
+    )
+    second = View(
+        message=note, record=[*first.record, note], state={}, stage=note.stage, calls=1, profile=first.profile
+    )
+    assert protocol.request(second) == Request(tail="Write the final text from the outline.", model="writer")
+    assert protocol.read(Answer(parts=(Text("Oslo lies by the sea."),)), second) == [
+        Say(text="Oslo lies by the sea.")
+    ]
+
+
+def test_a_bad_first_stage_is_asked_again():
+    """Each stage has its own errors."""
+    with pytest.raises(ParseError, match="points"):
+        read(Drafted(), '{"points": []}')

@@ -1,0 +1,91 @@
+"""Prompts: templates over a profile, data never a template, the same bytes each time."""
+
+import subprocess
+import sys
+
+import attrs
+import pytest
+
+from actgent.errors import ConfigurationError
+from actgent.messages import ToolSpec
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import ClassificationType, Instruction, Profile
+from actgent.protocols.prompts import PromptManager, render
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.simple import Simple
+
+from .conftest import TYPES
+
+PROFILE = Profile(
+    name="tutor",
+    role="maths tutor",
+    goal="help with sums",
+    capabilities="arithmetic",
+    types=TYPES,
+    instructions=[Instruction("greeting")],
+    tools=[ToolSpec("add", "adds", {})],
+    body="Be <kind> & brief.",
+)
+
+
+@pytest.mark.parametrize(
+    "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
+)
+def test_every_protocol_renders(protocol):
+    """The profile stands in the prompt, unescaped, and two renderings are the same bytes."""
+    prompt = PromptManager(protocol, PROFILE).system_prompt()
+    for part in ("tutor", "maths tutor", "help with sums", "arithmetic", "Be <kind> & brief."):
+        assert part in prompt
+    assert prompt == PromptManager(type(protocol)(), attrs.evolve(PROFILE)).system_prompt()
+    assert "\n\n\n" not in prompt
+
+
+@pytest.mark.parametrize(
+    "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
+)
+def test_an_empty_profile_renders(protocol):
+    """Nothing but a name is needed."""
+    assert PromptManager(protocol, Profile()).system_prompt().startswith("You are agent.")
+
+
+@pytest.mark.parametrize("protocol", [Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name)
+def test_types_and_schemas_stand_in_json_prompts(protocol):
+    """Each classification type with its description and its form as JSON."""
+    prompt = PromptManager(protocol, PROFILE).system_prompt()
+    assert "- creation: create an agent" in prompt
+    assert '{"name": "<its name>", "goal": "<its goal>", "caps": ["<one capability>"]}' in prompt
+
+
+def test_data_is_never_a_template():
+    """Braces in a profile are text."""
+    evil = "{{ 7 * 7 }}{% for x in y %}"
+    prompt = PromptManager(
+        Simple(), Profile(role=evil, types=[ClassificationType(name=evil)])
+    ).system_prompt()
+    assert prompt.count(evil) == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("a\nb {{ profile.nothing }}", 2),
+        ("a\n\n{{ unknown }}", 3),
+        ("{% if %}", 1),
+        ("a\n{% for x in profile.types %}", 2),
+        ("{{ lipsum() }}", 1),
+        ("{{ range(10) }}", 1),
+        ("a\n{{ profile.__class__.__mro__ }}", 2),
+        ("a\nb\n{{ 1 / 0 }}", 3),
+    ],
+)
+def test_broken_templates(template, line):
+    """A broken template is the developer's fault, named with its line; nothing leaves the sandbox."""
+    with pytest.raises(ConfigurationError, match=f"template 'mine', line {line}: "):
+        render(template, PROFILE, name="mine")
+
+
+def test_jinja_is_imported_with_the_first_prompt():
+    """Reading answers needs no template engine."""
+    code = "import sys, actgent.protocols.react, actgent.protocols.output; assert 'jinja2' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,195 @@
+"""Real and published model outputs of ../shared/data, and what our protocols make of them."""
+
+import collections
+import json
+
+import pytest
+
+from actgent.errors import AnswerError, ParseError
+from actgent.messages import ToolSpec
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import CallTools, Say
+from actgent.protocols.extract import extract, extract_only
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.schemas import schema_check
+from actgent.protocols.simple import Simple
+
+from .conftest import TYPES, read
+
+NEVER_A_CALL = ("broken", "fragment_trap", "reject", "truncated", "partial")
+READ_RIGHT = ("strict", "extract", "repair")
+
+
+def outcome_of(text):
+    """The value of a text, or the ParseError instead of one."""
+    try:
+        return extract(text)
+    except ParseError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
+)
+def test_no_bad_output_becomes_a_call(protocol, recorded_rows):
+    """Not one broken, cut, rejected or fragmentary text runs anything, in any protocol."""
+    rows = [row for row in recorded_rows("json_outputs.jsonl") if row["tier"] in NEVER_A_CALL]
+    called = []
+    for row in rows:
+        try:
+            outcomes = read(protocol, row["raw"])
+        except AnswerError:
+            continue
+        called += [row["id"] for outcome in outcomes if isinstance(outcome, CallTools)]
+    assert rows
+    assert called == [], f"{len(called)} of {len(rows)} became a call"
+
+
+def test_real_outputs_are_read_right(recorded_rows):
+    """At least 96 % of the real outputs that hold a value are read as that value."""
+    rows = [
+        row
+        for row in recorded_rows("json_outputs.jsonl")
+        if row["tier"] in READ_RIGHT and row["origin"] == "real_llm"
+    ]
+    wrong = {
+        row["id"]: outcome_of(row["raw"]) for row in rows if outcome_of(row["raw"]) != row["expect"]["value"]
+    }
+    assert len(rows) >= 60
+    assert len(wrong) <= 0.04 * len(rows), f"{len(rows) - len(wrong)} of {len(rows)} right: {wrong}"
+    misread = {key: value for key, value in wrong.items() if not isinstance(value, ParseError)}
+    assert misread == {}, "a miss is an error, never another value"
+
+
+def test_truncated_is_never_completed(recorded_rows):
+    """No truncated or partial output has a value."""
+    rows = [row for row in recorded_rows("json_outputs.jsonl") if row["tier"] in ("truncated", "partial")]
+    completed = {row["id"]: row["raw"] for row in rows if not isinstance(outcome_of(row["raw"]), ParseError)}
+    assert rows
+    assert completed == {}, f"{len(completed)} of {len(rows)} were completed"
+
+
+def test_library_cases(recorded_rows):
+    """Cases of other libraries: all strict ones, most with prose around; repairs that guess are refused."""
+    counts = collections.Counter()
+    for row in recorded_rows("json_outputs.jsonl"):
+        if row["origin"] == "library_test" and row["tier"] in READ_RIGHT:
+            counts[row["tier"], outcome_of(row["raw"]) == row["expect"]["value"]] += 1
+    assert counts["strict", False] == 0, counts
+    assert counts["extract", True] >= 0.8 * (counts["extract", True] + counts["extract", False]), counts
+    assert counts["repair", True] >= 0.3 * (counts["repair", True] + counts["repair", False]), counts
+
+
+def test_several_values(recorded_rows):
+    """Of several values the first is read, and none where something would be done."""
+    rows = [row for row in recorded_rows("json_outputs.jsonl") if "all_of" in row["expect"]]
+    for row in rows:
+        first, value = row["expect"]["all_of"][0], outcome_of(row["raw"])
+        if isinstance(value, list):
+            assert value[0] == first, "a list of them, read whole"
+            continue
+        assert value == first
+        with pytest.raises(ParseError, match="different JSON objects"):
+            extract_only(row["raw"])
+    assert rows
+
+
+def react(text):
+    try:
+        (outcome,) = read(ReAct(), text)
+    except ParseError:
+        return None
+    return outcome
+
+
+def test_react_lines_of_real_models(recorded_rows):
+    """Each real `Action` with a JSON object is that call; each real `Final Answer` is that text."""
+    rows = [row for row in recorded_rows("react_outputs.jsonl") if "derived" in row]
+    misread = []
+    for row in rows:
+        derived, outcome = row["derived"], react(row["raw"])
+        if derived["actions"]:
+            (call,) = outcome.calls if isinstance(outcome, CallTools) else (None,)
+            right = call and (call.name, call.arguments) == (
+                derived["actions"][0],
+                derived["action_input_json"],
+            )
+        elif derived["has_final"]:
+            right = isinstance(outcome, Say) and outcome.text == derived["final"].removesuffix("```").rstrip()
+        else:
+            right = isinstance(outcome, Say)  # `Answer:` instead of `Final Answer:`
+        misread += [] if right else [row["id"]]
+    assert rows
+    assert misread == [], f"{len(misread)} of {len(rows)} misread"
+
+
+def test_react_lines_of_other_libraries(recorded_rows):
+    """Final answers are read; an input that is no JSON object, or a choice of two, is asked again."""
+    rows = [row for row in recorded_rows("react_outputs.jsonl") if "expect" in row]
+    for row in rows:
+        outcome = react(row["raw"])
+        if "output" in row["expect"]:
+            assert outcome.text == row["expect"]["output"], row["id"]
+        else:
+            assert outcome is None, row["id"]
+    assert rows
+
+
+def expected_calls(row):
+    """Each expected call with the first value that is listed for each argument."""
+    for call in row["expected"] or ():  # None: any call is right
+        for name, arguments in call.items():
+            yield (
+                name,
+                {key: _first(values) for key, values in arguments.items() if values and values[0] != ""},
+            )
+
+
+def _first(values):
+    """The first choice, in objects too, whose members list choices of their own."""
+    value = values[0]
+    if isinstance(value, dict):
+        return {
+            key: _first(inner) if isinstance(inner, list) and inner else inner for key, inner in value.items()
+        }
+    return value
+
+
+def test_expected_calls_come_through(recorded_rows):
+    """A published call, written in each protocol's form, is read as that call and fits its function."""
+    read_calls = 0
+    for row in recorded_rows("function_calls.jsonl"):
+        schemas = {item["name"]: item["parameters"] for item in row["functions_json_schema"]}
+        assert all(ToolSpec(name, "", schema).name == name for name, schema in schemas.items())
+        expected = list(expected_calls(row))
+        for protocol, text in written(expected):
+            (outcome,) = read(protocol, text)
+            assert [(call.name, call.arguments) for call in outcome.calls] == expected, row["id"]
+        for name, arguments in expected:
+            assert schema_check(schemas[name])(arguments) is None, (row["id"], arguments)
+            read_calls += 1
+    assert read_calls > 60, f"{read_calls} calls were read"
+
+
+def written(expected):
+    """The same calls in the forms of the protocols."""
+    if not expected:
+        return
+    content = [{"name": name, "parameters": arguments} for name, arguments in expected]
+    action = {"response_purpose": "TOOL_INVOCATION", "response_content": content}
+    native = [
+        {"id": "x", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for name, arguments in expected
+    ]
+    yield Simple(), json.dumps({"messageType": "TOOL_INVOCATION", "content": content})
+    yield ReAct(), f"```json\n{json.dumps({'primary_action': action}, indent=2)}\n```"
+    yield Bare(), json.dumps(native)
+    yield Router(), json.dumps({"tool_calls": native})
+
+
+def test_types_of_the_table_do_not_swallow_foreign_objects(recorded_rows):
+    """No foreign object of the recordings has the form of an instruction by accident."""
+    check = schema_check(TYPES[1].schema)
+    values = [row["expect"].get("value") for row in recorded_rows("json_outputs.jsonl")]
+    assert [value for value in values if check(value) is None] == []

@@ -1,0 +1,81 @@
+"""How `react` chooses its mode, once a turn, and says it at the end of the prompt."""
+
+import pytest
+
+from actgent.messages import Message, Sender, Text, ToolResult
+from actgent.protocols.base import Profile
+from actgent.protocols.prompts import PromptManager
+from actgent.protocols.react import ReAct
+from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
+
+from .conftest import view
+
+PLAIN, HARD = "Hello there", "Compare the two plans step by step"
+
+
+def message(*parts, **fields):
+    return Message(session_id="s", sender=Sender("ada"), parts=parts, **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        (PLAIN, "direct"),
+        ("What is your name?", "direct"),
+        ("Thanks!", "direct"),
+        ("你好", "direct"),
+        (HARD, "react"),
+        ("Why is it so, and how does it depend on heat?", "react"),
+        ("Look up the price and then convert it", "react"),
+        ("请逐步分析这个问题", "react"),
+        ("查询价格并且计算总和", "react"),
+        ("", "direct"),
+    ],
+)
+def test_keywords(text, mode):
+    """Weights of the patterns found add up to the threshold or not, in English and Chinese."""
+    assert KeywordStrategy().choose(view(text)) == mode
+
+
+def test_keywords_of_ones_own():
+    """Patterns, languages and threshold are arguments; each pattern counts once."""
+    strategy = KeywordStrategy({"de": [("warum", 1.0), ("vergleiche", 1.0)]}, languages=["de"])
+    assert strategy.score("Warum? WARUM?") == 1
+    assert strategy.choose(view("Vergleiche! Warum?")) == "react"
+    assert KeywordStrategy(threshold=9).choose(view(HARD)) == "direct"
+
+
+def test_all_passes_of_a_turn_choose_alike():
+    """The message that began the turn decides, not the tool results in between."""
+    begin = message(Text(HARD))
+    results = message(ToolResult(call_id="c", tool_name="t", content="ok"), correlation_id=begin.id)
+    assert KeywordStrategy().choose(view(message=results, record=[begin, results])) == "react"
+
+
+def test_auto_switching():
+    """A session with much tool work keeps reasoning."""
+    plain = message(Text(PLAIN))
+    results = message(*(ToolResult(call_id=str(n), tool_name="t") for n in range(3)))
+    assert AutoSwitching().choose(view(message=plain, record=[plain])) == "direct"
+    assert AutoSwitching().choose(view(message=plain, record=[results, plain])) == "react"
+    assert AutoSwitching(window=1).choose(view(message=plain, record=[results, plain])) == "direct"
+
+
+def test_user_preference():
+    """The session's state goes first, as far as it names a mode."""
+    assert UserPreference().choose(view(PLAIN, state={"mode": "react"})) == "react"
+    assert UserPreference(key="style").choose(view(HARD, state={"style": "direct"})) == "direct"
+    assert UserPreference().choose(view(HARD, state={"mode": "whatever"})) == "react"
+
+
+def test_the_choice_goes_into_the_tail():
+    """The mode changes the end of the prompt and never the system prompt."""
+
+    class Always(Strategy):
+        def choose(self, view):
+            return "react"
+
+    assert "COMPLEX" in ReAct(Always()).request(view(PLAIN)).tail
+    assert "SIMPLE" in ReAct().request(view(PLAIN)).tail
+    prompts = {PromptManager(protocol, Profile()).system_prompt() for protocol in (ReAct(), ReAct(Always()))}
+    assert len(prompts) == 1

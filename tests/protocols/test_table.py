@@ -1,0 +1,238 @@
+"""The classification table of the specification (section 0.3), row by row, by its `want` column."""
+
+import json
+
+import pytest
+
+from actgent.errors import AnswerError, EmptyAnswer, ParseError
+from actgent.messages import Event, Route, ToolCall
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import CallTools, Say
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.simple import Simple
+
+from .conftest import read
+
+BARE, SIMPLE, REACT, ROUTER = Bare(), Simple(), ReAct(), Router()
+ALL = (BARE, SIMPLE, REACT, ROUTER)
+JSON_ONLY = (SIMPLE, REACT, ROUTER)
+GREETING = '{"messageType":"greeting","content":"hi"}'
+CREATION = {"name": "n", "goal": "g", "caps": ["c"]}
+
+
+def native(*arguments, **more):
+    calls = [
+        {"type": "function", "function": {"name": "add", "arguments": text}} | more for text in arguments
+    ]
+    return json.dumps(calls)
+
+
+def action(purpose, **members):
+    return json.dumps(
+        {
+            "question_nature": "SIMPLE",
+            "context": "c",
+            "primary_action": {"response_purpose": purpose, **members},
+        }
+    )
+
+
+def said(outcomes):
+    return [outcome.text for outcome in outcomes if isinstance(outcome, Say)]
+
+
+def calls(outcomes):
+    return [
+        (call.name, call.arguments)
+        for outcome in outcomes
+        if isinstance(outcome, CallTools)
+        for call in outcome.calls
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "shown"),
+    [
+        (1, "hello", "hello"),
+        (2, "", ""),
+        (3, "42", "42"),
+        (3, '"hi"', "hi"),
+        (5, "{}", "{}"),
+        (6, '{"text":"t"}', "t"),
+        (6, '{"content":"c"}', "c"),
+        (7, '{"foo":1}', '{"foo":1}'),
+        (8, "[1,2]", "[1,2]"),
+        (14, GREETING, "hi"),
+        (15, '{"messageType":"zzz","content":"hi"}', "hi"),
+        (16, '{"messageType":"creation","content":"x"}', "x"),
+        (18, f"```json\n{GREETING}\n```", "hi"),
+    ],
+)
+def test_bare_says(row, text, shown):
+    """Bare makes one conversation of it, typed with the first classification type."""
+    (reply,) = read(BARE, text)
+    assert (reply.text, reply.message_type) == (shown, "greeting"), row
+
+
+@pytest.mark.parametrize(
+    ("row", "protocol", "text"),
+    [
+        (row, protocol, text)
+        for row, text in [(3, "42"), (3, '"hi"'), (5, "{}"), (7, '{"foo":1}')]
+        for protocol in JSON_ONLY
+    ]
+    + [(row, protocol, "[1,2]") for row, protocol in [(8, SIMPLE), (8, REACT), (8, ROUTER)]]
+    + [(4, protocol, "null") for protocol in ALL]
+    + [(6, protocol, text) for text in ('{"text":"t"}', '{"content":"c"}') for protocol in JSON_ONLY]
+    + [
+        (1, SIMPLE, "hello"),
+        (1, REACT, "hello"),
+        (14, REACT, GREETING),
+        (18, REACT, f"```json\n{GREETING}\n```"),
+    ]
+    + [(15, SIMPLE, '{"messageType":"zzz","content":"hi"}'), (20, SIMPLE, action("TOOL_INVOCATION"))]
+    + [
+        (25, REACT, action("DIRECT_RESPONSE", response_description="d")),
+        (25, REACT, action("TOOL_INVOCATION")),
+    ]
+    + [
+        (28, ROUTER, text)
+        for text in (
+            '{"top_level_intent":"CONVERSATION"}',
+            '{"top_level_intent":"ACTION"}',
+            '{"top_level_intent":"FOO"}',
+            '{"top_level_intent":5}',
+            "5",
+        )
+    ],
+)
+def test_exception(row, protocol, text):
+    """The answer reaches the exception handlers instead of vanishing."""
+    with pytest.raises(ParseError):
+        read(protocol, text)
+    assert row
+
+
+@pytest.mark.parametrize("protocol", JSON_ONLY)
+def test_row_2_empty_is_an_error_of_its_own(protocol):
+    """An empty answer is named as such in every JSON protocol."""
+    with pytest.raises(EmptyAnswer):
+        read(protocol, " \n")
+
+
+def test_unknown_types_are_named():
+    """The reason says what was wrong, for the model to read."""
+    with pytest.raises(ParseError, match="Unknown messageType: zzz"):
+        read(SIMPLE, '{"messageType":"zzz","content":"hi"}')
+    with pytest.raises(ParseError, match="missing messageType"):
+        read(SIMPLE, '{"foo":1}')
+
+
+@pytest.mark.parametrize("protocol", ALL)
+@pytest.mark.parametrize(
+    ("row", "text", "expected"),
+    [
+        (9, native('{"a":1}', id="x"), [("add", {"a": 1})]),
+        (10, native('{"a":1}', '{"a":2}', id="x"), [("add", {"a": 1}), ("add", {"a": 2})]),
+        (11, f'{{"tool_calls":{native(json.dumps({"a": 1}), id="x")}}}', [("add", {"a": 1})]),
+        (12, native("{bad", id="x"), [("add", "{bad")]),
+        (13, native('{"a":1}'), [("add", {"a": 1})]),
+    ],
+)
+def test_rows_9_to_13_native_calls_in_text(protocol, row, text, expected):
+    """Calls in the provider's own form are read in every protocol; undecodable arguments stay text."""
+    assert calls(read(protocol, text)) == expected, row
+
+
+@pytest.mark.parametrize("protocol", ALL)
+def test_text_calls_are_marked_as_such(protocol):
+    """Their results go back as text, the core gives them ids, and they can run no instruction's tool."""
+    (outcome,) = read(protocol, native("{}", id="theirs"))
+    assert outcome.calls == [ToolCall("add", {}, id="", provider_id="theirs", native=False, mapped=False)]
+
+
+def test_row_14_simple_and_router():
+    """Simple: one conversation and nothing else; the router reports an event."""
+    (reply,) = read(SIMPLE, GREETING)
+    assert (reply.text, reply.message_type) == ("hi", "greeting")
+    assert read(ROUTER, GREETING) == [Event(name="greeting", data="hi")]
+
+
+def test_row_15_router_reports_unknown_types():
+    """The router passes on whatever is typed."""
+    assert read(ROUTER, '{"messageType":"zzz","content":"hi"}') == [Event(name="zzz", data="hi")]
+
+
+@pytest.mark.parametrize("protocol", [SIMPLE, ROUTER])
+def test_row_16_mapped_type_with_words(protocol):
+    """Event, then conversation; the tool's call is there, but words do not fit the schema and never run."""
+    event, reply, tools = read(protocol, '{"messageType":"creation","content":"x"}')
+    assert (event, reply.text) == (Event(name="creation", data="x"), "x")
+    assert tools.calls == [ToolCall("AgentGenerator", "x", native=False, mapped=True)]
+
+
+def test_row_17_simple_tool_call():
+    """TOOL_INVOCATION is a call with its parameters."""
+    text = '{"messageType":"TOOL_INVOCATION","content":{"name":"add","parameters":{"a":1}}}'
+    assert calls(read(SIMPLE, text)) == [("add", {"a": 1})]
+    assert calls(read(BARE, text)) == []
+
+
+def test_row_18_fenced():
+    """A fence changes nothing."""
+    fenced = f"```json\n{GREETING}\n```"
+    assert read(SIMPLE, fenced) == read(SIMPLE, GREETING)
+    assert read(ROUTER, fenced) == read(ROUTER, GREETING)
+
+
+@pytest.mark.parametrize("protocol", ALL)
+@pytest.mark.parametrize("length", range(14, len(GREETING)))
+def test_row_19_cut_off(protocol, length):
+    """What is cut off in the middle is truncated, in every protocol."""
+    with pytest.raises(AnswerError, match="truncated"):
+        read(protocol, GREETING[:length])
+
+
+@pytest.mark.parametrize(
+    ("row", "content", "expected"),
+    [
+        (20, {"name": "add", "parameters": {"a": 1}}, [("add", {"a": 1})]),
+        (21, {"name": "add"}, [("add", {})]),
+        (0, [{"name": "add"}, {"name": "sub", "parameters": {"b": 1}}], [("add", {}), ("sub", {"b": 1})]),
+    ],
+)
+def test_rows_20_21_react_tool_calls(row, content, expected):
+    """One call, or a list of them that run side by side."""
+    assert calls(read(REACT, action("TOOL_INVOCATION", response_content=content))) == expected, row
+
+
+def test_row_22_direct_with_a_known_type():
+    """One conversation with the description as its text."""
+    (reply,) = read(
+        REACT, action("DIRECT_RESPONSE", response_content={"content": "hi"}, response_description="desc")
+    )
+    assert reply == Say(text="desc", data={"content": "hi"}, message_type="greeting")
+
+
+def test_row_23_direct_with_a_mapped_type():
+    """Event, conversation, and the call of the instruction's tool with the validated structure."""
+    outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=CREATION, response_description="desc"))
+    assert outcomes[0] == Event(name="creation", data=CREATION)
+    assert said(outcomes) == ["desc"]
+    assert outcomes[-1].calls == [ToolCall("AgentGenerator", CREATION, native=False, mapped=True)]
+
+
+def test_row_24_no_match():
+    """An empty list is no match, so the content is as it is and no tool runs."""
+    content = CREATION | {"caps": []}
+    outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=content, response_description="desc"))
+    assert outcomes == [Say(text="desc", data=content)]
+
+
+def test_rows_26_27_router():
+    """A conversation in any case; an action is a route, and what it says besides."""
+    assert read(ROUTER, "hello") == [Say(text="hello")]
+    assert read(ROUTER, '{"top_level_intent":"conversation","response":"hey"}') == [Say(text="hey")]
+    text = '{"top_level_intent":"ACTION","second_level_intent":"creation","response":"ok"}'
+    assert read(ROUTER, text) == [Route(action="creation"), Say(text="ok")]
