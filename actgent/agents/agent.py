@@ -1,0 +1,461 @@
+"""The agent as a developer writes it: who it is, what it talks to, and how it is talked to."""
+
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from uuid import uuid4
+
+import attrs
+import trio
+
+from actgent.actors.inbox import PriorityInbox
+from actgent.errors import ConfigurationError, NotRunning, WouldDeadlock
+from actgent.llm.base import LLM
+from actgent.llm.models import resolve_model
+from actgent.memory.base import Memory
+from actgent.memory.short_term import ShortTermMemory
+from actgent.messages import Message, Part, Reply, Route, Sender, to_parts
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
+from actgent.protocols.output import WithOutput
+from actgent.protocols.prompts import PromptManager
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.schemas import types_from
+from actgent.protocols.simple import Simple
+from actgent.protocols.strategies import Strategy
+from actgent.tools.base import Tool
+from actgent.tools.registry import ToolRegistry
+
+from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter, is_inside
+from .core import AgentCore
+from .delegation import AgentRef, AgentTool
+from .dispatcher import Delivery, Dispatcher
+from .handlers import to_awaitable
+from .limits import Limits
+from .running import RunningAgent
+from .runtime import Runtime, open_runtime
+from .session import Session
+
+Content = str | Part | Sequence[str | Part]
+OnSession = Callable[[Session], Any]
+F = TypeVar("F", bound=OnSession)
+
+STREAM_CAPACITY = 100
+"""How many events of a stream wait for their reader before the turn does."""
+
+
+class Agent:
+    """An LLM agent: an actor that talks to a model.
+
+    It lives in an `async with agent:` block, or in a runtime, and may be opened again afterwards.
+
+    Args:
+        name: What it is called, in prompts, events and logs; not empty.
+        llm: An `LLM`, or `openai:MODEL`, `openai-responses:MODEL`, `anthropic:MODEL`.
+        role: Who it is, for the system prompt.
+        goal: What it is there for.
+        capabilities: What it can do, in words.
+        instructions: The forms of answer it knows; a plain name is an instruction without a form.
+        types: The same as ready classification types, instead of instructions.
+        tools: What it can do, as tools.
+        protocol: How it talks to the model; the default is plain text.
+        models: Further models by role, for protocols that ask for one.
+        output: A type or JSON Schema that every final answer has to fit; the value is `Reply.data`.
+        temperature: Passed on to the model; None leaves it to the provider.
+        max_tokens: The longest answer; None leaves it to the client.
+        limits: The bounds of a turn.
+        memory: How it remembers; the default shows the whole conversation up to 100,000 tokens.
+        sessions: How many of its sessions are processed side by side.
+        inbox: How many messages may wait for it.
+        session_inbox: How many of them for one session.
+        urgent_inbox: How many URGENT messages may wait for one session.
+        grace: Seconds to end what is accepted when the block is left.
+        thread_grace: Seconds to wait for threads of sync tools after that.
+
+    Raises:
+        ConfigurationError: one of these is wrong; the text names it.
+        MissingKey: the model needs a key, and there is none.
+    """
+
+    default_protocol: Callable[[], Protocol] = Bare
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        llm: LLM | str,
+        role: str = "",
+        goal: str = "",
+        capabilities: str = "",
+        instructions: Iterable[Instruction | str] = (),
+        types: Iterable[ClassificationType] = (),
+        tools: Iterable[Tool] = (),
+        protocol: Protocol | None = None,
+        models: Mapping[str, LLM | str] | None = None,
+        output: Any = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        limits: Limits | None = None,
+        memory: Memory | None = None,
+        sessions: int = 100,
+        inbox: int = 1000,
+        session_inbox: int = 100,
+        urgent_inbox: int = 64,
+        grace: float = 10.0,
+        thread_grace: float = 5.0,
+    ) -> None:
+        if not name.strip():
+            raise ConfigurationError("an agent needs a name= that is not empty")
+        self.name = name
+        self.limits = limits or Limits()
+        self.grace = grace
+        self._thread_grace = thread_grace
+        self._bounds = {
+            "concurrency": _at_least_one("sessions", sessions),
+            "capacity": _at_least_one("inbox", inbox),
+            "session_capacity": _at_least_one("session_inbox", session_inbox),
+            "urgent_capacity": _at_least_one("urgent_inbox", urgent_inbox),
+        }
+        known = tuple(i if isinstance(i, Instruction) else Instruction(i) for i in instructions)
+        all_types = (*types_from(known), *types)
+        self.tools = ToolRegistry(tools, mapped=[t.tool for t in all_types if t.tool])
+        self.profile = Profile(
+            name=name,
+            role=role,
+            goal=goal,
+            capabilities=capabilities,
+            instructions=known,
+            types=all_types,
+            tools=self.tools.specs(),
+        )
+        self.protocol = protocol or self.default_protocol()
+        self.system_prompt = PromptManager(self.protocol, self.profile).system_prompt()
+        """The same for all sessions and turns."""
+        self._options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
+        self._memory = memory or ShortTermMemory()
+        self._model_names = {**(models or {}), "default": llm}
+        self._models: dict[str, LLM] | None = self._resolve_models()
+        self._on_session: list[OnSession] = []
+        self._running: RunningAgent | None = None
+        self._block: AsyncExitStack | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    # --- sessions ------------------------------------------------------------------------
+
+    async def create_session(
+        self,
+        owner: Sender | str,
+        description: Content = "",
+        *,
+        session_id: str | None = None,
+        parent: Session | None = None,
+    ) -> Session:
+        """Open a conversation; a `description` that is not empty is its first message.
+
+        That message goes into the inbox as the last act, without a pause after it: handlers attached
+        straight after this call miss nothing. Waits up to 30 s for room.
+
+        Raises:
+            NotRunning: the agent's block is not open.
+            ConfigurationError: the owner is empty, or the session id is taken.
+            InboxFull: there was no room for the description.
+        """
+        running = self._require_running()
+        session = self._open_session(running, owner, session_id=session_id, parent=parent)
+        try:
+            await self._introduce(session)
+            if description:
+                await running.release(session._context, session._message(description))  # noqa: SLF001
+        except BaseException:
+            running.forget(session._context)  # noqa: SLF001 - nobody has it yet
+            raise
+        return session
+
+    async def open_session(self, session_id: str) -> Session:
+        """The session of this id.
+
+        Raises:
+            SessionNotFound: there is none.
+        """
+        context = self._require_running().find(session_id)
+        await trio.lowlevel.checkpoint()
+        return context.session  # type: ignore[no-any-return]
+
+    def on_session(self, fn: F) -> F:
+        """Have `fn(session)` called, and awaited if it is async, before the first message of every session."""
+        self._on_session.append(fn)
+        return fn
+
+    def _open_session(
+        self,
+        running: RunningAgent,
+        owner: Sender | str,
+        *,
+        session_id: str | None = None,
+        parent: Session | None = None,
+        transient: bool = False,
+    ) -> Session:
+        sender = Sender(owner) if isinstance(owner, str) else owner
+        if not sender.name.strip():
+            raise ConfigurationError(
+                "a session needs an owner that is not empty: who is talking to the agent?"
+            )
+        context = SessionContext(
+            session_id or uuid4().hex,
+            sender,
+            self._memory.open_view(),
+            parent=parent._context if parent is not None else None,  # noqa: SLF001
+            transient=transient,
+        )
+        session = context.session = Session(context, running)
+        running.open(context)
+        return session
+
+    async def _introduce(self, session: Session) -> None:
+        for fn in self._on_session:
+            awaitable = to_awaitable(fn(session))
+            if awaitable is not None:
+                await awaitable
+        await trio.lowlevel.checkpoint()
+
+    async def ensure_session(self, owner: Sender | str, session_id: str) -> Session:
+        """The session of this id, created where there is none."""
+        running = self._require_running()
+        if session_id in running.sessions:
+            return await self.open_session(session_id)
+        return await self.create_session(owner, session_id=session_id)
+
+    # --- one answer ----------------------------------------------------------------------
+
+    async def run(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: Any = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        """Say something and wait for the answer: the turn's last reply.
+
+        Without a session a fresh one, closed after. A cancelled run stops the turn.
+
+        Raises:
+            ActgentError: the error of the Failure that the turn ended with.
+        """
+        waiter = TurnWaiter(self._options_for(output, temperature=temperature, max_tokens=max_tokens))
+        await self._send(content, session, waiter)
+        try:
+            await waiter.done.wait()
+        except trio.Cancelled:
+            waiter.abandon()
+            raise
+        if waiter.failure is not None:
+            raise waiter.failure.error
+        return waiter.reply or Reply(text="")
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: Any = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+    ) -> AsyncGenerator[trio.MemoryReceiveChannel[Delivery], None]:
+        """Say something and read what comes of it: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`.
+
+        A slow reader slows the model's stream down. Leaving the block early stops the turn.
+        """
+        options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
+        send, receive = trio.open_memory_channel[Delivery](STREAM_CAPACITY)
+        waiter = StreamWaiter(options, send=send)
+        with receive:
+            await self._send(content, session, waiter)
+            try:
+                yield receive
+            finally:
+                waiter.abandon()
+
+    async def _send(self, content: Content, session: Session | None, waiter: TurnWaiter) -> None:
+        running = self._require_running()
+        if session is None:
+            session = self._open_session(running, "user", transient=True)
+            await self._introduce(session)
+        elif is_inside(session._context.turn):  # noqa: SLF001
+            raise WouldDeadlock("run()", session.id)
+        message = session._message(content)  # noqa: SLF001
+        await running.accept(session._context, message, waiter=waiter)  # noqa: SLF001
+
+    def _options_for(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> CallOptions:
+        """The agent's own options, but for what is given."""
+        base = getattr(self, "_options", None) or CallOptions(protocol=self.protocol)
+        return CallOptions(
+            protocol=base.protocol if output is None else WithOutput(self.protocol, output),
+            temperature=base.temperature if temperature is None else temperature,
+            max_tokens=base.max_tokens if max_tokens is None else max_tokens,
+        )
+
+    # --- other agents --------------------------------------------------------------------
+
+    @property
+    def ref(self) -> AgentRef:
+        """The agent's address for other agents and programs: `tell` and `ask`."""
+        return AgentRef(self.name, run=self.run, post=self._post)
+
+    async def _post(self, content: Content, *, deadline: float) -> None:
+        running = self._require_running()
+        session = self._open_session(running, "user", transient=True)
+        await self._introduce(session)
+        await session.chat(content, deadline=deadline)
+
+    def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
+        """This agent as a tool of another, which is started together with that one."""
+        default = self.profile.goal or self.profile.capabilities or self.profile.role or self.name
+        return AgentTool(
+            name or re.sub(r"[^a-zA-Z0-9_-]+", "_", self.name),
+            description or f"Give a task to {self.name}: {default}",
+            run=self.run,
+            agent=self,
+        )
+
+    def companions(self) -> "Iterable[Agent]":
+        """The agents that this one needs to be running."""
+        return [tool.agent for tool in self.tools if isinstance(tool, AgentTool)]  # type: ignore[misc]
+
+    async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
+        """Who answers for a route; nobody, unless the agent has routes."""
+        await trio.lowlevel.checkpoint()
+        return None
+
+    # --- life ----------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._running is not None:
+            raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
+        self._block = AsyncExitStack()
+        runtime = await self._block.enter_async_context(open_runtime(thread_grace=self._thread_grace))
+        await runtime.start(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        block, self._block = self._block, None
+        assert block is not None  # noqa: S101 - __aenter__ made it
+        return await block.__aexit__(kind, error, trace)
+
+    def start_in(self, runtime: Runtime) -> None:
+        """Run in a runtime; `Runtime.start` is the way to call it."""
+        if self._running is not None:
+            raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
+        running = self._build(runtime)
+        runtime.host(running, grace=self.grace)
+        self._running = running
+        for companion in self.companions():
+            if companion._running is None:  # noqa: SLF001
+                companion.start_in(runtime)
+
+    def _require_running(self) -> RunningAgent:
+        if self._running is None:
+            raise NotRunning(self.name)
+        return self._running
+
+    def _build(self, runtime: Runtime) -> RunningAgent:
+        if self._models is None:
+            self._models = self._resolve_models()
+        inbox = PriorityInbox[Message](f"agent {self.name}", **self._bounds)
+        core = AgentCore(
+            sender=Sender(self.name, "assistant"),
+            system=self.system_prompt,
+            profile=self.profile,
+            models=self._models,
+            registry=self.tools,
+            inbox=inbox,
+            limits=self.limits,
+            options=self._options,
+            dispatcher=Dispatcher(agent=self.name, timeout=self.limits.handler_timeout, watch=runtime.watch),
+            events=runtime.stream,
+            threads=runtime.threads,
+            router=self.route,
+        )
+        return RunningAgent(self.name, core=core, inbox=inbox, events=runtime.stream, on_stop=self._stopped)
+
+    def _resolve_models(self) -> dict[str, LLM]:
+        return {role: resolve_model(model) for role, model in self._model_names.items()}
+
+    async def _stopped(self) -> None:
+        """Close the clients that were made from names; those that were given stay their owner's."""
+        self._running = None
+        models, self._models = self._models or {}, None
+        for role, model in models.items():
+            if isinstance(self._model_names[role], str):
+                await model.aclose()
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ConfigurationError(f"{name}={value}: at least 1")
+    return value
+
+
+class BareAgent(Agent):
+    """An agent whose answers are plain text."""
+
+
+class SimpleAgent(Agent):
+    """An agent that answers with a type and content, or calls a tool."""
+
+    default_protocol = Simple
+
+
+class ReActAgent(Agent):
+    """An agent that thinks, acts and looks at what came of it, until it can answer directly.
+
+    `strategy` chooses between the direct and the react mode for each turn.
+    """
+
+    def __init__(self, name: str, *, strategy: Strategy | None = None, **options: Any) -> None:
+        options.setdefault("protocol", ReAct(strategy))
+        super().__init__(name, **options)
+
+
+class RouterAgent(Agent):
+    """An agent that answers, or hands the conversation on to another: `routes={action: agent}`.
+
+    An action without a route only reaches the `on_routing` handlers.
+    """
+
+    default_protocol = Router
+
+    def __init__(self, name: str, *, routes: Mapping[str, Agent] | None = None, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.routes = dict(routes or {})
+
+    def companions(self) -> Iterable[Agent]:
+        return [*super().companions(), *self.routes.values()]
+
+    async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
+        """Let the route's agent answer in a session of its own, which lasts as long as this one."""
+        target = self.routes.get(route.action)
+        if target is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        session_id = f"{context.id}/{route.action}"
+        session = await target.ensure_session(context.owner, session_id)
+        reply = await target.run(turn.message.parts, session=session)
+        context.append(
+            Message(
+                session_id=context.id,
+                sender=Sender(target.name, "agent"),
+                parts=to_parts(reply.text),
+                correlation_id=turn.message.id,
+            )
+        )
+        return attrs.evolve(reply, id=f"{route.id}/reply")

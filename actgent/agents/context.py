@@ -1,0 +1,255 @@
+"""The agent's end of a session: its record, its state, and the turn that runs."""
+
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import Interrupted
+from actgent.journal.store import Store
+from actgent.memory.base import ModelView
+from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, ToolCall, ToolResult, Usage, new_id
+from actgent.protocols.base import Protocol
+
+from .handlers import Handlers
+
+_NO_STATE: Mapping[str, Any] = MappingProxyType({})
+ACCEPTED_IDS = 10_000
+"""How many message ids given by callers a session remembers, the newest."""
+
+
+@attrs.frozen(kw_only=True)
+class CallOptions:
+    """How a turn talks to the model."""
+
+    protocol: Protocol
+    temperature: float | None = None
+    max_tokens: int | None = None
+
+
+class TurnWaiter:
+    """Someone who waits for what comes of one outside message."""
+
+    def __init__(self, options: CallOptions) -> None:
+        self.options = options
+        self.done = trio.Event()
+        self.reply: Reply | None = None
+        self.failure: Failure | None = None
+        self.turn: Turn | None = None
+        self.abandoned = False
+
+    def abandon(self) -> None:
+        """Nobody waits any more: the turn stops, now or when it begins."""
+        self.abandoned = True
+        if self.turn is not None:
+            self.turn.interrupt("nobody waits for the answer any more")
+
+    def finish(self) -> None:
+        """The turn has ended."""
+        self.done.set()
+
+    @property
+    def hears(self) -> bool:
+        """Whether it wants all that handlers hear, tokens too."""
+        return False
+
+    async def hear(self, delivery: object) -> None:
+        """Take something that handlers hear."""
+
+
+class StreamWaiter(TurnWaiter):
+    """Someone who reads along."""
+
+    def __init__(self, options: CallOptions, *, send: trio.MemorySendChannel[Any]) -> None:
+        super().__init__(options)
+        self._send = send
+
+    @property
+    def hears(self) -> bool:
+        return True
+
+    async def hear(self, delivery: object) -> None:
+        with contextlib.suppress(trio.BrokenResourceError):  # the reader left
+            await self._send.send(delivery)
+
+    def finish(self) -> None:
+        super().finish()
+        self._send.close()
+
+
+@attrs.define(eq=False)
+class Turn:
+    """All passes from one outside message to its last outcome."""
+
+    message: Message
+    options: CallOptions
+    started: float
+    """Monotonic time in seconds."""
+    task: trio.lowlevel.Task | None = None
+    """The task that it runs in, once it does."""
+    waiter: TurnWaiter | None = None
+    calls: int = 0
+    """Model calls so far."""
+    repairs: int = 0
+    """Bad answers in a row."""
+    last_call: ToolCall | None = None
+    identical: int = 0
+    """How often in a row `last_call` was asked for."""
+    usage: Usage = NO_USAGE
+    scope: trio.CancelScope | None = None
+    """Around the model call or the tools that run now: all that an interruption may cancel."""
+    interruption: str | None = None
+    results: deque[ToolResult] = attrs.field(factory=deque)
+    """Tool results that no handler has seen yet."""
+    partial: str = ""
+    """The text of the answer that is just growing, for the record if it is cut."""
+    ended: trio.Event | None = None
+    """Made where someone waits for the turn's end."""
+
+    def interrupt(self, reason: str) -> None:
+        """Stop what runs; the turn ends at its next step."""
+        if self.interruption is None:
+            self.interruption = reason
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def check(self) -> None:
+        """End the turn here if someone wants it.
+
+        Raises:
+            Interrupted: someone does.
+        """
+        if self.interruption is not None:
+            raise Interrupted(self.interruption)
+
+
+@attrs.define(eq=False)
+class SessionContext:
+    """One session as the core sees it. Idle, it owns no task, scope, channel or lock."""
+
+    id: str
+    owner: Sender
+    view: ModelView
+    parent: "SessionContext | None" = None
+    record: list[Message] = attrs.field(factory=list)
+    handlers: Handlers = attrs.field(factory=Handlers)
+    session: Any = None
+    """The user's end."""
+    usage: Usage = NO_USAGE
+    pending: int = 0
+    """Outside messages that are on their way in, queued or being dealt with."""
+    turn: Turn | None = None
+    closed: bool = False
+    transient: bool = False
+    """True: the session ends with its last message."""
+    open_calls: tuple[ToolCall, ...] = ()
+    """Calls of the record's last answer that have no result yet."""
+    children: "dict[str, SessionContext] | None" = None
+    _state: Store | None = None
+    _call_ids: set[str] | None = None
+    _accepted: dict[str, None] | None = None
+    _waiters: dict[str, TurnWaiter] | None = None
+    _idle: trio.lowlevel.ParkingLot | None = None
+
+    @property
+    def seen_state(self) -> Mapping[str, Any]:
+        """The state, for those who only look: makes no store where nothing was stored."""
+        return self._state if self._state is not None else _NO_STATE
+
+    @property
+    def state(self) -> Store:
+        if self._state is None:
+            self._state = Store()
+        return self._state
+
+    # --- the record ----------------------------------------------------------------------
+
+    def append(self, message: Message, *, answered: bool = False) -> None:
+        """Write the record's next message."""
+        self.record.append(message)
+        self.view.add(message, answered=answered)
+
+    def adopt(self, call: ToolCall) -> ToolCall:
+        """Give a call an id that no other call of the session has: its own, if it is one."""
+        if self._call_ids is None:
+            self._call_ids = set()
+        theirs = call.provider_id if call.provider_id is not None else call.id
+        ours = theirs if theirs and theirs not in self._call_ids else new_id()
+        self._call_ids.add(ours)
+        return attrs.evolve(call, id=ours)
+
+    # --- what comes in -------------------------------------------------------------------
+
+    def accept_once(self, message_id: str) -> bool:
+        """Whether a message id given by a caller is new."""
+        if self._accepted is None:
+            self._accepted = {}
+        if message_id in self._accepted:
+            return False
+        self._accepted[message_id] = None
+        if len(self._accepted) > ACCEPTED_IDS:
+            del self._accepted[next(iter(self._accepted))]
+        return True
+
+    def forget_message(self, message_id: str) -> None:
+        """The message did not get in after all, so its id may come again."""
+        self.settle()
+        if self._accepted is not None:
+            self._accepted.pop(message_id, None)
+        if self._waiters is not None:
+            self._waiters.pop(message_id, None)
+
+    def wait_for(self, message_id: str, waiter: TurnWaiter) -> None:
+        """Register for what comes of a message, before it is sent."""
+        if self._waiters is None:
+            self._waiters = {}
+        self._waiters[message_id] = waiter
+
+    def waiter_of(self, message: Message) -> TurnWaiter | None:
+        return self._waiters.pop(message.id, None) if self._waiters else None
+
+    # --- the tree ------------------------------------------------------------------------
+
+    def add_child(self, child: "SessionContext") -> None:
+        if self.children is None:
+            self.children = {}
+        self.children[child.id] = child
+
+    def remove_child(self, child: "SessionContext") -> None:
+        if self.children is not None:
+            self.children.pop(child.id, None)
+
+    # --- idleness ------------------------------------------------------------------------
+
+    def settle(self, count: int = 1) -> None:
+        """So many outside messages are dealt with."""
+        self.pending -= count
+        if not self.pending and self._idle is not None:
+            self._idle.unpark_all()
+
+    async def wait_idle(self) -> None:
+        """Wait until no outside message is left."""
+        if not self.pending:
+            await trio.lowlevel.checkpoint()
+        while self.pending:
+            if self._idle is None:
+                self._idle = trio.lowlevel.ParkingLot()
+            await self._idle.park()
+        self._idle = None
+
+
+def is_inside(turn: Turn | None) -> bool:
+    """Whether the calling task is the turn's, or one that the turn itself waits for."""
+    if turn is None:
+        return False
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    while task is not None:
+        if task is turn.task:
+            return True
+        nursery = task.parent_nursery
+        task = nursery.parent_task if nursery is not None else None
+    return False

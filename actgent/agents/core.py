@@ -1,0 +1,479 @@
+"""The only pipeline there is: remember, ask, read, reply, act. One message is one pass."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import attrs
+import trio
+
+from actgent.actors.inbox import PriorityInbox
+from actgent.errors import AnswerError, EmptyAnswer, LimitReached, ModelTimeout, ParseError, Stopped
+from actgent.events import EventStream, ModelAnswered, PassStarted, ToolFinished, TurnEnded
+from actgent.llm.base import LLM, Answer, Chat
+from actgent.messages import (
+    NO_USAGE,
+    ChatMessage,
+    Message,
+    Part,
+    Reply,
+    Route,
+    Sender,
+    Text,
+    ToolCall,
+    ToolResult,
+    new_id,
+)
+from actgent.protocols.base import (
+    CallTools,
+    Change,
+    Continue,
+    Fail,
+    Finish,
+    Outcome,
+    Profile,
+    Request,
+    View,
+)
+from actgent.tools.base import ToolContext
+from actgent.tools.execution import Batch
+from actgent.tools.registry import ToolRegistry
+from actgent.tools.threads import Threads
+
+from .context import CallOptions, SessionContext, Turn
+from .dispatcher import Delivery, Dispatcher, to_deliveries
+from .failures import check_answer, kind_of
+from .growing import GrowingAnswer
+from .limits import DEFAULT_MODEL_CALLS, Limits
+
+LAST_WORDS = 1.0
+"""Seconds that all handlers together have to hear that their agent stops."""
+SYSTEM = Sender("actgent", "system")
+TOOLS = Sender("tools", "tool")
+REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
+
+Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
+"""Hands a message on to another agent; None where the action has no agent."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class AgentCore:
+    """Takes each message through memory, prompt, model and classifier to its session's handlers."""
+
+    sender: Sender
+    """The agent as the speaker of its answers."""
+    system: str
+    """The system prompt, the same for all sessions and turns."""
+    profile: Profile
+    models: Mapping[str, LLM]
+    registry: ToolRegistry
+    inbox: PriorityInbox[Message]
+    limits: Limits
+    options: CallOptions
+    """What each turn gets that was not started with options of its own."""
+    dispatcher: Dispatcher
+    events: EventStream
+    threads: Threads
+    router: Router
+    _silence: float | None = None
+    """When the time for last words is over."""
+
+    # --- the turn ------------------------------------------------------------------------
+
+    def begin_turn(self, context: SessionContext, message: Message) -> Turn:
+        """Claim a session for an outside message; from now on it can be interrupted."""
+        waiter = context.waiter_of(message)
+        options = self.options if waiter is None else waiter.options
+        turn = context.turn = Turn(message, options, time.monotonic(), waiter=waiter)
+        if waiter is not None:
+            waiter.turn = turn
+            if waiter.abandoned:
+                waiter.abandon()
+        return turn
+
+    async def run_turn(self, context: SessionContext, turn: Turn) -> None:
+        """All passes from an outside message to its last outcome. What goes wrong ends in handlers, not here."""
+        turn.task = trio.lowlevel.current_task()
+        failed = None
+        followup: Message | None = turn.message
+        try:
+            while followup is not None:
+                await self._pass(context, turn, followup)
+                followup = self.inbox.next_followup(context.id)
+        except trio.Cancelled:
+            failed = "stopped"
+            await self._say_stopped(context, turn)
+            raise
+        except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
+            failed = kind_of(error)
+            await self._fail(context, turn, error)
+        finally:
+            self._end_turn(context, turn, failed)
+
+    async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
+        if context.open_calls:
+            batch = self._batch(context, context.open_calls)
+            self._close_calls(context, turn, turn.message, batch, None)
+        await self._deliver_results(context, turn)
+        await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)
+
+    async def _say_stopped(self, context: SessionContext, turn: Turn) -> None:
+        with self.last_words():
+            await self._fail(context, turn, Stopped(self.sender.name))
+
+    def last_words(self) -> trio.CancelScope:
+        """A shield for handlers that have to hear that their agent stops: one second for all of them together."""
+        if self._silence is None:
+            self._silence = trio.current_time() + LAST_WORDS
+        return trio.CancelScope(deadline=self._silence, shield=True)
+
+    async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
+        """End a message that never had its turn."""
+        waiter = context.waiter_of(message)
+        try:
+            await self.dispatcher.fail(context, message.id, error, waiter=waiter)
+        finally:
+            context.settle()
+            if waiter is not None:
+                waiter.finish()
+
+    def _end_turn(self, context: SessionContext, turn: Turn, failed: str | None) -> None:
+        context.turn = None
+        if turn.waiter is not None:
+            turn.waiter.finish()
+        if turn.ended is not None:
+            turn.ended.set()
+        context.settle()
+        if self.events.watched:
+            self.events.publish(
+                TurnEnded(
+                    agent=self.sender.name,
+                    session_id=context.id,
+                    message_id=turn.message.id,
+                    seconds=time.monotonic() - turn.started,
+                    calls=turn.calls,
+                    failed=failed,
+                )
+            )
+
+    async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
+        self._remember(context, turn, message)
+        view = self._view(context, turn, message)
+        answer, answer_id = await self._ask(context, turn, view)
+        try:
+            outcomes = self._read(turn, view, answer)
+        except (ParseError, EmptyAnswer) as error:
+            self._repair(context, turn, message, error)
+        else:
+            turn.repairs = 0
+            await self._act(context, turn, message, outcomes, answer_id)
+
+    # --- remember ------------------------------------------------------------------------
+
+    def _remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
+        """Write the message into the record; tool results stand there already, right behind their calls."""
+        if not context.record or context.record[-1] is not message:
+            context.append(message, answered=True)
+        turn.check()
+        if self.events.watched:
+            self.events.publish(
+                PassStarted(
+                    agent=self.sender.name,
+                    session_id=context.id,
+                    message_id=message.id,
+                    stage=message.stage,
+                )
+            )
+
+    def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
+        return View(
+            message=message,
+            record=context.record,
+            state=context.seen_state,
+            stage=message.stage,
+            calls=turn.calls,
+            repairs=turn.repairs,
+            profile=self.profile,
+        )
+
+    # --- ask -----------------------------------------------------------------------------
+
+    async def _ask(self, context: SessionContext, turn: Turn, view: View) -> tuple[Answer, str]:
+        """One model call: the answer, and the id under which it stands in the record."""
+        self._count_model_call(turn)
+        request = turn.options.protocol.request(view)
+        llm = self.models.get(request.model) or self.models["default"]
+        chat = self._chat(context, turn, request)
+        answer_id = new_id()
+        started = time.monotonic()
+        try:
+            answer = await self._complete(context, turn, llm, chat, answer_id)
+        except BaseException:
+            self._keep_partial(context, turn, answer_id)
+            raise
+        turn.partial = ""
+        answer = self._remember_answer(context, view.message, answer, answer_id)
+        self._count_usage(context, turn, answer)
+        if self.events.watched:
+            self._observe_answer(context, view.message, answer, time.monotonic() - started)
+        return answer, answer_id
+
+    def _count_model_call(self, turn: Turn) -> None:
+        limit = self.limits.model_calls or turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
+        if turn.calls >= limit:
+            raise LimitReached("model calls a turn", limit)
+        turn.calls += 1
+
+    def _chat(self, context: SessionContext, turn: Turn, request: Request) -> Chat:
+        messages = context.view.messages()
+        if request.tail:
+            messages = (*messages, ChatMessage("user", (Text(request.tail),)))
+        return Chat(
+            system=self.system,
+            messages=messages,
+            tools=self.registry.specs(),
+            temperature=turn.options.temperature,
+            max_tokens=turn.options.max_tokens,
+            response_format=request.response_format,
+        )
+
+    async def _complete(
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, answer_id: str
+    ) -> Answer:
+        """The call itself, under its timeout and within reach of an interruption."""
+        on_text = None
+        if context.handlers.of("token") or (turn.waiter is not None and turn.waiter.hears):
+            on_text = GrowingAnswer(self.dispatcher, context, turn, answer_id).add
+        seconds = self.limits.model_timeout
+        with trio.CancelScope(deadline=trio.current_time() + seconds) as turn.scope:
+            answer = await llm.complete(chat, on_text=on_text)
+        timed_out = turn.scope.cancelled_caught
+        turn.scope = None
+        turn.check()
+        if timed_out:
+            raise ModelTimeout(f"no answer within {seconds:g} s", model=llm.name)
+        return answer
+
+    def _keep_partial(self, context: SessionContext, turn: Turn, answer_id: str) -> None:
+        """What an answer had come to when it was cut stays in the record, marked as such."""
+        turn.scope = None
+        if turn.partial:
+            parts, turn.partial = (Text(turn.partial),), ""
+            context.append(self._said(context, parts, answer_id, turn.message, cut=True))
+
+    def _remember_answer(
+        self, context: SessionContext, message: Message, answer: Answer, answer_id: str
+    ) -> Answer:
+        """Write the answer into the record, its calls under ids that are unique in the session."""
+        calls: tuple[ToolCall, ...] = ()
+        cut = answer.stop == "length"
+        if answer.tool_calls:
+            parts = tuple(context.adopt(p) if isinstance(p, ToolCall) else p for p in answer.parts)
+            answer = attrs.evolve(answer, parts=parts)
+            calls = () if cut else answer.tool_calls
+        context.append(self._said(context, answer.parts, answer_id, message, cut=cut))
+        context.open_calls = calls
+        return answer
+
+    def _said(
+        self, context: SessionContext, parts: tuple[Part, ...], answer_id: str, to: Message, *, cut: bool
+    ) -> Message:
+        return Message(
+            id=answer_id,
+            session_id=context.id,
+            sender=self.sender,
+            parts=parts,
+            correlation_id=to.correlation_id or to.id,
+            causation_id=to.id,
+            cut=cut,
+        )
+
+    def _count_usage(self, context: SessionContext, turn: Turn, answer: Answer) -> None:
+        if answer.usage is not NO_USAGE:
+            turn.usage += answer.usage
+            context.usage += answer.usage
+
+    def _observe_answer(
+        self, context: SessionContext, message: Message, answer: Answer, seconds: float
+    ) -> None:
+        self.events.publish(
+            ModelAnswered(
+                agent=self.sender.name,
+                session_id=context.id,
+                message_id=message.id,
+                model=answer.model,
+                seconds=seconds,
+                usage=answer.usage,
+                stop=answer.stop,
+            )
+        )
+
+    # --- read ----------------------------------------------------------------------------
+
+    def _read(self, turn: Turn, view: View, answer: Answer) -> Sequence[Outcome]:
+        """What the answer means; native calls come before any text, in every protocol."""
+        check_answer(answer)
+        if answer.stop == "pause":
+            return [Continue(view.stage)]
+        if calls := answer.tool_calls:
+            return [CallTools(calls, view.stage)]
+        outcomes = turn.options.protocol.read(answer, view)
+        for outcome in outcomes:
+            if isinstance(outcome, Fail):
+                raise outcome.error
+        return outcomes
+
+    def _repair(self, context: SessionContext, turn: Turn, message: Message, error: AnswerError) -> None:
+        """Ask again with the error, a bounded number of times; then it is the turn's failure."""
+        if turn.repairs >= self.limits.repairs:
+            raise error
+        turn.repairs += 1
+        self._follow_up(context, message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
+
+    # --- reply and act -------------------------------------------------------------------
+
+    async def _act(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        outcomes: Sequence[Outcome],
+        answer_id: str,
+    ) -> None:
+        """Act on the outcomes in their order: state, events, routing, conversation, and what the turn goes on with."""
+        for outcome in outcomes:
+            if isinstance(outcome, Change):
+                context.state.dispatch(outcome.action)
+        for delivery in to_deliveries(outcomes, answer_id, turn.usage):
+            await self._deliver(context, turn, delivery)
+        if any(isinstance(o, Finish) for o in outcomes):
+            return
+        if tools := [o for o in outcomes if isinstance(o, CallTools)]:
+            calls = [call for o in tools for call in o.calls]
+            await self._call_tools(context, turn, message, calls, stage=tools[-1].stage)
+            return
+        for outcome in outcomes:
+            if isinstance(outcome, Continue):
+                self._follow_up(context, message, outcome.note, outcome.stage)
+
+    async def _deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
+        if turn.waiter is not None and isinstance(delivery, Reply):
+            turn.waiter.reply = delivery
+        await self.dispatcher.dispatch(context, delivery)
+        if isinstance(delivery, Route):
+            await self._hand_over(context, turn, delivery)
+
+    async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
+        """Let another agent answer; its reply is this session's too."""
+        turn.check()
+        reply = None
+        with trio.CancelScope() as turn.scope:
+            reply = await self.router(context, turn, route)
+        turn.scope = None
+        turn.check()
+        if reply is not None:
+            await self._deliver(context, turn, reply)
+
+    # --- tools ---------------------------------------------------------------------------
+
+    async def _call_tools(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        calls: Sequence[ToolCall],
+        *,
+        stage: str | None,
+    ) -> None:
+        """Run the calls; their results are the turn's next message."""
+        batch = self._batch(context, [call if call.id else context.adopt(call) for call in calls])
+        try:
+            turn.check()
+            self._count_identical(turn, calls)
+            with trio.CancelScope() as turn.scope:
+                await batch.run()
+        finally:
+            turn.scope = None
+            results = self._close_calls(context, turn, message, batch, stage)
+        await self._deliver_results(context, turn)
+        turn.check()
+        self.inbox.put_followup(results)
+
+    def _batch(self, context: SessionContext, calls: Sequence[ToolCall]) -> Batch:
+        return Batch(
+            calls,
+            self.registry,
+            context=ToolContext(
+                session_id=context.id,
+                owner=context.owner.name,
+                agent=self.sender.name,
+                state=context.state,
+                session=context.session,
+                threads=self.threads,
+            ),
+            timeout=self.limits.tool_timeout,
+            max_characters=self.limits.result_characters,
+        )
+
+    def _count_identical(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Stop a model that repeats itself before it does so once more."""
+        for call in calls:
+            last = turn.last_call
+            same = last is not None and last.name == call.name and last.arguments == call.arguments
+            turn.identical = turn.identical + 1 if same else 1
+            turn.last_call = call
+            if turn.identical > self.limits.identical_calls:
+                raise LimitReached(f"identical calls of {call.name!r} in a row", self.limits.identical_calls)
+
+    def _close_calls(
+        self, context: SessionContext, turn: Turn, message: Message, batch: Batch, stage: str | None
+    ) -> Message:
+        """Write one result for each call into the record, right behind the calls, whatever came of them."""
+        results = batch.results()
+        closing = self._caused(context, message, TOOLS, results, stage)
+        context.append(closing)
+        context.open_calls = ()
+        turn.results.extend(results)
+        return closing
+
+    async def _deliver_results(self, context: SessionContext, turn: Turn) -> None:
+        while turn.results:
+            result = turn.results.popleft()
+            if self.events.watched:
+                self._observe_result(context, result)
+            await self.dispatcher.dispatch(context, result)
+
+    def _observe_result(self, context: SessionContext, result: ToolResult) -> None:
+        self.events.publish(
+            ToolFinished(
+                agent=self.sender.name,
+                session_id=context.id,
+                call_id=result.call_id,
+                tool_name=result.tool_name,
+                status=result.status,
+            )
+        )
+
+    # --- messages of the agent's own -----------------------------------------------------
+
+    def _follow_up(self, context: SessionContext, message: Message, note: str, stage: str | None) -> None:
+        """Go on with the turn, with a note at the conversation's end."""
+        parts = (Text(note),) if note else ()
+        self.inbox.put_followup(self._caused(context, message, SYSTEM, parts, stage))
+
+    def _caused(
+        self,
+        context: SessionContext,
+        cause: Message,
+        sender: Sender,
+        parts: tuple[Part, ...],
+        stage: str | None,
+    ) -> Message:
+        return Message(
+            session_id=context.id,
+            sender=sender,
+            parts=parts,
+            priority=cause.priority,
+            correlation_id=cause.correlation_id or cause.id,
+            causation_id=cause.id,
+            stage=stage,
+        )

@@ -1,0 +1,160 @@
+"""How outcomes reach a session's handlers."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from actgent.errors import HandlerFailed
+from actgent.messages import (
+    Event,
+    Failure,
+    Reply,
+    Route,
+    Token,
+    ToolResult,
+    Usage,
+)
+from actgent.protocols.base import Outcome, Say
+
+from .context import SessionContext, TurnWaiter
+from .failures import kind_of
+from .handlers import Handler, HandlerKind, name_of, to_awaitable
+from .watchdog import Watch
+
+_log = logging.getLogger(__name__)
+
+Delivery = Reply | Event | Route | Failure | ToolResult | Token
+_KINDS: dict[type[Delivery], HandlerKind] = {
+    Reply: "conversation",
+    Event: "event",
+    Route: "routing",
+    Failure: "exception",
+    ToolResult: "tool_result",
+    Token: "token",
+}
+
+
+def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> list[Delivery]:
+    """What handlers hear of an answer: events, then routing, then conversation.
+
+    The ids follow from the answer's, so that a repetition after a crash has the same; the first reply has the
+    answer's own.
+    """
+    events: list[Delivery] = []
+    routes: list[Delivery] = []
+    replies: list[Delivery] = []
+    for outcome in outcomes:
+        match outcome:
+            case Event():
+                events.append(attrs.evolve(outcome, id=f"{answer_id}/event/{len(events)}"))
+            case Route():
+                routes.append(attrs.evolve(outcome, id=f"{answer_id}/route/{len(routes)}"))
+            case Say():
+                replies.append(
+                    Reply(
+                        id=f"{answer_id}/reply/{len(replies)}" if replies else answer_id,
+                        text=outcome.text,
+                        data=outcome.data,
+                        message_type=outcome.message_type,
+                        usage=usage,
+                    )
+                )
+    return events + routes + replies
+
+
+@attrs.define(eq=False, kw_only=True)
+class Dispatcher:
+    """Calls handlers, one after the other, in the session's own task."""
+
+    agent: str
+    timeout: float
+    """Seconds an async handler may take."""
+    watch: Watch
+
+    async def dispatch(self, context: SessionContext, delivery: Delivery) -> None:
+        """Hand something to the handlers of its kind. A handler that fails does not keep the next from hearing."""
+        turn = context.turn
+        if turn is not None and turn.waiter is not None and turn.waiter.hears:
+            await turn.waiter.hear(delivery)
+        for handler, takes_session in context.handlers.of(_KINDS[type(delivery)]):
+            try:
+                await self._call(context, handler, delivery, takes_session=takes_session)
+            except Exception as error:  # noqa: BLE001 - the edge to foreign code
+                await self._report(context, handler, delivery, error)
+
+    async def fail(
+        self, context: SessionContext, message_id: str, error: Exception, *, waiter: TurnWaiter | None = None
+    ) -> None:
+        """End a message as a Failure."""
+        failure = Failure(
+            id=f"{message_id}/failure",
+            kind=kind_of(error),
+            error=error,
+            message_id=message_id,
+            raw=getattr(error, "raw", ""),
+        )
+        if waiter is not None:
+            waiter.failure = failure
+        elif not context.handlers.of("exception"):
+            self._log_unheard(context, failure)
+        await self.dispatch(context, failure)
+
+    async def _call(
+        self, context: SessionContext, handler: Handler, delivery: Delivery, *, takes_session: bool
+    ) -> None:
+        self.watch.busy = (handler, context.id, time.monotonic())
+        try:
+            result = handler(delivery, context.session) if takes_session else handler(delivery)
+        finally:
+            self.watch.busy = None
+        awaitable = to_awaitable(result)
+        if awaitable is None:
+            return
+        with trio.move_on_after(self.timeout) as scope:
+            await awaitable
+        if scope.cancelled_caught:
+            raise HandlerFailed(name_of(handler), f"it took longer than {self.timeout:g} s (handler_timeout)")
+
+    async def _report(
+        self, context: SessionContext, handler: Handler, delivery: Delivery, error: Exception
+    ) -> None:
+        """Tell the session that a handler failed; where the failing one is to be told, only the log is left."""
+        if not isinstance(error, HandlerFailed):
+            failed = HandlerFailed(name_of(handler), f"{type(error).__name__}: {error}")
+            failed.__cause__ = error
+            error = failed
+        turn = context.turn
+        message_id = turn.message.id if turn is not None else ""
+        if isinstance(delivery, Failure) or not context.handlers.of("exception"):
+            _log.error(
+                "a handler of session %s failed: %s",
+                context.id,
+                name_of(handler),
+                exc_info=error.__cause__ or error,
+            )
+            return
+        failure = Failure(
+            id=f"{delivery_id(delivery)}/handler", kind="handler", error=error, message_id=message_id
+        )
+        await self.dispatch(context, failure)
+
+    def _log_unheard(self, context: SessionContext, failure: Failure) -> None:
+        """Without contents: the error's class and what it failed at are enough to look further."""
+        if failure.kind == "stopped":
+            return
+        _log.warning(
+            "agent %s, session %s: message %s ended as %s failure (%s); attach session.on_exception to deal with it",
+            self.agent,
+            context.id,
+            failure.message_id,
+            failure.kind,
+            type(failure.error).__name__,
+        )
+
+
+def delivery_id(delivery: Delivery) -> str:
+    """The id by which repetitions of a delivery can be told."""
+    return delivery.reply_id if isinstance(delivery, Token) else delivery.id

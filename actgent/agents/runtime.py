@@ -1,0 +1,126 @@
+"""A block in which agents run: one event stream, one supervision, one account of threads."""
+
+import typing
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
+
+import trio
+
+from actgent.actors.supervision import Supervision
+from actgent.errors import ConfigurationError
+from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
+from actgent.tools.threads import Threads
+
+from .running import RunningAgent
+from .watchdog import Watch, open_watch
+
+THREAD_GRACE = 5.0
+"""Seconds that leaving a runtime waits for threads that nobody waits for any more."""
+
+
+class Startable(typing.Protocol):
+    """An agent, as far as a runtime is concerned."""
+
+    def start_in(self, runtime: "Runtime") -> None: ...
+
+
+A = TypeVar("A", bound=Startable)
+
+
+class Runtime:
+    """The agents that run in one block, and what they share."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        events: EventStream,
+        watch: Watch,
+        threads: Threads,
+        supervision: Supervision,
+    ) -> None:
+        self.stream = events
+        self.watch = watch
+        self.threads = threads
+        self._nursery = nursery
+        self._supervision = supervision
+        self._agents: dict[str, tuple[RunningAgent, float]] = {}
+
+    async def start(self, agent: A) -> A:
+        """Start an agent, and those that it routes to or has as tools; they run until the block is left.
+
+        Raises:
+            ConfigurationError: an agent of this name runs here, or this agent runs elsewhere.
+        """
+        agent.start_in(self)
+        await trio.lowlevel.checkpoint()
+        return agent
+
+    def events(self, capacity: int = 1000) -> AbstractAsyncContextManager[EventReader]:
+        """An `async with` block with a receive channel of everything that happens from now on.
+
+        It keeps at most `capacity` events: a slow reader loses the oldest, and `lost` counts them.
+        """
+        return self.stream.read(capacity)
+
+    def host(self, running: RunningAgent, *, grace: float) -> None:
+        """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
+        if running.name in self._agents:
+            raise ConfigurationError(
+                f"an agent named {running.name!r} runs here already: choose another name"
+            )
+        self._agents[running.name] = (running, grace)
+        self._nursery.start_soon(self._live, running, name=f"agent {running.name}")
+
+    async def _live(self, running: RunningAgent) -> None:
+        if self.stream.watched:
+            self.stream.publish(ActorStarted(actor=running.name))
+        try:
+            await running.live(self._supervision)
+        finally:
+            del self._agents[running.name]
+            if self.stream.watched:
+                self.stream.publish(ActorStopped(actor=running.name))
+
+    async def _drain(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for running, grace in self._agents.values():
+                nursery.start_soon(running.drain, grace)
+
+
+@asynccontextmanager
+async def open_runtime(
+    *, supervision: Supervision | None = None, thread_grace: float = THREAD_GRACE
+) -> AsyncGenerator[Runtime, None]:
+    """Open a block in which agents run, and outside of which nothing of them is left.
+
+    Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
+    What is not answered by then ends as `Failure(kind="stopped")`.
+
+    Raises:
+        ActorFailed: in an ExceptionGroup, where an agent failed too often.
+        ThreadsLeft: sync tools still ran in threads `thread_grace` seconds later.
+    """
+    threads = Threads()
+    error: BaseException | None = None
+    with open_watch() as watch:
+        async with trio.open_nursery() as nursery:
+            runtime = Runtime(
+                nursery,
+                events=EventStream(),
+                watch=watch,
+                threads=threads,
+                supervision=supervision or Supervision(),
+            )
+            try:
+                yield runtime
+                await runtime._drain()  # noqa: SLF001 - the block and its runtime are one thing
+            except BaseException as raised:  # noqa: BLE001 - raised again below, not wrapped into a group
+                error = raised
+            nursery.cancel_scope.cancel()
+        runtime.stream.end()
+    with trio.CancelScope(shield=True):
+        await threads.wait_left(thread_grace)
+    if error is not None:
+        raise error

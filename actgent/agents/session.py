@@ -1,0 +1,162 @@
+"""The user's end of a session: what it is told, what it says, and how it is stopped."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from actgent.journal.store import Store
+from actgent.messages import Message, Part, Priority, Sender, Usage, new_id, to_parts
+
+from .context import SessionContext
+from .running import RunningAgent
+
+H = TypeVar("H", bound=Callable[..., Any])
+Status = Literal["idle", "working", "suspended", "closed"]
+
+
+class Session:
+    """A conversation with an agent. Its turns are processed one after the other, in order within a priority."""
+
+    __slots__ = ("__weakref__", "_agent", "_context")
+
+    def __init__(self, context: SessionContext, agent: RunningAgent) -> None:
+        self._context = context
+        self._agent = agent
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} of {self.owner.name!r}, {self.status}>"
+
+    # --- what it says --------------------------------------------------------------------
+
+    def on_conversation(self, handler: H) -> H:
+        """Have `handler(reply)` called with each `Reply`."""
+        return self._on("conversation", handler)
+
+    def on_event(self, handler: H) -> H:
+        """Have `handler(event)` called with each `Event`, the structured result of an instruction."""
+        return self._on("event", handler)
+
+    def on_tool_result(self, handler: H) -> H:
+        """Have `handler(result)` called with each `ToolResult`, of failed tools too."""
+        return self._on("tool_result", handler)
+
+    def on_exception(self, handler: H) -> H:
+        """Have `handler(failure)` called with each `Failure`."""
+        return self._on("exception", handler)
+
+    def on_routing(self, handler: H) -> H:
+        """Have `handler(route)` called with each `Route`."""
+        return self._on("routing", handler)
+
+    def on_token(self, handler: H) -> H:
+        """Have `handler(token)` called with each `Token` of a growing answer; from then on answers are streamed."""
+        return self._on("token", handler)
+
+    def _on(self, kind: Any, handler: H) -> H:
+        self._context.handlers.add(kind, handler)
+        return handler
+
+    # --- what it is told -----------------------------------------------------------------
+
+    async def chat(
+        self,
+        content: str | Part | Sequence[str | Part],
+        sender: Sender | str | None = None,
+        *,
+        priority: Priority | str = Priority.NORMAL,
+        message_id: str | None = None,
+        deadline: float = 30,
+    ) -> str:
+        """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
+
+        Waits for room in the inbox for `deadline` seconds; in a handler or tool of this session it never waits. An
+        URGENT message stops what the session is doing. The same `message_id` is accepted once, a repetition does nothing.
+
+        Raises:
+            InboxFull: there was no room.
+            SessionClosed: the session was closed.
+            NotRunning: the agent's block is not open.
+        """
+        message = self._message(content, sender, priority, message_id, deadline)
+        await self._agent.accept(self._context, message, once=message_id is not None)
+        return message.id
+
+    def _message(
+        self,
+        content: str | Part | Sequence[str | Part],
+        sender: Sender | str | None = None,
+        priority: Priority | str = Priority.NORMAL,
+        message_id: str | None = None,
+        deadline: float | None = None,
+    ) -> Message:
+        if sender is None:
+            sender = self._context.owner
+        elif isinstance(sender, str):
+            sender = Sender.named(sender)
+        return Message(
+            id=message_id or new_id(),
+            session_id=self._context.id,
+            sender=sender,
+            parts=to_parts(content),
+            priority=Priority.of(priority),
+            deadline=deadline,
+        )
+
+    async def interrupt(self, reason: str = "interrupted", *, drop_queued: bool = False) -> None:
+        """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
+
+        With `drop_queued` the waiting messages end so, too. Returns when the turn has ended.
+        """
+        await self._agent.interrupt(self._context, reason, drop_queued=drop_queued)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is queued or running.
+
+        Raises:
+            WouldDeadlock: called from a handler or tool of this session, which would wait for itself.
+        """
+        await self._agent.wait_idle(self._context)
+
+    async def aclose(self) -> None:
+        """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
+        await self._agent.close(self._context)
+
+    # --- what it is ----------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self._context.id
+
+    @property
+    def owner(self) -> Sender:
+        return self._context.owner
+
+    @property
+    def parent(self) -> "Session | None":
+        parent = self._context.parent
+        return None if parent is None else parent.session
+
+    @property
+    def children(self) -> "tuple[Session, ...]":
+        """The open sessions that were created with this one as parent."""
+        return tuple(child.session for child in (self._context.children or {}).values())
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """Everything that happened, oldest first."""
+        return tuple(self._context.record)
+
+    @property
+    def state(self) -> Store:
+        """The session's store: a read-only mapping with `dispatch`."""
+        return self._context.state
+
+    @property
+    def usage(self) -> Usage:
+        """What the session's model calls took."""
+        return self._context.usage
+
+    @property
+    def status(self) -> Status:
+        if self._context.closed:
+            return "closed"
+        return "working" if self._context.pending else "idle"

@@ -1,0 +1,1 @@
+"""What must survive a turn: a session's state."""

@@ -1,0 +1,30 @@
+"""What an agent remembers: how a session's record becomes what the next request shows of it."""
+
+import abc
+from collections.abc import Sequence
+
+from actgent.messages import ChatMessage, Message
+
+
+class ModelView(abc.ABC):
+    """What the next request shows of one session's record.
+
+    A view is kept, not computed: `add` is called once for each message of the record, in
+    order, so a request costs the same in the first turn and in the five-hundredth.
+    """
+
+    @abc.abstractmethod
+    def add(self, message: Message, *, answered: bool = False) -> None:
+        """Take the record's next message; `answered` is True for one that the model is to answer now."""
+
+    @abc.abstractmethod
+    def messages(self) -> Sequence[ChatMessage]:
+        """The conversation to send: complete call/result pairs only, its prefix unchanged since the last call."""
+
+
+class Memory(abc.ABC):
+    """How an agent remembers. One object serves all sessions of an agent."""
+
+    @abc.abstractmethod
+    def open_view(self) -> ModelView:
+        """An empty view for a session."""

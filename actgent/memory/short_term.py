@@ -1,0 +1,152 @@
+"""Short-term memory: the conversation itself, within the model's context budget."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from actgent.messages import (
+    ChatMessage,
+    Message,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+
+from .base import Memory, ModelView
+
+CHARACTERS_A_TOKEN = 4
+"""A rough estimate that holds for English text; only the budget depends on it."""
+MEDIA_TOKENS = 1000
+"""What a picture or document is counted as."""
+
+
+def count_tokens(parts: Iterable[Part]) -> int:
+    """Estimate the tokens of some parts."""
+    characters = 0
+    for part in parts:
+        match part:
+            case Text(text) | Thinking(text):
+                characters += len(text)
+            case ToolCall():
+                characters += len(part.name) + len(str(part.arguments))
+            case ToolResult():
+                characters += len(part.text)
+            case _:
+                characters += MEDIA_TOKENS * CHARACTERS_A_TOKEN
+    return characters // CHARACTERS_A_TOKEN + 1
+
+
+def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
+    """A message of the record as a model sees it; nothing where it has nothing to show.
+
+    `answered` is True for the message that the model is to answer: it always goes as user or
+    tool, because a trailing assistant message would be a prefill.
+    """
+    kind = message.sender.kind
+    if kind == "tool" and message.tool_results:
+        return _results_to_chat(message)
+    if kind == "system":
+        return _chat("user", (Text(f"<system>\n{message.text}\n</system>"),)) if message.text else []
+    if kind in {"assistant", "agent"} and not answered:
+        return _chat("assistant", _sayable(message))
+    return _chat("user", message.parts)
+
+
+def _chat(role: Role, parts: tuple[Part, ...]) -> list[ChatMessage]:
+    return [ChatMessage(role, parts)] if parts else []
+
+
+def _sayable(message: Message) -> tuple[Part, ...]:
+    """An answer's parts without empty text; of a cut one only the text, since its thinking has no signature."""
+    parts = message.parts
+    if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text:
+        return parts
+    wanted = (Text,) if message.cut else Part.__args__
+    return tuple(p for p in parts if isinstance(p, wanted) and not (isinstance(p, Text) and not p.text))
+
+
+def _results_to_chat(message: Message) -> list[ChatMessage]:
+    """Results of native calls as they are; those of calls that stood in text as text."""
+    native = tuple(result for result in message.tool_results if result.native)
+    told = [result for result in message.tool_results if not result.native]
+    chat = _chat("tool", native)
+    if told:
+        lines = "\n\n".join(f"[{r.tool_name}] (ID: {r.call_id})\n{_outcome(r)}" for r in told)
+        chat.append(ChatMessage("user", (Text(f"Tool results:\n\n{lines}"),)))
+    return chat
+
+
+def _outcome(result: ToolResult) -> str:
+    return result.text if result.error is not None else f"Success: {result.content}"
+
+
+@attrs.frozen
+class ShortTermMemory(Memory):
+    """Shows the whole conversation, until it is over `max_tokens`: then its older half is left out at once.
+
+    Leaving out much and seldom keeps the prompt's prefix, and with it the provider's cache, as it is between two cuts.
+    """
+
+    max_tokens: int = attrs.field(default=100_000, validator=attrs.validators.ge(1))
+    """The context budget, estimated; system prompt, tools and answer come on top."""
+
+    def open_view(self) -> "ShortTermView":
+        return ShortTermView(self.max_tokens)
+
+
+@attrs.define(eq=False)
+class ShortTermView(ModelView):
+    """The conversation of one session, cut at the front where it got too long."""
+
+    _max_tokens: int
+    _chat: list[ChatMessage] = attrs.field(factory=list)
+    _groups: deque[list[int]] = attrs.field(factory=deque)
+    """Messages and estimated tokens of each group, the oldest first. A group stays together: an answer
+    and the results of its calls."""
+    _tokens: int = 0
+    _left_out: int = 0
+    _answered: Message | None = None
+    """The newest message, where it goes as user only as long as it is the one to be answered."""
+
+    def add(self, message: Message, *, answered: bool = False) -> None:
+        if self._answered is not None:
+            self._chat[-1] = ChatMessage("assistant", self._chat[-1].parts)
+            self._answered = None
+        chat = to_chat(message, answered=answered)
+        if not chat:
+            return
+        self._chat += chat
+        self._weigh(chat, joins=bool(self._groups) and message.sender.kind == "tool")
+        if answered and message.sender.kind in {"assistant", "agent"}:
+            self._answered = message
+
+    def messages(self) -> Sequence[ChatMessage]:
+        if not self._left_out:
+            return tuple(self._chat)
+        note = ChatMessage("user", (Text(f"({self._left_out} earlier messages are not shown.)"),))
+        return (note, *self._chat)
+
+    def _weigh(self, chat: list[ChatMessage], *, joins: bool) -> None:
+        tokens = sum(count_tokens(message.parts) for message in chat)
+        self._tokens += tokens
+        if joins:
+            self._groups[-1][0] += len(chat)
+            self._groups[-1][1] += tokens
+        else:
+            self._groups.append([len(chat), tokens])
+        if self._tokens > self._max_tokens:
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Forget the oldest groups until half of the budget is free; the newest always stays."""
+        gone = 0
+        while len(self._groups) > 1 and self._tokens > self._max_tokens // 2:
+            messages, tokens = self._groups.popleft()
+            gone += messages
+            self._tokens -= tokens
+        del self._chat[:gone]
+        self._left_out += gone
