@@ -3,8 +3,22 @@
 from .actors.inbox import (
     PriorityInbox as PriorityInbox,
 )
+from .agents.agent import (
+    Agent as Agent,
+    BareAgent as BareAgent,
+    ReActAgent as ReActAgent,
+    RouterAgent as RouterAgent,
+    SimpleAgent as SimpleAgent,
+)
 from .agents.limits import (
     Limits as Limits,
+)
+from .agents.runtime import (
+    Runtime as Runtime,
+    open_runtime as open_runtime,
+)
+from .agents.session import (
+    Session as Session,
 )
 from .errors import (
     ActgentError as ActgentError,

@@ -142,8 +142,8 @@ def add(a: int, b: int) -> int:
 
 def make_agent(llm: LLM, *, sessions: int = 100, **options: Any) -> BareAgent:
     """An agent with a prompt of one sentence and room for `sessions` at once."""
-    options = {"capacity": max(1000, 2 * sessions), "concurrency": sessions} | options
-    return BareAgent(name="bench", role=SYSTEM, llm=llm, **options)
+    options = {"inbox": max(1000, 2 * sessions)} | options
+    return BareAgent("bench", role=SYSTEM, llm=llm, sessions=sessions, **options)
 
 
 # --- the workloads ------------------------------------------------------------------------
@@ -305,10 +305,12 @@ async def streaming(count: int) -> Figures:
 async def urgent(count: int) -> Figures:
     model, latencies = Streams(), []
     with trio.CancelScope() as scope:
-        async with make_agent(model, sessions=200, capacity=12_000) as agent:
+        async with make_agent(model, sessions=200, inbox=12_000) as agent:
             sessions = [await agent.create_session("ada") for _ in range(200)]
             for number, session in itertools.product(range(51), sessions):
                 await session.chat(short(number))
+            for session in sessions:
+                session.on_exception(lambda _: None)
             await trio.sleep(0.05)
             for session in sessions[:count]:
                 latencies.append(await _interrupt(session, model) * 1e3)
