@@ -94,8 +94,10 @@ class WithOutput(Protocol):
         try:
             outcomes = self.inner.read(answer, view)
         except ParseError:
-            # A provider that keeps to the form leaves no room for the inner protocol's own.
-            return [self._valued(Say(text=visible(answer.text)))]
+            # A provider that keeps to the form leaves no room for the inner protocol's own, and a model that
+            # does not may leave out the words beside the value.
+            value = self._value_in(answer.text)
+            return [Say(text=visible(answer.text), data=self.output.convert(value))]
         if any(isinstance(outcome, CallTools | Continue) for outcome in outcomes):
             return outcomes
         return [self._valued(said) if isinstance(said, Say) else said for said in outcomes]
@@ -109,14 +111,25 @@ class WithOutput(Protocol):
         Raises:
             ParseError: there is none that fits; the text says where.
         """
-        if said.data is not None and self.output.check(said.data) is None:
-            return attrs.evolve(said, data=self.output.convert(said.data))
-        return attrs.evolve(said, data=self.output.convert(self._value_in(said.text)))
+        fits = said.data is not None and self.output.check(said.data) is None
+        value = said.data if fits else self._value_in(said.text)
+        return attrs.evolve(said, data=self.output.convert(value))
 
     def _value_in(self, text: str) -> Any:
         try:
-            return extract(text, self.output.check)
+            return self._fitting(extract(text, self._reason))[0]
         except ParseError:
             if self.output.check(text) is None:  # the text itself is what is wanted
                 return text
             raise
+
+    def _reason(self, value: Any) -> str | None:
+        return None if self._fitting(value) else self.output.check(value)
+
+    def _fitting(self, value: Any) -> list[Any]:
+        """The value if it fits, or else its only member that does: inner protocols have an envelope."""
+        if self.output.check(value) is None:
+            return [value]
+        members = value.values() if isinstance(value, dict) else ()
+        fitting = [found for member in members if isinstance(member, dict) for found in self._fitting(member)]
+        return fitting if len(fitting) == 1 else []

@@ -104,9 +104,10 @@ def test_inside_other_protocols():
     }
     for protocol, text in [
         (Simple(), json.dumps({"messageType": "DIRECT_RESPONSE", "content": JSON})),
-        (Simple(), json.dumps({"messageType": "DIRECT_RESPONSE", "content": town | {"text": "a town"}})),
+        (Simple(), json.dumps({"messageType": "DIRECT_RESPONSE", "content": town})),
         (Simple(), JSON),
         (ReAct(), json.dumps({"primary_action": action})),
+        (ReAct(), json.dumps({"primary_action": action | {"response_description": None}})),
         (ReAct(), JSON),
     ]:
         (reply,) = read(WithOutput(protocol, Town), text)
