@@ -263,7 +263,7 @@ class CompiledType:
         fields = {name: self._built(item) for name, item in given.items() if item is not msgspec.UNSET}
         try:
             return cls(**fields)
-        except (ValueError, TypeError) as error:
+        except Exception as error:  # the class's own code, on a value that a stranger chose
             reason = (
                 error.args[0] if error.args else type(error).__name__
             )  # attrs puts the attribute behind it

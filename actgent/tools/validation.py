@@ -1,5 +1,6 @@
 """Arguments checked against a tool's JSON Schema, without ever fetching anything."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Never
 
@@ -10,6 +11,8 @@ from actgent.errors import ConfigurationError, InvalidArguments
 
 _SHOWN_ERRORS = 5
 _SHOWN_CHARACTERS = 300
+_SEARCHED_CHARACTERS = 4_000
+"""Of longer arguments only the first error is looked for: the library takes 30 µs for each, all at once."""
 
 
 def _refuse(uri: str) -> Never:
@@ -87,6 +90,15 @@ class ArgumentsValidator:
         raise InvalidArguments(f'Invalid arguments for tool "{self._tool}": {reasons}')
 
     def _reasons(self, arguments: dict[str, Any]) -> str:
-        errors = list(self._validator.iter_errors(arguments))
+        errors = self._errors(arguments)
         more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
         return "; ".join(map(_worded, errors[:_SHOWN_ERRORS])) + more
+
+    def _errors(self, arguments: dict[str, Any]) -> list[jsonschema_rs.ValidationError]:
+        if len(json.dumps(arguments)) <= _SEARCHED_CHARACTERS:
+            return list(self._validator.iter_errors(arguments))
+        try:
+            self._validator.validate(arguments)
+        except jsonschema_rs.ValidationError as error:
+            return [error]
+        return []

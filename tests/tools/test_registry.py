@@ -67,6 +67,22 @@ def test_tool_of_an_own_class_is_checked():
         ToolRegistry([Odd()])
 
 
+@pytest.mark.parametrize("reference", ["http://127.0.0.1:9/x.json", "file:///etc/hostname"])
+def test_schema_that_refers_elsewhere_is_refused(reference):
+    """Nothing is fetched for a schema, neither at registration nor at a call."""
+
+    class Remote(Tool):
+        name = "remote"
+        description = "Remote."
+        parameters = {"type": "object", "properties": {"a": {"$ref": reference}}}  # noqa: RUF012 - as users write it
+
+        async def execute(self, arguments, context):
+            return None
+
+    with pytest.raises(ConfigurationError, match="references outside of the schema are not followed"):
+        ToolRegistry([Remote()])
+
+
 def test_mapped_tool_vanishes_from_the_specs():
     """A tool that belongs to an instruction is not offered, but is there."""
     registry = ToolRegistry([make("a"), make("b")], mapped=["b"])

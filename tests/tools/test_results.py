@@ -149,8 +149,7 @@ def test_value_that_json_cannot_carry(value, reason):
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_json_values_come_back(value):
     """JSON values are written so that they can be read again."""
-    if not isinstance(value, str):
-        assert json.loads(to_text(value)) == json.loads(to_text(json.loads(to_text(value))))
+    assert json.loads(to_text([value])) == [value]
 
 
 @given(st.text(max_size=300), st.integers(0, 200))

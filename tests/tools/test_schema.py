@@ -167,6 +167,14 @@ def test_validators_of_attrs_classes_run():
         compile_type(list[Point]).convert([{"x": 1, "y": -1}])
 
 
+def test_any_exception_of_a_class_is_a_refusal():
+    """A converter that fails on what a stranger chose is not a crash of the caller."""
+    table = attrs.make_class("Table", {"key": attrs.field(type=str, converter={"a": 1}.__getitem__)})
+    assert compile_type(table).convert({"key": "a"}).key == 1
+    with pytest.raises(ValueError, match="Table: b"):
+        compile_type(table).convert({"key": "b"})
+
+
 def test_bad_date_is_refused():
     """A format is checked when the value is read."""
     with pytest.raises(ValueError, match="Invalid RFC3339"):

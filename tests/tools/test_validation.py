@@ -57,6 +57,13 @@ def test_long_reason_is_cut():
     assert len(str(caught.value)) < 500
 
 
+def test_many_errors_are_not_searched_for():
+    """Of a flood of errors the first is enough: looking for all would hold the event loop for seconds."""
+    with pytest.raises(InvalidArguments) as caught:
+        VALIDATOR.validate({"a": 1, "tags": [5] * 100_000})
+    assert str(caught.value) == 'Invalid arguments for tool "x": /tags/0: 5 is not of type "string"'
+
+
 def test_arguments_are_copied():
     """A tool that changes its arguments does not change the call that is on record."""
     given = types.MappingProxyType({"a": 1, "free": {"deep": [1]}})
