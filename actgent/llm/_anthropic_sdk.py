@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import anthropic
+from anthropic._base_client import get_platform
 
 from .remote import Sdk
 
@@ -11,6 +12,8 @@ from .remote import Sdk
 def connect(**options: Any) -> Sdk:
     """An SDK client that never repeats a request by itself, and leaves tracing to actgent."""
     client = anthropic.AsyncAnthropic(max_retries=0, open_telemetry=False, **options)
+    # The SDK would look this up in a thread at the first call, and a mock clock would jump meanwhile.
+    client._platform = get_platform()  # noqa: SLF001 - the one way to say it
     return Sdk(client, anthropic.AnthropicError, anthropic.APITimeoutError)
 
 

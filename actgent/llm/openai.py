@@ -38,7 +38,7 @@ _STOPS: dict[str, StopReason] = {
 """Any other word ends an answer normally; servers have their own (`eos`, `stop_sequence`, `function_call`)."""
 _NEW_LIMIT = re.compile(r"(.*/)?(o\d|gpt-([5-9]|\d\d))")
 """Models that refuse `max_tokens`."""
-_OPENAI_HOSTS = ("openai.com", "azure.com")
+_OPENAI_HOSTS = (".openai.com", ".azure.com")
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
@@ -74,7 +74,7 @@ class OpenAI(Remote):
 
     def _limit_field(self) -> str:
         # OpenAI has replaced max_tokens; most compatible servers know no other.
-        official = self._host.endswith(_OPENAI_HOSTS) or _NEW_LIMIT.match(self.model)
+        official = f".{self._host}".endswith(_OPENAI_HOSTS) or _NEW_LIMIT.match(self.model)
         return "max_completion_tokens" if official else "max_tokens"
 
     def stream_fields(self) -> Body:

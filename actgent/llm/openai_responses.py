@@ -95,6 +95,7 @@ class OpenAIResponses(Remote):
         for part in parts:
             if isinstance(part, Text):
                 yield {"role": "assistant", "content": part.text, **phase}
+                phase = {}
             elif isinstance(part, ToolCall):
                 if part.native:
                     yield _call(part)
@@ -228,11 +229,10 @@ def _read_item(item: Body, names: Mapping[str, str]) -> Iterator[Part]:
 
 
 def _read_message(item: Body) -> Iterator[Part]:
-    if item.get("phase"):
-        yield Opaque(_DIALECT, {"type": _PHASE, "phase": item["phase"]})
     for content in item.get("content") or ():
-        text = content.get("text") or content.get("refusal")
-        if text:
+        if item.get("phase"):
+            yield Opaque(_DIALECT, {"type": _PHASE, "phase": item["phase"]})
+        if text := content.get("text") or content.get("refusal"):
             yield Text(text)
         if content.get("annotations"):
             yield Opaque(_DIALECT, {"type": _ANNOTATIONS, "annotations": content["annotations"]})

@@ -82,14 +82,20 @@ def said() -> Callable[..., dict[str, Any]]:
     return reply_of
 
 
+@pytest.fixture
+def sse() -> Callable[..., dict[str, Any]]:
+    """`sse(event, ...)`: the HTTP reply that streams these events."""
+    return stream_reply
+
+
 def reply_of(dialect: str, text: str = "Hello.", *, calls=(), stop: str | None = None, stream: bool = False):
     body = _BODIES[dialect](text, calls, stop)
     if not stream:
         return {"status_code": 200, "json": body}
-    return sse(*_EVENTS[dialect](body))
+    return stream_reply(*_EVENTS[dialect](body))
 
 
-def sse(*events: dict[str, Any], done: bool = True) -> dict[str, Any]:
+def stream_reply(*events: dict[str, Any], done: bool = True) -> dict[str, Any]:
     """A reply that streams these events."""
     frames = [f"data: {json.dumps(event)}\n\n" for event in events]
     if done and events and "choices" in events[0]:
@@ -201,7 +207,7 @@ def _message_body(text, calls, stop):
 def _object_or_text(arguments):
     try:
         return json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 

@@ -1,0 +1,105 @@
+"""A chain of models."""
+
+import pytest
+
+from actgent.errors import (
+    BadRequest,
+    BrokenAnswer,
+    ConfigurationError,
+    ModelTimeout,
+    NotAuthorized,
+    ProviderUnavailable,
+    QuotaExhausted,
+    RateLimited,
+)
+from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.fallback import Fallback
+from actgent.llm.scripted import ScriptedLLM
+from actgent.messages import Text
+
+CHAT = Chat()
+
+
+@pytest.mark.parametrize(
+    "kind", [ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted]
+)
+async def test_the_next_model_answers(kind):
+    """What another provider may do better goes to it."""
+    chain = Fallback(ScriptedLLM([kind("no")]), ScriptedLLM([kind("no")]), ScriptedLLM(["yes"]))
+    assert (await chain.complete(CHAT)).text == "yes"
+
+
+@pytest.mark.parametrize("kind", [BadRequest, NotAuthorized])
+async def test_mistakes_are_not_handed_on(kind):
+    """A wrong request or key is told at once."""
+    second = ScriptedLLM(["yes"])
+    with pytest.raises(kind):
+        await Fallback(ScriptedLLM([kind("no")]), second).complete(CHAT)
+    assert second.chats == []
+
+
+async def test_what_counts_can_be_chosen():
+    """`when` decides."""
+    chain = Fallback(
+        ScriptedLLM([BadRequest("no")]),
+        ScriptedLLM(["yes"]),
+        when=lambda error: isinstance(error, BadRequest),
+    )
+    assert (await chain.complete(CHAT)).text == "yes"
+
+
+async def test_the_last_error_tells_of_the_others():
+    """Notes name what failed before."""
+    chain = Fallback(ScriptedLLM([RateLimited("first")]), ScriptedLLM([ProviderUnavailable("second")]))
+    with pytest.raises(ProviderUnavailable, match="second") as caught:
+        await chain.complete(CHAT)
+    assert caught.value.__notes__ == ["before that, RateLimited: first"]
+
+
+class Stuttering(LLM):
+    """Shows text in two attempts, then fails or answers."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.closed = False
+
+    async def complete(self, chat, *, on_text=None):
+        for attempt in range(2):
+            await on_text("x", attempt)
+        if self.error:
+            raise self.error
+        return Answer(parts=(Text("xx"),))
+
+    async def aclose(self):
+        self.closed = True
+
+
+async def test_attempts_go_on_rising():
+    """Each model's attempts are above all before, so former text is void."""
+    seen = []
+
+    async def show(text, attempt):
+        seen.append(attempt)
+
+    await Fallback(Stuttering(RateLimited("no")), Stuttering(None)).complete(CHAT, on_text=show)
+    assert seen == [0, 1, 2, 3]
+
+
+async def test_closing_closes_all():
+    """The chain owns its models."""
+    models = Stuttering(None), Stuttering(None)
+    await Fallback(*models).aclose()
+    assert all(model.closed for model in models)
+
+
+def test_a_chain_of_nothing_is_refused():
+    """At least one model, and models only."""
+    with pytest.raises(ConfigurationError):
+        Fallback()
+    with pytest.raises(ConfigurationError, match="resolve_model"):
+        Fallback("openai:gpt-5.2")
+
+
+def test_the_name_lists_the_models():
+    """Logs show which models there are."""
+    assert Fallback(ScriptedLLM(["a"], name="a"), ScriptedLLM(["b"], name="b")).name == "fallback(a, b)"

@@ -1,0 +1,257 @@
+"""OpenAI chat completions: what its wire alone has."""
+
+import pytest
+
+from actgent.errors import ModelError, RateLimited, UnsupportedPart
+from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult
+
+HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+CLOSED = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+def completion(message, finish="stop", **more):
+    return {
+        "status_code": 200,
+        "json": {"choices": [{"index": 0, "message": message, "finish_reason": finish}], **more},
+    }
+
+
+def stream_of(sse, *deltas, finish="stop"):
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    return sse(*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+
+
+async def test_the_whole_request(connect, said):
+    """System prompt, parts, calls and results stand where the API wants them."""
+    model, wire = connect("openai", said("openai"), model="gpt-5.2")
+    messages = (
+        ChatMessage(
+            "user",
+            (
+                Text("See"),
+                Image(media_type="image/png", data=b"png"),
+                Image(media_type="image/png", url="https://x/y"),
+            ),
+        ),
+        ChatMessage(
+            "assistant",
+            (Text("I add."), ToolCall("add", {"a": 1}, "id-1"), ToolCall("add", "{broken", "id-2")),
+        ),
+        ChatMessage(
+            "tool",
+            (
+                ToolResult(call_id="id-1", tool_name="add", content="1"),
+                ToolResult(call_id="id-2", tool_name="add", status="error", error="bad"),
+                Text("Go on."),
+            ),
+        ),
+        ChatMessage(
+            "user",
+            (
+                File(media_type="application/pdf", data=b"pdf", name="a.pdf"),
+                File(media_type="audio/wav", data=b"wav"),
+            ),
+        ),
+    )
+    await model.complete(Chat(system="Be kind.", messages=messages, max_tokens=5))
+    body = wire.bodies[0]
+    assert body["max_completion_tokens"] == 5
+    assert body["messages"] == [
+        {"role": "system", "content": "Be kind."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "See"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,cG5n"}},
+                {"type": "image_url", "image_url": {"url": "https://x/y"}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": "I add.",
+            "tool_calls": [
+                {"id": "id-1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}},
+                {"id": "id-2", "type": "function", "function": {"name": "add", "arguments": "{broken"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "id-1", "content": "1"},
+        {"role": "tool", "tool_call_id": "id-2", "content": "Error: bad"},
+        {"role": "user", "content": "Go on."},
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "file",
+                    "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,cGRm"},
+                },
+                {"type": "input_audio", "input_audio": {"data": "d2F2", "format": "wav"}},
+            ],
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "url", "field"),
+    [
+        ("gpt-4o", None, "max_completion_tokens"),
+        ("o3", "http://localhost/v1", "max_completion_tokens"),
+        ("openai/gpt-5.2", "https://openrouter.ai/api/v1", "max_completion_tokens"),
+        ("gpt-4o", "http://localhost/v1", "max_tokens"),
+        ("llama3", "http://localhost/v1", "max_tokens"),
+        ("gpt-4o", "https://mine.openai.azure.com/openai/v1", "max_completion_tokens"),
+        ("gpt-4o", "https://notopenai.com/v1", "max_tokens"),
+    ],
+)
+async def test_the_name_of_the_token_limit(connect, said, model, url, field):
+    """OpenAI and its reasoning models take the new name, compatible servers the old one."""
+    client, wire = connect("openai", said("openai"), model=model, base_url=url, max_tokens=7)
+    await client.complete(HELLO)
+    assert wire.bodies[0][field] == 7
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict"), [(CLOSED, True), ({"type": "object"}, False), ({**CLOSED, "required": []}, False)]
+)
+async def test_response_format(connect, said, schema, strict):
+    """A schema is enforced where it has the form that OpenAI enforces."""
+    model, wire = connect("openai", said("openai"))
+    await model.complete(Chat(messages=HELLO.messages, response_format=ResponseFormat("a.b", schema)))
+    form = wire.bodies[0]["response_format"]
+    assert form["type"] == "json_schema"
+    assert (form["json_schema"]["schema"], form["json_schema"]["strict"]) == (schema, strict)
+    assert "." not in form["json_schema"]["name"]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_reasoning_goes_back_as_it_came(connect, sse, field):
+    """Thinking is kept beside the text, streamed or not, in the field that the server uses."""
+    reply = stream_of(sse, {field: "Let "}, {field: "me see."}, {"content": "42"})
+    model, wire = connect("openai", reply, completion({"content": "42", field: "Let me see."}), stream=True)
+    for _ in range(2):
+        answer = await model.complete(HELLO)
+        assert answer.text == "42"
+        assert answer.parts[0] == Thinking("Let me see.", "openai", {field: "Let me see."})
+    await model.complete(
+        Chat(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
+    )
+    assert wire.bodies[-1]["messages"][1] == {"role": "assistant", "content": "42", field: "Let me see."}
+
+
+async def test_reasoning_details_grow_into_whole_blocks(connect, sse):
+    """Numbered pieces of one block are one block again when they go back."""
+    piece = {"type": "reasoning.text", "index": 0, "format": "f"}
+    reply = stream_of(
+        sse,
+        {"reasoning": "a", "reasoning_details": [{**piece, "text": "a"}]},
+        {"reasoning": "b", "reasoning_details": [{**piece, "text": "b", "signature": "s"}]},
+        {"reasoning_details": [{"type": "reasoning.encrypted", "index": 1, "data": "x"}]},
+        {"content": "42"},
+    )
+    model, _ = connect("openai", reply, stream=True)
+    thinking = (await model.complete(HELLO)).parts[0]
+    assert thinking.text == "ab"
+    assert thinking.data["reasoning_details"] == [
+        {**piece, "text": "ab", "signature": "s"},
+        {"type": "reasoning.encrypted", "index": 1, "data": "x"},
+    ]
+
+
+async def test_streamed_calls_of_careless_servers(connect, sse):
+    """Calls that all have number 0, or none, or repeat their name, are told apart by their ids."""
+
+    def call(call_id, arguments, **more):
+        return {"tool_calls": [{"id": call_id, "function": {"name": "f", "arguments": arguments}, **more}]}
+
+    reply = stream_of(
+        sse, call("a", "{}", index=0), call("b", '{"x"', index=0), call("b", ": 1}", index=0), finish="stop"
+    )
+    model, _ = connect("openai", reply, stream=True)
+    answer = await model.complete(HELLO)
+    assert answer.stop == "tool_calls"
+    assert answer.tool_calls == (ToolCall("f", {}, provider_id="a"), ToolCall("f", {"x": 1}, provider_id="b"))
+
+
+async def test_calls_without_id_and_of_the_old_form(connect, sse):
+    """No id is None; the `function_call` of old servers is a call."""
+    model, _ = connect("openai", completion({"tool_calls": [{"function": {"name": "f", "arguments": None}}]}))
+    assert (await model.complete(HELLO)).tool_calls == (ToolCall("f", {}),)
+    legacy = {"function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    model, _ = connect("openai", completion(legacy, finish="function_call"))
+    answer = await model.complete(HELLO)
+    assert (answer.tool_calls, answer.stop) == ((ToolCall("f", {"a": 1}),), "tool_calls")
+    pieces = [
+        {"function_call": {"name": "f", "arguments": ""}},
+        {"function_call": {"arguments": '{"a"'}},
+        {"function_call": {"arguments": ": 1}"}},
+    ]
+    model, _ = connect("openai", stream_of(sse, *pieces, finish="function_call"), stream=True)
+    assert (await model.complete(HELLO)).tool_calls == answer.tool_calls
+
+
+async def test_refusal_and_filter_are_answers(connect, sse):
+    """A refusal has its text and its stop, also streamed; a filtered choice may have no message at all."""
+    model, _ = connect("openai", completion({"content": None, "refusal": "No."}))
+    answer = await model.complete(HELLO)
+    assert (answer.text, answer.stop) == ("No.", "refusal")
+    model, _ = connect("openai", stream_of(sse, {"refusal": "N"}, {"refusal": "o."}), stream=True)
+    assert await model.complete(HELLO) == answer
+    model, _ = connect(
+        "openai", {"status_code": 200, "json": {"choices": [{"finish_reason": "content_filter"}]}}
+    )
+    assert (await model.complete(HELLO)).stop == "filter"
+
+
+async def test_an_error_inside_a_choice(connect, sse):
+    """A gateway's error beside the choice is an error, not an empty answer."""
+    choice = {
+        "index": 0,
+        "delta": {"content": ""},
+        "finish_reason": "error",
+        "error": {"code": 429, "message": "later"},
+    }
+    model, _ = connect("openai", sse({"choices": [choice]}), stream=True)
+    with pytest.raises(RateLimited, match="later"):
+        await model.complete(HELLO)
+
+
+async def test_audio_is_carried_and_goes_back_by_its_id(connect):
+    """Spoken answers are opaque: kept whole, sent back as the reference that the API wants."""
+    model, wire = connect(
+        "openai", completion({"content": None, "audio": {"id": "audio_1", "data": "x", "transcript": "Hi"}})
+    )
+    answer = await model.complete(HELLO)
+    assert answer.parts == (Opaque("openai", {"audio": {"id": "audio_1", "data": "x", "transcript": "Hi"}}),)
+    await model.complete(
+        Chat(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
+    )
+    assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
+
+
+async def test_usage_of_other_servers(connect):
+    """DeepSeek's cache hits and OpenRouter's own price are read."""
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 8, "cost": 0.25}
+    model, _ = connect("openai", completion({"content": "x"}, usage=usage))
+    read = (await model.complete(HELLO)).usage
+    assert (read.cached_tokens, read.cost) == (8, 0.25)
+
+
+async def test_answers_without_usage_have_no_known_price(connect):
+    """Unknown is not free."""
+    model, _ = connect("openai", completion({"content": "x"}), model="gpt-4o")
+    usage = (await model.complete(HELLO)).usage
+    assert (usage.input_tokens, usage.cost) == (0, None)
+
+
+async def test_files_by_address_are_refused(connect, said):
+    """The chat completions API takes no file by its address."""
+    model, _ = connect("openai", said("openai"))
+    file = File(media_type="application/pdf", url="https://example.com/a.pdf", name="a.pdf")
+    with pytest.raises(UnsupportedPart, match=r"a\.pdf.*data="):
+        await model.complete(Chat(messages=(ChatMessage("user", (file,)),)))
+    assert issubclass(UnsupportedPart, ModelError)

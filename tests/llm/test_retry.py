@@ -1,0 +1,90 @@
+"""The retry policy: decided by a pure function, carried out under a deadline."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from actgent.errors import BadRequest, BrokenAnswer, ModelError, ProviderUnavailable, RateLimited
+from actgent.llm.retry import Retry
+
+STEADY = Retry(attempts=4, first_delay=1, max_delay=3, random=lambda: 1.0)
+OVERLOAD = ProviderUnavailable("overloaded")
+
+
+def test_pauses_double_up_to_a_limit():
+    """Each pause is twice the one before, and none is above the maximum."""
+    assert [STEADY.delay(attempt, OVERLOAD) for attempt in range(4)] == [1, 2, 3, None]
+
+
+def test_pauses_are_spread():
+    """Chance takes at most half of a pause away."""
+    assert Retry(first_delay=1, random=lambda: 0.0).delay(0, OVERLOAD) == 0.5
+    assert 0.5 <= (Retry(first_delay=1).delay(0, OVERLOAD) or 0) <= 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "pause"), [(None, 1), (0, 1), (30, 30), (120, 120), (121, None), (4_233_600, None)]
+)
+def test_a_providers_wish_is_granted_within_reason(wish, pause):
+    """A Retry-After lengthens the pause; one of 49 days ends the matter."""
+    assert STEADY.delay(0, RateLimited("later", retry_after=wish)) == pause
+
+
+def test_what_is_not_retryable_is_not_repeated():
+    """The error says so, as a class or as this one instance."""
+    assert STEADY.delay(0, BadRequest("wrong")) is None
+    error = ProviderUnavailable("gone for good")
+    error.retryable = False
+    assert STEADY.delay(0, error) is None
+
+
+class Failing:
+    """A call that fails some times first."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.attempts: list[int] = []
+
+    async def __call__(self, attempt: int) -> str:
+        await trio.lowlevel.checkpoint()
+        self.attempts.append(attempt)
+        if self.errors:
+            raise self.errors.pop(0)
+        return "answer"
+
+
+async def test_a_call_is_repeated_until_it_succeeds(autojump_clock: MockClock):
+    """Attempts are numbered from 0, with the policy's pauses between them."""
+    call = Failing(OVERLOAD, BrokenAnswer("cut"))
+    assert await STEADY.run(call) == "answer"
+    assert call.attempts == [0, 1, 2]
+    assert trio.current_time() == pytest.approx(3)
+
+
+async def test_the_last_error_is_raised(autojump_clock: MockClock):
+    """After the last attempt its error comes out."""
+    errors = [ProviderUnavailable(str(number)) for number in range(4)]
+    call = Failing(*errors)
+    with pytest.raises(ModelError) as caught:
+        await STEADY.run(call)
+    assert caught.value is errors[-1]
+
+
+async def test_no_pause_outlasts_the_deadline(autojump_clock: MockClock):
+    """If the pause ends after the deadline, the error comes at once instead of a cancellation later."""
+    with trio.fail_after(10), pytest.raises(RateLimited):
+        await STEADY.run(Failing(RateLimited("later", retry_after=10)))
+    assert trio.current_time() == 0
+
+
+async def test_other_exceptions_pass():
+    """Only model errors are judged."""
+    with pytest.raises(KeyError):
+        await STEADY.run(Failing(KeyError("mine")))
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first_delay": -1}])
+def test_a_policy_without_sense_is_refused(wrong):
+    """At least one attempt, and no negative pause."""
+    with pytest.raises(ValueError, match="must be"):
+        Retry(**wrong)
