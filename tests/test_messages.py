@@ -53,6 +53,7 @@ def test_a_forked_process_has_ids_of_its_own():
 def test_priority_reads_text_in_any_case_and_takes_the_unknown_as_normal(text, level):
     """A word that names no level is NORMAL."""
     assert Priority(text) is level
+    assert Priority.of(text) is level
 
 
 @pytest.mark.parametrize("value", [4, -1, None, 1.5])

@@ -89,11 +89,10 @@ class ActorContext:
 
     async def spawn(self, factory: "Callable[[], Actor]", *, name: str | None = None) -> ActorRef:
         """Start a child. It ends with this actor; when it fails too often, this actor fails."""
+        await trio.lowlevel.checkpoint()
         if self._nursery is None or self.ref._gone is not None:  # noqa: SLF001
             raise ActorFailed(self.ref.name, "it is not running, so it can have no children")
-        child = start(factory, name, nursery=self._nursery, around=self._around)
-        await trio.lowlevel.checkpoint()
-        return child
+        return start(factory, name, nursery=self._nursery, around=self._around)
 
     async def run(self) -> None:
         """Live, under supervision, until stopped."""

@@ -29,9 +29,8 @@ class ActorSystem:
         Raises:
             ConfigurationError: the name is taken.
         """
-        ref = start(factory, name, nursery=self._nursery, around=self._around)
         await trio.lowlevel.checkpoint()
-        return ref
+        return start(factory, name, nursery=self._nursery, around=self._around)
 
     def find(self, name: str) -> ActorRef | None:
         """The running actor of this name, or None."""

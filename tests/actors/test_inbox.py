@@ -142,6 +142,18 @@ def test_followups_come_in_order_before_all_other_mail_of_the_session():
     assert drain(inbox) == ["mail 0", "mail 1"]
 
 
+def test_follow_ups_end_with_their_turn():
+    """What a turn had still to follow up when it was released does not reach the next one."""
+    inbox = PriorityInbox[Note]()
+    for text in ("1", "2"):
+        inbox.put_nowait(Note(text), now=0)
+    inbox.get_nowait()
+    inbox.put_followup(Note("left over"))
+    inbox.release("s")
+    assert inbox.get_nowait().text == "2"
+    assert inbox.next_followup("s") is None
+
+
 @pytest.mark.parametrize("waiting", [True, False])
 @pytest.mark.parametrize("verb", ["put_followup", "next_followup", "next_urgent", "release"])
 def test_the_verbs_of_a_turn_need_one(verb, waiting):
@@ -308,6 +320,25 @@ async def test_get_waits_for_a_message(nursery):
     await inbox.put(Note("a"))
     await wait_all_tasks_blocked()
     assert got == ["a"]
+
+
+async def test_a_release_wakes_who_waits_for_another_session(nursery):
+    """At full concurrency the end of one session's turn lets a waiting `get` have another session's message."""
+    inbox = PriorityInbox[Note](concurrency=1)
+    inbox.put_nowait(Note("1", "a"), now=0)
+    inbox.get_nowait()
+    got = []
+
+    async def take() -> None:
+        got.append((await inbox.get()).text)
+
+    inbox.put_nowait(Note("2", "b"), now=0)
+    nursery.start_soon(take)
+    await wait_all_tasks_blocked()
+    assert got == []
+    inbox.release("a")
+    await wait_all_tasks_blocked()
+    assert got == ["2"]
 
 
 async def test_many_takers_share_the_work_without_a_lost_wake_up(nursery):

@@ -11,7 +11,7 @@ from actgent.actors import PriorityInbox
 from actgent.errors import InboxFull
 from actgent.messages import Priority
 
-CAPACITY, SESSION_CAPACITY, URGENT_CAPACITY, CONCURRENCY, AGE_STEP = 8, 4, 2, 3, 30.0
+CAPACITY, SESSION_CAPACITY, URGENT_CAPACITY, CONCURRENCY, AGE_STEP = 8, 4, 2, 2, 30.0
 URGENT = Priority.URGENT
 
 
@@ -81,7 +81,7 @@ class InboxMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(session=st.sampled_from("abcdef"), level=st.sampled_from(Priority), as_try=st.booleans())
+    @rule(session=st.sampled_from("abcd"), level=st.sampled_from(Priority), as_try=st.booleans())
     def put(self, session: str, level: Priority, as_try: bool) -> None:
         note = Note(next(self.serials), session, level)
         room = self.model.has_room(note)
@@ -134,7 +134,7 @@ class InboxMachine(RuleBasedStateMachine):
             self.model.remove([expected])
             self.model.followups[session].clear()
 
-    @rule(session=st.sampled_from("abcdef"))
+    @rule(session=st.sampled_from("abcd"))
     def withdraw(self, session: str) -> None:
         expected = [note for note in self.model.ranked() if note.session_id == session]
         assert self.inbox.withdraw(session) == expected

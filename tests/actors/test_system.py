@@ -371,6 +371,31 @@ async def test_stop_answers_askers_and_senders_that_had_no_room(autojump_clock):
     assert sorted(letter.payload for letter in system.dead_letters) == [0, 1, 2, 3, 4, 100.0]
 
 
+async def test_the_end_does_not_wait_for_an_actor_that_is_stopped_meanwhile(autojump_clock):
+    """A busy actor that is stopped during the grace is waited for no longer."""
+    async with trio.open_nursery() as nursery:
+        async with open_system() as system:
+            ref = await system.spawn(Worker)
+            await ref.tell(100.0)
+
+            async def stop_later() -> None:
+                await trio.sleep(1)
+                ref.stop()
+
+            nursery.start_soon(stop_later)
+        assert trio.current_time() == 1
+
+
+async def test_a_cancelled_spawn_starts_nothing(autojump_clock):
+    """Who is cancelled while it spawns has no actor that it does not know of."""
+    async with open_system() as system:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await system.spawn(Worker, name="worker")
+        assert scope.cancelled_caught
+        assert system.find("worker") is None
+
+
 async def test_stop_ends_the_children_and_frees_the_names(autojump_clock):
     """Only the stopped actor and what it started end; their names can be used again."""
     async with open_system() as system:
