@@ -136,9 +136,10 @@ def _mapped_call(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
 def misfit(value: dict[str, Any], kind: ClassificationType) -> str | None:
     """What is wrong with the structure in `{"messageType", "content", ...}`. Words alone are always welcome."""
     content = value.get("content")
-    if isinstance(content, str) or fitting(value, kind) is not None:
+    if (isinstance(content, str) and content.strip()) or fitting(value, kind) not in (None, ""):
         return None
-    return f"content of {kind.name!r}: {schema_check(kind.schema)(content)}"
+    reason = schema_check(kind.schema)(content) if kind.schema else None
+    return f"content of {kind.name!r}: {reason or 'it is empty'}"
 
 
 def fitting(value: dict[str, Any], kind: ClassificationType) -> Any:

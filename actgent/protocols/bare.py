@@ -22,7 +22,7 @@ class Bare(Protocol):
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:
         text = answer.text
-        if text.lstrip()[:1] in _MAY_BE_JSON:
+        if text.lstrip()[:1] in _MAY_BE_JSON or "</think" in text:
             return _read_odd(text, view.profile)
         return [Say(text=text, message_type=_first_type(view.profile))]
 

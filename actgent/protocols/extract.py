@@ -45,13 +45,15 @@ MAX_MENDED = 4_000
 _NOTHING = object()
 _OPENER = re.compile(r"[\[{]|(?<=[A-Za-z0-9_])\(")
 _ARGUMENT = re.compile(r"(?:=|[\"']\s*:)\s*\Z|(?<![`A-Za-z0-9_])[A-Za-z0-9_]+\Z")
+_CONTINUED = re.compile(r"""\s*,\s*(["'])[^"']*\1\s*:""")
 _STRING = r'"(?:[^"\\]|\\.)*"?'
 _TOKEN = re.compile(_STRING + r"|(?<=[\[{(:,\s])'(?:[^'\\]|\\.)*'|[\[\]{}()]", re.DOTALL)
 _UNTIDY = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/|,(?=\s*[\]}}])|\b(?:True|False|None)\b", re.DOTALL)
 _QUOTED = re.compile(r'"([^"]*)"|\'([^\']*)\'|“([^”]*)”|‘([^’]*)’')
+_OPENING = re.compile(r"[\[{]")
 _WORD = re.compile(r"\w+")
 _THINK = re.compile(r"\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
-_THOUGHT = re.compile(r"[^\[{]*?</think(?:ing)?>", re.DOTALL)
+_THOUGHT = re.compile(r"(?!\s*[\[{`]).*?</think(?:ing)?>", re.DOTALL)
 _FENCE = re.compile(r"\s*```[\w+-]*\s*(.*?)\s*```\s*", re.DOTALL)
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
@@ -176,8 +178,13 @@ def _outermost(text: str) -> Iterator[Any]:
             raise ParseError(f"more than {MAX_PARTS} parts in brackets, and not JSON as a whole", text[:1000])
         start = opener.start()
         value, position = _value_at(text, start)
-        if value is not _NOTHING and not _ARGUMENT.search(text[max(0, start - 40) : start]):
+        if value is not _NOTHING and not _is_fragment(text, start, position):
             yield value
+
+
+def _is_fragment(text: str, start: int, end: int) -> bool:
+    """True for an argument in code, and for a value that its text goes on with as if it had not ended."""
+    return bool(_ARGUMENT.search(text[max(0, start - 40) : start]) or _CONTINUED.match(text, end))
 
 
 def _value_at(text: str, start: int) -> tuple[Any, int]:
@@ -202,10 +209,17 @@ def _close(text: str, start: int) -> int:
                 raise ParseError(f"nested deeper than {MAX_DEPTH} levels", text[:1000])
         elif mark in "]})":
             if open_brackets.pop() != mark:
-                raise ParseError(f"broken JSON: {mark!r} at character {token.start()} closes nothing", text)
+                return _mismatch(text, start, token.end())
             if not open_brackets:
                 return token.end()
     raise ParseError(f"truncated JSON: what opens at character {start} is never closed", text)
+
+
+def _mismatch(text: str, start: int, end: int) -> int:
+    """The place behind a wrong closer if what it ends is prose like `[0, 1)`; a broken value is refused."""
+    if any(mark in text[start:end] for mark in "{\"'"):
+        raise ParseError(f"broken JSON: {text[end - 1]!r} at character {end - 1} closes nothing", text)
+    return end
 
 
 # --- one value ---------------------------------------------------------------------------------
@@ -272,9 +286,14 @@ def _refuse_surrogates(value: Any) -> None:
 def _literal(span: str) -> Any:
     """The value of a part that is JSON but for comments, commas and constants, or a Python literal."""
     try:
-        return _decoded(_UNTIDY.sub(lambda m: m[1] or _CONSTANTS.get(m[0], ""), span))
+        return _decoded(_tidied(span))
     except json.JSONDecodeError:
         return _python(span) if len(span) <= MAX_LITERAL else _NOTHING
+
+
+def _tidied(text: str) -> str:
+    """A text without comments and trailing commas, its constants spelt as in JSON."""
+    return _UNTIDY.sub(lambda match: match[1] or _CONSTANTS.get(match[0], ""), text)
 
 
 def _python(span: str) -> Any:
@@ -301,19 +320,33 @@ def _repeats_key(node: ast.AST) -> bool:
 
 def _mended(text: str) -> Any:
     """What json-repair makes of a text that is one closed value, if it kept every word."""
-    if not text.startswith(("{", "[")) or len(text) > MAX_MENDED or _close(text, 0) != len(text):
+    if len(text) > MAX_MENDED or not _is_closed(text):
         return _NOTHING
-    value = json_repair.loads(text, skip_json_loads=True)
+    try:
+        value = json_repair.loads(text, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return _NOTHING
     return loads(json.dumps(value)) if _keeps_words(value, text) else _NOTHING
 
 
+def _is_closed(text: str) -> bool:
+    return text[:1] in ("{", "[") and text[-1] == _CLOSERS[text[0]] and _close(text, 0) == len(text)
+
+
 def _keeps_words(value: Any, text: str) -> bool:
-    """True if a repaired value has the words of its text, and as strings only what was quoted there."""
+    """True if a repaired value has the words and brackets of its text, and as strings only what was quoted."""
     if "..." in _QUOTED.sub("", text):
         return False  # something was left out
     quoted = {_words(next(filter(None, match), "")) for match in _QUOTED.findall(text)}
-    tidy = _UNTIDY.sub(lambda m: m[1] or _CONSTANTS.get(m[0], ""), text)
+    tidy = _tidied(text)
+    if len(_OPENING.findall(_QUOTED.sub("", tidy))) != _containers(value):
+        return False
     return _words(tidy) == _words(json.dumps(value, ensure_ascii=False)) and _strings(value) <= quoted
+
+
+def _containers(value: Any) -> int:
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if members is None else 1 + sum(map(_containers, members))
 
 
 def _words(text: str) -> str:

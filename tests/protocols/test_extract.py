@@ -51,7 +51,8 @@ def is_object(value):
         f"I'd say it's {TEXT}, isn't it?",
         f"答案是{TEXT}。",
         f'<think>maybe {{}} or {{"a": 2}}</think>{TEXT}',
-        f"maybe so</think>\n{TEXT}",
+        f'maybe so, or {{"a": 2}}</think>\n{TEXT}',
+        f"For x in [0, 1) and f(y]: {TEXT}",
         f"<tool_call>\n{TEXT}\n</tool_call>",
         "{'a': [1, {'b': 'x'}]}",
         "{a: [1, {b: 'x'}]}",
@@ -111,6 +112,7 @@ def test_truncated(text):
         '{"total": 2**3, "inner": {"a": 1}}',
         '{"value": result[0], "inner": {"a": 1}}',
         "the third[3] item",
+        '{"a": 1}, "b": 2}',
     ],
 )
 def test_fragments_are_no_answers(text):
@@ -192,6 +194,7 @@ def test_repair_keeps_every_word():
         '{"a": hello world}',
         '{"a": "b" AAAA}',
         '{"a": "b", ...}',
+        '{"a": [{}{}]}',
         '{"a": 1/3}',
     ):
         with pytest.raises(ParseError):

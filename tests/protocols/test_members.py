@@ -108,6 +108,7 @@ def test_bare_without_types_has_no_type():
 def test_bare_leaves_thoughts_out():
     """Thoughts in tags are neither reply nor token."""
     assert read(Bare(), "<think>hm</think>\n\nhi") == [Say(text="hi", message_type="greeting")]
+    assert read(Bare(), "hm\n</think>\n\nhi") == [Say(text="hi", message_type="greeting")]
     assert shown(Bare(), "<think>hm</think>hi")[-2:] == ["h", "hi"]
 
 
