@@ -7,20 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-ROOT = Path(__file__).parents[1]
-DATA = ROOT.parent / "shared" / "data"
+DATA = Path(__file__).parents[2] / "shared" / "data"
 
 # A shared machine has no reliable clock, so no example has a deadline; on the integration machine
 # the examples are the same at each run, so a failure there can be repeated here.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
-
-
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    """The folder that holds pyproject.toml."""
-    return ROOT
 
 
 @pytest.fixture(scope="session")
