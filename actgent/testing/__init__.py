@@ -1,4 +1,6 @@
-"""What users test their agents with: a provider on loopback with faults, checks for leaks and for valid transcripts."""
+"""What users test their agents with: scripted models, a provider on loopback, checks for leaks and transcripts."""
+
+from actgent.llm.scripted import ScriptedLLM
 
 from .exchange import ProviderRequest
 from .faults import (
@@ -29,6 +31,7 @@ __all__ = [
     "ProviderRequest",
     "ProviderStatistics",
     "RawAnswer",
+    "ScriptedLLM",
     "Silence",
     "Slow",
     "assert_no_leaks",

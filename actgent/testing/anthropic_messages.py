@@ -1,5 +1,6 @@
 """The wire of Anthropic messages, `POST /v1/messages`. Source: the API reference, and recorded exchanges."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from .exchange import (
     ProviderRequest,
     arguments_text,
     call_id,
+    plain_text,
     split,
     sse,
     thinking_data,
@@ -55,12 +57,13 @@ class AnthropicDialect(Dialect):
     name = "anthropic"
     path = "/v1/messages"
     request_id_header = "request-id"
+    terminal = re.compile(rb"event: message_stop\n")
 
     def read(self, body: Mapping[str, Any]) -> Chat:
         names: dict[str, str] = {}
         config = body.get("output_config") or {}
         return Chat(
-            system=_plain(body.get("system") or ""),
+            system=plain_text(body.get("system") or ""),
             messages=tuple(_messages(body["messages"], names)),
             tools=tuple(_tool(tool) for tool in body.get("tools") or () if "input_schema" in tool),
             temperature=body.get("temperature"),
@@ -91,9 +94,6 @@ class AnthropicDialect(Dialect):
         delta = {"stop_reason": _STOP[answer.stop], "stop_sequence": None}
         yield _event("message_delta", delta=delta, usage=usage)
         yield _event("message_stop")
-
-    def is_terminal(self, event: bytes) -> bool:
-        return event.startswith(b"event: message_stop\n")
 
     def error(self, status: int, *, code: str | None = None, message: str | None = None) -> ErrorBody:
         kind, default = _ERRORS.get(status, _INTERNAL)
@@ -192,12 +192,6 @@ def _input_text(block: Mapping[str, Any]) -> str:
 # --- reading -----------------------------------------------------------------------------
 
 
-def _plain(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(block.get("text", "") for block in content) if isinstance(content, Sequence) else ""
-
-
 def _messages(items: Sequence[Mapping[str, Any]], names: dict[str, str]) -> Iterator[ChatMessage]:
     """The wire has tool results in the user's messages; here they are messages of the role `tool`."""
     for item in items:
@@ -251,7 +245,7 @@ def _url(source: Mapping[str, Any]) -> str:
 
 
 def _result(block: Mapping[str, Any], names: Mapping[str, str]) -> ToolResult:
-    key, text = block["tool_use_id"], _plain(block.get("content") or "")
+    key, text = block["tool_use_id"], plain_text(block.get("content") or "")
     result = ToolResult(call_id=key, tool_name=names.get(key, ""), content=text)
     return attrs.evolve(result, status="error", content="", error=text) if block.get("is_error") else result
 

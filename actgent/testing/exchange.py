@@ -16,11 +16,11 @@ import attrs
 import orjson
 
 from actgent.llm.base import Answer, Chat
+from actgent.llm.scripted import Said
 from actgent.messages import (
     NO_USAGE,
     File,
     Image,
-    Part,
     Text,
     Thinking,
     ToolCall,
@@ -29,10 +29,10 @@ from actgent.messages import (
     to_parts,
 )
 
-Said = str | Part | Sequence[str | Part] | Answer
-"""What a script's model says: text, a part, several, or a whole answer with its stop reason and usage."""
-
 Pieces = Iterator[bytes]
+
+NEW_YEAR = 1_767_225_600
+"""When all answers were made: 2026 began; a script's answers are the same at each run."""
 
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>[A-Za-z0-9+/]+={0,2})")
 
@@ -137,6 +137,8 @@ class Plan:
     """Content-Length; None sends chunks."""
     delay: float = 0.0
     gap: float | None = None
+    octets: int | None = None
+    """Bytes in one write, whatever the pieces are; None writes them as they are."""
     is_head_sent: bool = True
     ending: Ending = "whole"
     """`cut` closes and `reset` aborts the connection in the middle; `silent` keeps it open, for nothing."""
@@ -149,6 +151,8 @@ class Dialect(abc.ABC):
     """As in `Thinking.dialect`: `openai`, `openai-responses` or `anthropic`."""
     path: ClassVar[str]
     request_id_header: ClassVar[str] = "x-request-id"
+    terminal: ClassVar[re.Pattern[bytes]]
+    """Matches the events that tell that the answer is whole."""
 
     @abc.abstractmethod
     def read(self, body: Mapping[str, Any]) -> Chat:
@@ -161,10 +165,6 @@ class Dialect(abc.ABC):
     @abc.abstractmethod
     def events(self, answer: Answer, request: ProviderRequest, *, chunk: int) -> Pieces:
         """The same as server-sent events, each whole with its empty line."""
-
-    @abc.abstractmethod
-    def is_terminal(self, event: bytes) -> bool:
-        """Whether the event tells that the answer is whole."""
 
     @abc.abstractmethod
     def error(self, status: int, *, code: str | None = None, message: str | None = None) -> "ErrorBody":
@@ -197,6 +197,13 @@ def sse(data: object, *, event: str | None = None) -> bytes:
 def split(text: str, size: int) -> Iterator[str]:
     """The text in pieces of `size` characters; nothing for the empty text."""
     return (text[start : start + size] for start in range(0, len(text), size))
+
+
+def plain_text(content: object) -> str:
+    """The text of a content field, which is a string or a list of blocks on every wire."""
+    if isinstance(content, str):
+        return content
+    return "".join(block.get("text", "") for block in content) if isinstance(content, Sequence) else ""
 
 
 def arguments_text(call: ToolCall) -> str:

@@ -13,7 +13,9 @@ from email.utils import format_datetime
 
 import attrs
 
-from .exchange import Pace, Plan, ProviderRequest, Said, answer_plan, error_plan
+from actgent.llm.scripted import Said
+
+from .exchange import Pace, Plan, ProviderRequest, answer_plan, error_plan
 
 
 class Fault(abc.ABC):
@@ -68,7 +70,7 @@ class CutStream(Fault):
     """The connection breaks in the middle of the answer.
 
     After `events` events or `octets` bytes of the body, whichever is given; else just before the
-    event that would tell that the answer is whole. `is_reset` aborts the connection (RST)
+    event that would tell that the answer is whole, or in the middle of a body. `is_reset` aborts the connection (RST)
     instead of closing it.
     """
 
@@ -122,7 +124,8 @@ class ErrorEvent(Fault):
 class Slow(Fault):
     """The answer comes late (`delay` seconds) or in small portions (`gap` seconds between them).
 
-    A portion is an event, or with `octets` that many bytes, so that events and characters are torn apart.
+    A portion is an event, or with `octets` that many bytes, so that events and characters are torn apart;
+    these need a `gap`, which may be 0.
     """
 
     answer: Scripted
@@ -132,8 +135,7 @@ class Slow(Fault):
 
     def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
         plan = plan_for(self.answer, request, pace)
-        pieces = plan.pieces if self.octets is None else _torn(b"".join(plan.pieces), self.octets)
-        return attrs.evolve(plan, pieces=pieces, delay=self.delay, gap=self.gap)
+        return attrs.evolve(plan, delay=self.delay, gap=self.gap, octets=self.octets)
 
 
 @attrs.frozen
@@ -185,16 +187,12 @@ def refused_url() -> Iterator[str]:
 def _first(
     plan: Plan, request: ProviderRequest, *, events: int | None, octets: int | None
 ) -> tuple[bytes, ...]:
-    """The pieces that still go out."""
-    if events is not None:
-        return tuple(plan.pieces[:events])
+    """The pieces that still go out; of a body, which has no events, half where no bytes are counted."""
     if octets is not None:
         return (b"".join(plan.pieces)[:octets],)
     if plan.length is not None:
         return (b"".join(plan.pieces)[: plan.length // 2],)
-    is_terminal = request.dialect.is_terminal
+    if events is not None:
+        return tuple(plan.pieces[:events])
+    is_terminal = request.dialect.terminal.match
     return tuple(itertools.takewhile(lambda event: not is_terminal(event), plan.pieces))
-
-
-def _torn(data: bytes, size: int) -> tuple[bytes, ...]:
-    return tuple(data[start : start + size] for start in range(0, len(data), size))

@@ -4,13 +4,16 @@ Source: the API reference, and recorded exchanges. What only compatible provider
 (`reasoning`) follows OpenRouter and Ollama.
 """
 
-from collections.abc import Iterator, Mapping
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .exchange import (
+    NEW_YEAR,
     Dialect,
     ErrorBody,
     Pieces,
@@ -18,6 +21,7 @@ from .exchange import (
     arguments_text,
     call_id,
     decode_arguments,
+    plain_text,
     split,
     sse,
     thinking_data,
@@ -42,13 +46,14 @@ class OpenAIChatDialect(Dialect):
 
     name = "openai"
     path = "/v1/chat/completions"
+    terminal = re.compile(rb'data: (\[DONE\]|.*"finish_reason":")')
 
     def read(self, body: Mapping[str, Any]) -> Chat:
         messages = body["messages"]
         names = _tool_names(messages)
         return Chat(
-            system="\n\n".join(_plain(item["content"]) for item in messages if _is_system(item)),
-            messages=tuple(_message(item, names) for item in messages if not _is_system(item)),
+            system="\n\n".join(plain_text(item["content"]) for item in messages if _is_system(item)),
+            messages=tuple(_messages((item for item in messages if not _is_system(item)), names)),
             tools=tuple(_tool(tool) for tool in body.get("tools") or () if tool.get("type") == "function"),
             temperature=body.get("temperature"),
             max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
@@ -79,9 +84,6 @@ class OpenAIChatDialect(Dialect):
             yield sse({**head, "choices": [], "usage": _usage(answer, request)})
         yield b"data: [DONE]\n\n"
 
-    def is_terminal(self, event: bytes) -> bool:
-        return b'"finish_reason":"' in event or event.startswith(b"data: [DONE]")
-
     def error(self, status: int, *, code: str | None = None, message: str | None = None) -> ErrorBody:
         return ErrorBody(status, {"error": openai_error(status, code=code, message=message)})
 
@@ -93,7 +95,7 @@ def _head(answer: Answer, request: ProviderRequest, kind: str) -> dict[str, Any]
     return {
         "id": answer.id or f"chatcmpl-{request.number:08d}",
         "object": kind,
-        "created": 1_767_225_600 + request.number,
+        "created": NEW_YEAR + request.number,
         "model": answer.model or request.model,
         "service_tier": "default",
         "system_fingerprint": None,
@@ -184,34 +186,36 @@ def _is_system(item: Mapping[str, Any]) -> bool:
     return item["role"] in ("system", "developer")
 
 
-def _plain(content: object) -> str:
-    if isinstance(content, list):
-        return "".join(block.get("text", "") for block in content)
-    return content if isinstance(content, str) else ""
-
-
 def _tool_names(messages: list[Mapping[str, Any]]) -> dict[str, str]:
     calls = (call for item in messages for call in item.get("tool_calls") or ())
     return {call["id"]: call["function"]["name"] for call in calls if "function" in call}
 
 
-def _message(item: Mapping[str, Any], names: Mapping[str, str]) -> ChatMessage:
-    match item["role"]:
-        case "assistant":
-            return ChatMessage("assistant", tuple(_assistant_parts(item)))
-        case "tool":
-            key = item["tool_call_id"]
-            result = ToolResult(call_id=key, tool_name=names.get(key, ""), content=_plain(item["content"]))
-            return ChatMessage("tool", (result,))
-        case _:
-            return ChatMessage("user", tuple(_user_parts(item["content"])))
+def _messages(items: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> Iterator[ChatMessage]:
+    """The wire has a message for each result; here the results of one answer are one message again."""
+    for is_tool, group in itertools.groupby(items, key=lambda item: item["role"] == "tool"):
+        if is_tool:
+            yield ChatMessage("tool", tuple(_result(item, names) for item in group))
+        else:
+            yield from map(_message, group)
+
+
+def _message(item: Mapping[str, Any]) -> ChatMessage:
+    if item["role"] == "assistant":
+        return ChatMessage("assistant", tuple(_assistant_parts(item)))
+    return ChatMessage("user", tuple(_user_parts(item["content"])))
+
+
+def _result(item: Mapping[str, Any], names: Mapping[str, str]) -> ToolResult:
+    key = item["tool_call_id"]
+    return ToolResult(call_id=key, tool_name=names.get(key, ""), content=plain_text(item["content"]))
 
 
 def _assistant_parts(item: Mapping[str, Any]) -> Iterator[Part]:
     for field in _REASONING:
         if item.get(field):
             yield Thinking(item[field], "openai", {field: item[field]})
-    if text := _plain(item.get("content")):
+    if text := plain_text(item.get("content")):
         yield Text(text)
     for call in item.get("tool_calls") or ():
         function = call["function"]

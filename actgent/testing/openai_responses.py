@@ -1,6 +1,7 @@
 """The wire of OpenAI responses, `POST /v1/responses`. Source: the API reference, and recorded exchanges."""
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat, Role
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .exchange import (
+    NEW_YEAR,
     Dialect,
     ErrorBody,
     Pieces,
@@ -15,6 +17,7 @@ from .exchange import (
     arguments_text,
     call_id,
     decode_arguments,
+    plain_text,
     split,
     sse,
     thinking_data,
@@ -31,13 +34,14 @@ class OpenAIResponsesDialect(Dialect):
 
     name = "openai-responses"
     path = "/v1/responses"
+    terminal = re.compile(rb"event: response\.(completed|incomplete)\n")
 
     def read(self, body: Mapping[str, Any]) -> Chat:
         items = _items(body.get("input") or ())
         names = {item["call_id"]: item["name"] for item in items if item.get("type") == "function_call"}
         system = [
             body.get("instructions") or "",
-            *(_plain(item["content"]) for item in items if _is_system(item)),
+            *(plain_text(item["content"]) for item in items if _is_system(item)),
         ]
         return Chat(
             system="\n\n".join(filter(None, system)),
@@ -55,9 +59,6 @@ class OpenAIResponsesDialect(Dialect):
         for number, (kind, data) in enumerate(_events(answer, request, chunk)):
             name = f"response.{kind}"
             yield sse({"type": name, "sequence_number": number, **data}, event=name)
-
-    def is_terminal(self, event: bytes) -> bool:
-        return event.startswith((b"event: response.completed\n", b"event: response.incomplete\n"))
 
     def error(self, status: int, *, code: str | None = None, message: str | None = None) -> ErrorBody:
         return ErrorBody(status, {"error": openai_error(status, code=code, message=message)})
@@ -89,7 +90,7 @@ def _head(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
     return {
         "id": answer.id or f"resp_{request.number:08d}",
         "object": "response",
-        "created_at": 1_767_225_600 + request.number,
+        "created_at": NEW_YEAR + request.number,
         "status": "in_progress",
         "background": False,
         "error": None,
@@ -250,12 +251,6 @@ def _is_system(item: Mapping[str, Any]) -> bool:
     return item.get("role") in ("system", "developer")
 
 
-def _plain(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(block.get("text", "") for block in content) if isinstance(content, Sequence) else ""
-
-
 def _role(item: Mapping[str, Any]) -> Role:
     if item.get("role") in ("user", "assistant"):
         return "user" if item["role"] == "user" else "assistant"
@@ -277,7 +272,7 @@ def _parts(item: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Part]:
             yield ToolCall(item["name"], decode_arguments(item["arguments"]), id=item["call_id"])
         case "function_call_output":
             key = item["call_id"]
-            yield ToolResult(call_id=key, tool_name=names.get(key, ""), content=_plain(item["output"]))
+            yield ToolResult(call_id=key, tool_name=names.get(key, ""), content=plain_text(item["output"]))
         case "reasoning":
             summary = "".join(part["text"] for part in item.get("summary") or ())
             yield Thinking(summary, "openai-responses", item)

@@ -5,11 +5,12 @@ streams, and refuses the requests that the real ones refuse. Several dialects ma
 """
 
 import inspect
+import itertools
 import math
 import socket
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -26,8 +27,10 @@ from .openai_chat import OpenAIChatDialect
 from .openai_responses import OpenAIResponsesDialect
 from .transcripts import check_transcript
 
-Script = Sequence[Scripted] | Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
-"""The answers in the order of the requests, or a function (sync or async) that chooses one for a request."""
+Chooser = Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
+"""A function, sync or async, that answers one request."""
+Script = Sequence[Scripted | Chooser] | Chooser
+"""The answers in the order of the requests, functions among them, or one function for all."""
 
 _DIALECTS: Mapping[str, Dialect] = {
     dialect.path: dialect for dialect in (OpenAIChatDialect(), OpenAIResponsesDialect(), AnthropicDialect())
@@ -58,7 +61,7 @@ class Provider:
     """A running provider, as `open_provider` gives it."""
 
     port: int
-    _script: Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
+    _script: Iterator[Scripted | Chooser]
     _pace: Pace
     _api_key: str | None
     _kept: deque[ProviderRequest]
@@ -87,6 +90,15 @@ class Provider:
     def statistics(self) -> ProviderStatistics:
         return ProviderStatistics(self._served, self._running, self._connections)
 
+    def check_script(self) -> None:
+        """Raise what the script has done wrong so far; done when the provider's block ends.
+
+        Raises:
+            ProviderFailed: the script's exception is its cause.
+        """
+        if self._failure is not None:
+            raise ProviderFailed(f"the provider's script failed: {self._failure!r}") from self._failure
+
     # --- deciding ------------------------------------------------------------------------
 
     async def _decide(self, head: h11.Request, body: bytes) -> Plan:
@@ -96,7 +108,8 @@ class Provider:
         dialect = _DIALECTS.get(path)
         if dialect is None or head.method != b"POST":
             text = f"Invalid URL ({head.method.decode()} {path})"
-            return error_plan(OpenAIChatDialect().error(404, code="unknown_url", message=text))
+            plan = error_plan(OpenAIChatDialect().error(404, code="unknown_url", message=text))
+            return attrs.evolve(plan, pieces=()) if head.method == b"HEAD" else plan
         request = _read_request(self._served, dialect, path, head=head, body=body)
         self._kept.append(request)
         return self._identified(self._refusal(request) or await self._play(request), request)
@@ -112,15 +125,19 @@ class Provider:
 
     async def _play(self, request: ProviderRequest) -> Plan:
         try:
-            scripted = self._script(request)
-            if inspect.isawaitable(scripted):
-                scripted = await scripted
-            return plan_for(scripted, request, self._pace)
+            return plan_for(await self._scripted(request), request, self._pace)
         except MalformedRequest as error:
             return error_plan(request.dialect.error(400, message=str(error)))
         except Exception as error:  # noqa: BLE001 - a user's function; it is raised where the block ends
             self._failure = self._failure or error
             return error_plan(request.dialect.error(400, code="script_failed", message=repr(error)))
+
+    async def _scripted(self, request: ProviderRequest) -> Scripted:
+        entry = next(self._script, None)
+        if entry is None:
+            raise ConfigurationError(f"request {request.number} came, but the script has no more answers")
+        answer = entry(request) if callable(entry) else entry
+        return await answer if inspect.isawaitable(answer) else answer
 
     @staticmethod
     def _identified(plan: Plan, request: ProviderRequest) -> Plan:
@@ -203,7 +220,7 @@ class _Connection:
 
     async def _send_slowly(self, plan: Plan, gap: float) -> None:
         await self.stream.send_all(self._head(plan))
-        for piece in plan.pieces:
+        for piece in _portions(plan):
             await self._pause(gap)
             await self.stream.send_all(self._data(piece))
         await self.stream.send_all(self._tail(plan))
@@ -250,9 +267,15 @@ async def open_provider(
 ) -> AsyncIterator[Provider]:
     """Run a provider on a free port of 127.0.0.1 for as long as the block is open.
 
+    ```python
+    async with open_provider([ToolCall("add", {"a": 2, "b": 3}), "It is 5."]) as provider:
+        llm = OpenAI("any-model", base_url=provider.openai_url, api_key="any")
+    ```
+
     Args:
-        script: the answers in order of the requests (text, parts, `ToolCall`, `Answer`, `Fault`), or a
-            function of the request, sync or async, that returns one. A request beyond the list fails.
+        script: the answers in order of the requests (text, parts, `ToolCall`, `Answer`, `Fault`, or a
+            function of the request, sync or async, that returns one of these), or one function for all
+            requests. A request beyond the list fails.
         chunk: characters in one streamed event.
         delay: seconds before each answer.
         gap: seconds before each streamed event; None sends them all at once.
@@ -264,11 +287,11 @@ async def open_provider(
     Raises:
         ProviderFailed: when the block is left without an exception, but the script had failed.
     """
-    choose = _script(script)
+    entries = _entries(script)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     provider = Provider(
         port=listeners[0].socket.getsockname()[1],
-        script=choose,
+        script=entries,
         pace=Pace(chunk=chunk, delay=delay, gap=gap),
         api_key=api_key,
         kept=deque(maxlen=keep),
@@ -283,23 +306,20 @@ async def open_provider(
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
-    if provider._failure is not None:  # noqa: SLF001 - its own module
-        raise ProviderFailed(f"the provider's script failed: {provider._failure}") from provider._failure  # noqa: SLF001
+    provider.check_script()
 
 
-def _script(script: Script) -> Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]:
-    if callable(script):
-        return script
+def _portions(plan: Plan) -> Iterable[bytes]:
+    if plan.octets is None:
+        return plan.pieces
+    data, size = b"".join(plan.pieces), plan.octets
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+def _entries(script: Script) -> Iterator[Scripted | Chooser]:
     if isinstance(script, str):
         raise ConfigurationError("a script is a list of answers or a function: write [...] around the text")
-    answers = iter(tuple(script))
-    return lambda request: _next(answers, request)
-
-
-def _next(answers: Iterator[Scripted], request: ProviderRequest) -> Scripted:
-    for answer in answers:
-        return answer
-    raise ConfigurationError(f"request {request.number} came, but the script has no more answers")
+    return itertools.repeat(script) if callable(script) else iter(tuple(script))
 
 
 def _key(headers: Mapping[str, str]) -> str:

@@ -35,7 +35,8 @@ def check_transcript(transcript: Transcript, dialect: str | None = None) -> list
     """What a provider would refuse in a conversation; empty when nothing.
 
     A neutral conversation needs no dialect: it has to fit all of them. For a request body, or
-    its messages, the dialect is `openai`, `openai-responses` or `anthropic`.
+    its messages, the dialect is `openai`, `openai-responses` or `anthropic`. Stricter than OpenAI in
+    one thing: a conversation that ends with the model's own words is refused on every wire.
 
     Raises:
         ConfigurationError: for the wire of an unknown dialect.

@@ -1,7 +1,7 @@
 """The real SDKs against the provider: what is scripted comes out as the SDKs' own objects."""
 
 import threading
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -234,6 +234,18 @@ async def test_a_function_reads_the_request_whatever_wire_it_came_by():
         await message_of(peer.anthropic, system="Be brief.")
     wires = ["openai", "openai-responses", "anthropic"]
     assert seen == [(wire, "What is 2 + 3?", "Be brief.") for wire in wires]
+
+
+async def test_a_list_may_hold_functions_and_faults():
+    """Each entry of a list is an answer, a fault or a function, used up in order."""
+    import openai
+
+    async with clients(["one", lambda request: f"{request.number}", ErrorStatus(500), "four"]) as peer:
+        said = [(await chat_of(peer.openai)).choices[0].message.content for _ in range(2)]
+        with pytest.raises(openai.InternalServerError):
+            await chat_of(peer.openai)
+        said.append((await chat_of(peer.openai)).choices[0].message.content)
+    assert said == ["one", "2", "four"]
 
 
 async def test_a_tool_loop_over_the_wire():
@@ -585,6 +597,45 @@ async def test_a_request_that_is_no_http_harms_nobody():
             await stream.send_all(b"\x00\x01 garbage\r\n\r\n")
             assert await stream.receive_some() == b""
         assert (await chat_of(peer.openai)).choices[0].message.content == "fine"
+
+
+@pytest.mark.parametrize("line", [b"HEAD / HTTP/1.1", b"GET /v1/models HTTP/1.1", b"CONNECT x:1 HTTP/1.1"])
+async def test_other_methods_are_not_found_and_harm_nobody(line):
+    """Whatever a client asks in good HTTP, the provider answers and lives on."""
+    async with clients(["fine"]) as peer:
+        stream = await trio.open_tcp_stream("127.0.0.1", peer.provider.port)
+        async with aclosing(stream):
+            await stream.send_all(line + b"\r\nhost: x\r\n\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 404")
+        assert (await chat_of(peer.openai)).choices[0].message.content == "fine"
+
+
+async def test_a_body_above_the_bound_is_refused():
+    """More than 32 MiB are not read into memory."""
+    async with open_provider([]) as provider:
+        stream = await trio.open_tcp_stream("127.0.0.1", provider.port)
+        async with aclosing(stream):
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(_request(b" " * (33 * 1024 * 1024)))
+        await until(lambda: provider.statistics().connections == 0)
+        assert provider.statistics().requests == 0
+
+
+@pytest.mark.parametrize("slow", [{"gap": 0}, {"gap": 0, "octets": 5}, {"delay": 0.001}])
+async def test_faults_wrap_in_any_order(slow):
+    """A slow stream that ends early ends early, whichever is outside, and a body in its middle."""
+    import openai
+
+    inside, outside = EarlyEnd(Slow("text", **slow)), Slow(EarlyEnd("text"), **slow)
+    cut = CutStream(Slow("text", **slow), events=2)
+    async with clients([inside, outside, cut, cut]) as peer:
+        for _ in range(2):
+            chunks = await drained(await chat_of(peer.openai, stream=True))
+            assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None]
+        with pytest.raises(openai.APIConnectionError):
+            await drained(await chat_of(peer.openai, stream=True))
+        with pytest.raises(openai.APIConnectionError):
+            await chat_of(peer.openai)
 
 
 async def test_no_thread_is_used():
