@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
 
-from .actions import encoded_calls
+from .actions import answer_text, encoded_calls
 from .base import Outcome, Profile, Protocol, Say, View
 from .extract import is_cut, loads, unfenced, visible
 from .templates import WHO
@@ -37,10 +37,11 @@ def _first_type(profile: Profile) -> str | None:
 def _read_odd(text: str, profile: Profile) -> list[Outcome]:
     if calls := encoded_calls(text):
         return [calls]
-    shown = visible(text)
+    shown = answer_text(text)
     value = _decoded(shown)
+    said = _text_in(value)
     structure = value if isinstance(value, dict | list) else None
-    return [Say(text=_text_in(value) or shown, data=structure, message_type=_first_type(profile))]
+    return [Say(text=shown if said is None else said, data=structure, message_type=_first_type(profile))]
 
 
 def _decoded(text: str) -> Any:

@@ -53,7 +53,7 @@ _QUOTED = re.compile(r'"([^"]*)"|\'([^\']*)\'|“([^”]*)”|‘([^’]*)’')
 _OPENING = re.compile(r"[\[{]")
 _WORD = re.compile(r"\w+")
 _THINK = re.compile(r"\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
-_THOUGHT = re.compile(r"(?!\s*[\[{`]).*?</think(?:ing)?>", re.DOTALL)
+_THOUGHT = re.compile(r"(?!\s*[\[{`])(?:(?!<think).)*?</think(?:ing)?>", re.DOTALL)
 _FENCE = re.compile(r"\s*```[\w+-]*\s*(.*?)\s*```\s*", re.DOTALL)
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
@@ -88,16 +88,15 @@ def extract_only(text: str, check: Check = anything) -> Any:
     Raises:
         ParseError: there is none, there are several different ones, or the text is truncated.
     """
-    accepted: list[Any] = []
+    accepted: dict[str, Any] = {}
     reasons: list[str] = []
     for value in _values(text):
-        reason = check(value)
-        if reason is not None:
+        if reason := check(value):
             reasons.append(reason)
-        elif value not in accepted:
-            accepted.append(value)
+        else:
+            accepted[json.dumps(value, sort_keys=True)] = value
     if len(accepted) == 1:
-        return accepted[0]
+        return accepted.popitem()[1]
     if accepted:
         raise ParseError(f"the answer holds {len(accepted)} different JSON objects: give exactly one", text)
     raise ParseError(reasons[0] if reasons else "no JSON in the answer", text)
@@ -113,6 +112,8 @@ def loads(text: str) -> Any:
         return _decoded(text)
     except json.JSONDecodeError as error:
         raise ParseError(f"invalid JSON: {error.msg} at character {error.pos}", text) from None
+    except ParseError as error:
+        raise ParseError(error.reason, text) from None
 
 
 def visible(text: str) -> str:
@@ -129,14 +130,12 @@ def unfenced(text: str) -> str:
 
 
 def is_cut(text: str) -> bool:
-    """True for the beginning of an object or an array that is never closed."""
+    """True for text whose first bracket is never closed."""
+    opener = _OPENER.search(text)
     try:
-        _close(text, _OPENER.search(text).start())  # type: ignore[union-attr]
+        return opener is not None and _close(text, opener.start()) < 0
     except ParseError as error:
         return error.reason.startswith("truncated")
-    except AttributeError:
-        return False
-    return False
 
 
 def grown(text: str) -> Any:
@@ -153,6 +152,13 @@ def grown(text: str) -> Any:
 def _values(text: str) -> Iterator[Any]:
     """Each outermost value; ends with a ParseError where something is opened and not closed."""
     try:
+        yield from _read(text)
+    except ParseError as error:
+        raise ParseError(error.reason, text) from None
+
+
+def _read(text: str) -> Iterator[Any]:
+    try:
         whole = _decoded(text)
     except json.JSONDecodeError:
         yield from _searched(visible(text))
@@ -162,7 +168,7 @@ def _values(text: str) -> Iterator[Any]:
 
 def _searched(text: str) -> Iterator[Any]:
     if len(text) > MAX_SEARCHED:
-        raise ParseError(f"more than {MAX_SEARCHED} characters, and not JSON as a whole", text[:1000])
+        raise ParseError(f"more than {MAX_SEARCHED} characters, and not JSON as a whole")
     found = False
     for value in _outermost(text):
         found = True
@@ -175,7 +181,7 @@ def _outermost(text: str) -> Iterator[Any]:
     position = parts = 0
     while opener := _OPENER.search(text, position):
         if (parts := parts + 1) > MAX_PARTS:
-            raise ParseError(f"more than {MAX_PARTS} parts in brackets, and not JSON as a whole", text[:1000])
+            raise ParseError(f"more than {MAX_PARTS} parts in brackets, and not JSON as a whole")
         start = opener.start()
         value, position = _value_at(text, start)
         if value is not _NOTHING and not _is_fragment(text, start, position):
@@ -206,19 +212,19 @@ def _close(text: str, start: int) -> int:
         if mark in _CLOSERS:
             open_brackets.append(_CLOSERS[mark])
             if len(open_brackets) > MAX_DEPTH:
-                raise ParseError(f"nested deeper than {MAX_DEPTH} levels", text[:1000])
+                raise ParseError(f"nested deeper than {MAX_DEPTH} levels")
         elif mark in "]})":
             if open_brackets.pop() != mark:
                 return _mismatch(text, start, token.end())
             if not open_brackets:
                 return token.end()
-    raise ParseError(f"truncated JSON: what opens at character {start} is never closed", text)
+    raise ParseError(f"truncated JSON: what opens at character {start} is never closed")
 
 
 def _mismatch(text: str, start: int, end: int) -> int:
     """The place behind a wrong closer if what it ends is prose like `[0, 1)`; a broken value is refused."""
     if any(mark in text[start:end] for mark in "{\"'"):
-        raise ParseError(f"broken JSON: {text[end - 1]!r} at character {end - 1} closes nothing", text)
+        raise ParseError(f"broken JSON: {text[end - 1]!r} at character {end - 1} closes nothing")
     return end
 
 
@@ -268,7 +274,7 @@ def _decode(text: str, start: int) -> tuple[Any, int]:
     try:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
-        raise ParseError(f"nested deeper than {MAX_DEPTH} levels", text[:1000]) from None
+        raise ParseError(f"nested deeper than {MAX_DEPTH} levels") from None
     if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH:
         _close(text, start)
     if text.find("\\u", start, end) >= 0 or not text.isascii():

@@ -144,8 +144,9 @@ def test_fragments_are_no_answers(text):
 )
 def test_refuses(text, reason):
     """What cannot be stored or understood is refused with its reason."""
-    with pytest.raises(ParseError, match=reason):
+    with pytest.raises(ParseError, match=reason) as caught:
         extract(text)
+    assert caught.value.raw == text
 
 
 def test_edges_that_pass():
@@ -177,6 +178,8 @@ def test_two_answers_are_none():
         extract_only('{"a": 1} or {"a": 2}', is_object)
     assert extract_only('{"a": 1} again {"a": 1}', is_object) == {"a": 1}
     assert extract('{"a": 1} or {"a": 2}') == {"a": 1}
+    with pytest.raises(ParseError, match="2 different"):
+        extract_only('{"a": 1} or {"a": true}', is_object)
 
 
 def test_a_truncated_second_answer_spoils_the_first():
@@ -213,7 +216,8 @@ def test_thoughts_are_left_out():
     """Thoughts before the answer go, tags in the answer stay."""
     assert visible("<think>a\nb</think>\n\nhello") == "hello"
     assert visible("<think>never ends {") == ""
-    assert visible("a <think> tag") == "a <think> tag"
+    for text in ("a <think> tag", "the <think>x</think> tags", '{"a": "</think>"}'):
+        assert visible(text) == text
     with pytest.raises(ParseError):
         extract('<think>{"a": 1}')
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from actgent.errors import ParseError
+from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import Event, Route, ToolCall
 from actgent.protocols.actions import encoded_calls
 from actgent.protocols.bare import Bare
@@ -110,6 +110,13 @@ def test_bare_leaves_thoughts_out():
     assert read(Bare(), "<think>hm</think>\n\nhi") == [Say(text="hi", message_type="greeting")]
     assert read(Bare(), "hm\n</think>\n\nhi") == [Say(text="hi", message_type="greeting")]
     assert shown(Bare(), "<think>hm</think>hi")[-2:] == ["h", "hi"]
+
+
+def test_bare_says_something():
+    """Thoughts alone are an empty answer; an empty text in JSON is an empty text, not JSON."""
+    with pytest.raises(EmptyAnswer):
+        read(Bare(), "<think>so many")
+    assert read(Bare(), '{"text": ""}') == [Say(text="", data={"text": ""}, message_type="greeting")]
 
 
 def test_bare_shows_all():
