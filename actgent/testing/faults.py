@@ -62,7 +62,7 @@ def _retry_after(when: float | datetime | None) -> dict[str, str]:
         return {}
     if isinstance(when, datetime):
         return {"retry-after": format_datetime(when.astimezone(UTC), usegmt=True)}
-    return {"retry-after": f"{when:g}"}
+    return {"retry-after": str(when)}
 
 
 @attrs.frozen
@@ -124,8 +124,7 @@ class ErrorEvent(Fault):
 class Slow(Fault):
     """The answer comes late (`delay` seconds) or in small portions (`gap` seconds between them).
 
-    A portion is an event, or with `octets` that many bytes, so that events and characters are torn apart;
-    these need a `gap`, which may be 0.
+    A portion is an event, or with `octets` that many bytes, so that events and characters are torn apart.
     """
 
     answer: Scripted
@@ -135,7 +134,8 @@ class Slow(Fault):
 
     def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
         plan = plan_for(self.answer, request, pace)
-        return attrs.evolve(plan, delay=self.delay, gap=self.gap, octets=self.octets)
+        gap = 0.0 if self.gap is None and self.octets is not None else self.gap
+        return attrs.evolve(plan, delay=self.delay, gap=gap, octets=self.octets)
 
 
 @attrs.frozen

@@ -433,6 +433,7 @@ async def test_quota_is_a_429_of_its_own_type_and_a_400_at_anthropic():
     [
         (7, "7"),
         (0.25, "0.25"),
+        (4_233_600, "4233600"),
         (datetime(2026, 1, 2, 4, tzinfo=UTC), "Fri, 02 Jan 2026 04:00:00 GMT"),
     ],
 )
@@ -621,7 +622,7 @@ async def test_a_body_above_the_bound_is_refused():
         assert provider.statistics().requests == 0
 
 
-@pytest.mark.parametrize("slow", [{"gap": 0}, {"gap": 0, "octets": 5}, {"delay": 0.001}])
+@pytest.mark.parametrize("slow", [{"gap": 0}, {"octets": 5}, {"delay": 0.001}])
 async def test_faults_wrap_in_any_order(slow):
     """A slow stream that ends early ends early, whichever is outside, and a body in its middle."""
     import openai
