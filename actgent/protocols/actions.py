@@ -1,7 +1,7 @@
 """What an answer's text wants done: tool calls written as text, and instructions with a tool of their own."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actgent.errors import EmptyAnswer, ParseError
@@ -13,7 +13,6 @@ from .schemas import schema_check
 
 DIRECT_RESPONSE = "DIRECT_RESPONSE"
 TOOL_INVOCATION = "TOOL_INVOCATION"
-_ENVELOPE = frozenset({"id", "type", "index"})
 _TEXT_FIELDS = ("content", "text", "message")
 
 
@@ -35,10 +34,10 @@ def answer_text(text: str) -> str:
 def encoded_calls(text: str) -> CallTools | None:
     """The provider's own form of tool calls, where a model wrote it as its text; None for any other text.
 
-    That is an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, or an object with
+    That is an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, or an object with such
     `tool_calls`, and nothing beside it but a fence: among prose it would be an example.
     """
-    if '"function"' not in text and '"tool_calls"' not in text:
+    if '"function"' not in text:
         return None
     try:
         calls = [_encoded_call(item) for item in _entries(loads(unfenced(visible(text))))]
@@ -48,15 +47,10 @@ def encoded_calls(text: str) -> CallTools | None:
     return CallTools(whole) if whole and len(whole) == len(calls) else None
 
 
-def _entries(value: Any) -> Iterator[Any]:
-    """The calls of either form; those in `tool_calls` may also be plain `{"name", "arguments"}`."""
-    if isinstance(value, list):
-        yield from value
-    elif isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
-        for item in value["tool_calls"]:
-            plain = isinstance(item, dict) and "function" not in item
-            function = {key: item[key] for key in item if key not in _ENVELOPE} if plain else None
-            yield {"type": "function", "function": function, "id": item.get("id")} if plain else item
+def _entries(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        value = value.get("tool_calls")
+    return value if isinstance(value, list) else []
 
 
 def _encoded_call(item: Any) -> ToolCall | None:

@@ -17,6 +17,7 @@ from .schemas import is_json_schema, schema_check
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 _MAX_NAME = 64
+_JSON_STARTS = ("{", "[", "`")
 
 
 @attrs.frozen
@@ -118,8 +119,9 @@ class WithOutput(Protocol):
     def _value_in(self, text: str) -> Any:
         try:
             return self._fitting(extract(text, self._reason))[0]
-        except ParseError:
-            if self.output.check(text) is None:  # the text itself is what is wanted
+        except ParseError as error:
+            cut = error.reason.startswith("truncated") and text.lstrip().startswith(_JSON_STARTS)
+            if not cut and self.output.check(text) is None:  # the text itself is what is wanted
                 return text
             raise
 

@@ -49,6 +49,7 @@ def shown(protocol, text):
         [{"type": "function", "function": {"name": "f", "arguments": "{}"}}, 1],
         [{"type": "function", "function": {"name": ""}}],
         [{"type": "custom", "function": {"name": "f"}}],
+        {"tool_calls": [{"name": "f", "arguments": {}}]},
         {"tool_calls": []},
         {"tool_calls": "f"},
         {"function": {"name": "f", "arguments": {}}},
@@ -69,15 +70,6 @@ def test_native_calls_stand_alone():
     )
     assert encoded_calls(f"For example: {text}") is None
     assert encoded_calls(text.replace('"type"', "'type'")) is None
-
-
-def test_plain_calls_in_tool_calls():
-    """Some models leave the envelope out."""
-    text = '{"tool_calls": [{"name": "f", "arguments": {"a": 1}, "id": "x"}, {"name": "g"}]}'
-    assert encoded_calls(text).calls == [
-        ToolCall("f", {"a": 1}, provider_id="x", native=False),
-        ToolCall("g", {}, native=False),
-    ]
 
 
 # --- bare -----------------------------------------------------------------------------------------

@@ -94,6 +94,14 @@ def test_misfits_are_asked_again(text, reason, output):
         read(WithOutput(Bare(), output), text)
 
 
+def test_cut_json_is_no_text():
+    """Even an output that takes everything does not take the beginning of an object for a text."""
+    for text in ('{"a": 1', '```json\n{"a": [1'):
+        with pytest.raises(ParseError, match="truncated"):
+            read(WithOutput(Bare(), {}), text)
+    assert read(WithOutput(Bare(), str), "f(x is open")[0].data == "f(x is open"
+
+
 def test_inside_other_protocols():
     """The value is a JSON protocol's content, as a structure or as text, or it is the whole answer."""
     town = json.loads(JSON)
