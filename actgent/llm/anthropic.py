@@ -10,20 +10,9 @@ from actgent.errors import UnsupportedPart
 from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
 
 from .base import Answer, Chat, ChatMessage, StopReason
-from .remote import (
-    Body,
-    Fold,
-    Remote,
-    RemoteOptions,
-    Sdk,
-    base64_text,
-    count,
-    read_arguments,
-    read_call,
-    result_text,
-    whole_calls,
-)
+from .remote import Fold, Remote, RemoteOptions, Sdk
 from .wire_names import wire_id, wire_name
+from .wire_values import Body, base64_text, count, read_arguments, read_call, result_text, whole_calls
 
 _DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 8192
@@ -55,8 +44,8 @@ class Anthropic(Remote):
     def __init__(self, model: str, *, cache: bool = True, **options: Unpack[RemoteOptions]) -> None:
         """See `RemoteOptions`; `max_tokens` is 8192 if nobody sets it.
 
-        `cache` marks the ends of the tool list, the system prompt and the conversation for the provider's
-        prompt cache: writing costs a quarter more, reading a tenth.
+        `cache` marks the ends of the tool list, the system prompt, the last answer and the conversation for the
+        provider's prompt cache: writing costs a quarter more, reading a tenth.
         """
         super().__init__(model, **options)
         self._cache = cache
@@ -233,16 +222,18 @@ def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
 
 
 def _mark(body: Body) -> None:
-    """Mark where prefixes end that the next request will share: tools, system, the conversation so far."""
-    for blocks in (body.get("tools"), body.get("system")):
-        if blocks:
+    """Mark where prefixes end that later requests share: tools, system, the last answer, the conversation.
+
+    The last answer has a mark of its own because what comes after it may be said for this one call only.
+    """
+    turns = body["messages"]
+    answer = next((turn["content"] for turn in reversed(turns) if turn["role"] == "assistant"), None)
+    for blocks in (body.get("tools"), body.get("system"), answer, turns[-1]["content"] if turns else None):
+        if blocks and blocks[-1].get("type", "tool") in _MARKABLE:
             blocks[-1] = {**blocks[-1], "cache_control": _CACHE}
-    blocks = body["messages"][-1]["content"] if body["messages"] else []
-    if blocks and blocks[-1]["type"] in _MARKABLE:
-        blocks[-1] = {**blocks[-1], "cache_control": _CACHE}
 
 
-_MARKABLE = ("text", "image", "document", "tool_result", "tool_use")
+_MARKABLE = ("tool", "text", "image", "document", "tool_result", "tool_use")
 
 # --- from theirs to ours ----------------------------------------------------------------------------
 

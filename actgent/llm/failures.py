@@ -59,6 +59,8 @@ _STATUSES: dict[int, type[ModelError]] = {
     429: RateLimited,
 }
 _MAX_TEXT = 1000
+_SHORTEST_SECRET = 8
+"""A shorter key is a placeholder, and would blot out innocent words."""
 
 
 def provider_error(
@@ -131,7 +133,10 @@ def _status_in(fields: Mapping[str, Any]) -> int | None:
 
 def _text(fields: Mapping[str, Any], status: int | None, secret: str) -> str:
     message = fields.get("message") or fields.get("detail") or f"HTTP status {status}"
-    return str(message).replace(secret, "[api key]")[:_MAX_TEXT]
+    text = str(message)
+    if len(secret) >= _SHORTEST_SECRET:
+        text = text.replace(secret, "[api key]")
+    return text[:_MAX_TEXT]
 
 
 def _build(kind: type[ModelError], text: str, wish: float | None, **details: Any) -> ModelError:

@@ -12,11 +12,10 @@ from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, T
 
 from .base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
 from .failures import provider_error
-from .remote import (
+from .remote import Fold, Remote, Sdk
+from .wire_names import wire_id, wire_name
+from .wire_values import (
     Body,
-    Fold,
-    Remote,
-    Sdk,
     base64_text,
     count,
     data_url,
@@ -26,7 +25,6 @@ from .remote import (
     whole_calls,
     write_arguments,
 )
-from .wire_names import wire_id, wire_name
 
 _DIALECT = "openai"
 _STOPS: dict[str, StopReason] = {
@@ -155,14 +153,16 @@ def _said(message: ChatMessage) -> Iterator[Body]:
 
 def _heard(message: ChatMessage) -> Iterator[Body]:
     """What a user or tools said: each native result is a message of its own, and they come first."""
-    rest = []
+    rest: list[Body] = []
     for part in message.parts:
         if isinstance(part, ToolResult) and part.native:
             yield {"role": "tool", "tool_call_id": wire_id(part.call_id), "content": part.text}
-        elif not isinstance(part, Thinking | Opaque | ToolCall):
+        elif isinstance(part, Opaque):
+            rest += [dict(part.data)] if part.dialect == _DIALECT else []
+        elif not isinstance(part, Thinking | ToolCall):
             rest.append(_content(part))
     if rest:
-        plain = all(content["type"] == "text" for content in rest)
+        plain = all(content.get("type") == "text" for content in rest)
         # Servers that know only text take only a string.
         yield {"role": "user", "content": "\n\n".join(content["text"] for content in rest) if plain else rest}
 

@@ -12,12 +12,10 @@ from actgent.errors import UnsupportedPart
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
 
 from .base import Answer, Chat, ChatMessage, StopReason
-from .remote import (
+from .remote import Fold, Remote, RemoteOptions, Sdk
+from .wire_names import wire_id, wire_name
+from .wire_values import (
     Body,
-    Fold,
-    Remote,
-    RemoteOptions,
-    Sdk,
     count,
     data_url,
     is_strict,
@@ -26,7 +24,6 @@ from .remote import (
     whole_calls,
     write_arguments,
 )
-from .wire_names import wire_id, wire_name
 
 _DIALECT = "openai-responses"
 _REASONING = re.compile(r"(.*/)?(o\d|codex|gpt-([5-9]|\d\d)(?!.*-chat-latest))")
@@ -94,7 +91,8 @@ class OpenAIResponses(Remote):
         phase: Body = {}
         for part in parts:
             if isinstance(part, Text):
-                yield {"role": "assistant", "content": part.text, **phase}
+                if part.text:
+                    yield {"role": "assistant", "content": part.text, **phase}
                 phase = {}
             elif isinstance(part, ToolCall):
                 if part.native:
@@ -162,11 +160,13 @@ _ANNOTATIONS = "actgent.annotations"
 
 def _heard(parts: tuple[Part, ...]) -> Iterator[Body]:
     """What a user or tools said: results are items of their own, and come first."""
-    rest = []
+    rest: list[Body] = []
     for part in parts:
         if isinstance(part, ToolResult) and part.native:
             yield {"type": "function_call_output", "call_id": wire_id(part.call_id), "output": part.text}
-        elif not isinstance(part, Thinking | Opaque | ToolCall):
+        elif isinstance(part, Opaque):
+            rest += [dict(part.data)] if part.dialect == _DIALECT else []
+        elif not isinstance(part, Thinking | ToolCall):
             rest.append(_content(part))
     if rest:
         yield {"role": "user", "content": rest}

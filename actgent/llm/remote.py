@@ -12,11 +12,7 @@ reads answers in one place. The SDKs' typed requests and stream classes are left
 """
 
 import abc
-import base64
-import contextlib
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypedDict, Unpack
 
@@ -28,22 +24,20 @@ import trio
 from actgent.errors import (
     BrokenAnswer,
     ConfigurationError,
-    MissingKey,
     ModelError,
     ModelTimeout,
     ProviderUnavailable,
 )
-from actgent.messages import Media, Part, ToolCall, ToolResult, Usage
+from actgent.messages import Usage
 
+from .access import find_key, find_url
 from .base import LLM, Answer, Chat, OnText
 from .failures import broken, provider_error
 from .prices import cost_of, reported_cost
 from .retry import Retry
 from .sse import EventDecoder, EventTooLarge
 from .wire_names import real_names
-
-Body = dict[str, Any]
-"""A JSON object of the wire."""
+from .wire_values import Body, to_json
 
 DEFAULT_TIMEOUT = 120.0
 _CLOSING = 1.0
@@ -217,23 +211,27 @@ class Remote(LLM):
         else:
             body, shown = self._parse(await response.aread(), response), False
         answer = self._decode(body, call, response)
-        if call.on_text is not None and not shown and answer.text:
-            await call.on_text(answer.text, attempt)
+        if not shown and answer.text:
+            await call.show([answer.text], attempt)
         return answer
 
     async def _read_events(self, response: httpx2.Response, call: "_Call", attempt: int) -> Body:
-        fold = self.fold()
-        decoder = EventDecoder()
-        async with contextlib.aclosing(response.aiter_bytes()) as chunks:
-            async for chunk in chunks:
-                for text in self._take(decoder, chunk, fold, response):
-                    if call.on_text is not None:
-                        await call.on_text(text, attempt)
-        for text in self._take(decoder, None, fold, response):
-            if call.on_text is not None:
-                await call.on_text(text, attempt)
-        body = fold.body()
-        if body is None:
+        fold, decoder = self.fold(), EventDecoder()
+        failure: BaseException | None = None
+        with trio.CancelScope() as scope:
+            async for chunk in response.aiter_bytes():
+                if failure is None:
+                    try:
+                        await call.show(self._take(decoder, chunk, fold, response), attempt)
+                    except BaseException as error:  # noqa: BLE001 - raised again below
+                        # Leaving the loop here would leave the library's nested generators half read;
+                        # cancelled at their next read, they close from within.
+                        failure = error
+                        scope.cancel()
+        if failure is not None:
+            raise failure
+        await call.show(self._take(decoder, None, fold, response), attempt)
+        if (body := fold.body()) is None:
             raise broken("the stream ended before the answer did", self.name, response.headers)
         return body
 
@@ -244,8 +242,8 @@ class Remote(LLM):
         texts = []
         try:
             for data in decoder.close() if chunk is None else decoder.feed(chunk):
-                if data.startswith(b"[DONE]"):
-                    continue
+                if not data.strip() or data.startswith(b"[DONE]"):
+                    continue  # A sign of life, or OpenAI's last line, which says nothing that counts.
                 event = self._parse(data, response)
                 self._check_error(event, response, begun=fold.begun)
                 fold.begun = True
@@ -318,28 +316,13 @@ class Remote(LLM):
         return httpx2.URL(self.base_url).host
 
     def _url(self, argument: str | None) -> str:
-        url = argument or _first_variable((*self.url_variables, "LLM_PROVIDER_URL")) or self.default_url
-        try:
-            parsed = httpx2.URL(url)
-        except (httpx2.InvalidURL, TypeError):
-            parsed = httpx2.URL("")
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            names = " or ".join((*self.url_variables, "LLM_PROVIDER_URL"))
-            raise ConfigurationError(f"base_url= (or {names}) is no http(s) address with a host")
-        return url.strip().rstrip("/")
+        return find_url(argument, (*self.url_variables, "LLM_PROVIDER_URL"), default=self.default_url)
 
     def _find_key(self, argument: str | None) -> str:
-        variables = (*self.key_variables, "LLM_API_KEY")
-        key = (argument or _first_variable(variables) or "").strip()
-        if not key and not self.key_needed_everywhere and self.base_url.lower().startswith("http://"):
-            return "none"  # The SDK insists on one; a server of one's own rarely does.
-        if not key:
-            raise MissingKey(self.name, variables)
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigurationError(
-                f"the API key of {self.name} (api_key= or {' or '.join(variables)}) has characters that no key has"
-            )
-        return key
+        is_optional = not self.key_needed_everywhere and self.base_url.lower().startswith("http://")
+        return find_key(
+            argument, (*self.key_variables, "LLM_API_KEY"), name=self.name, is_optional=is_optional
+        )
 
     async def aclose(self) -> None:
         if self._owns_connections:
@@ -367,103 +350,15 @@ class _Call:
     names: Mapping[str, str]
     on_text: OnText | None
 
+    async def show(self, texts: Sequence[str], attempt: int) -> None:
+        """Pass pieces of text on to whoever listens."""
+        if self.on_text is not None:
+            for text in texts:
+                await self.on_text(text, attempt)
+
 
 _MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What reading a body raises that has a list where an object should be, and the like."""
-
-# --- what the clients use too --------------------------------------------------------------------
-
-
-def to_json(value: object) -> bytes:
-    """JSON text of a body; a lone surrogate, which UTF-8 cannot carry, becomes `?`."""
-    try:
-        return msgspec.json.encode(value, enc_hook=_plain)
-    except UnicodeEncodeError:
-        return json.dumps(value, ensure_ascii=False, default=_plain).encode("utf-8", "replace")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Sequence):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def data_url(part: Media) -> str:
-    """The part's own address, or its bytes as one (RFC 2397)."""
-    return part.url or f"data:{part.media_type};base64,{base64_text(part)}"
-
-
-def base64_text(part: Media) -> str:
-    """The part's bytes as base64."""
-    return base64.b64encode(part.data or b"").decode()
-
-
-def result_text(result: ToolResult) -> str:
-    """The result of a call that stood in the text of an answer, for the user's side of the conversation."""
-    return f"Result of {result.tool_name}:\n{result.text}"
-
-
-def read_arguments(arguments: object) -> Mapping[str, Any] | str:
-    """A call's arguments as an object; text that is none stays as it is, and nothing at all is `{}`."""
-    if isinstance(arguments, Mapping):
-        return arguments
-    text = "" if arguments is None else arguments
-    if not isinstance(text, str):
-        return to_json(text).decode()
-    if not text.strip():
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, dict) else text
-
-
-def write_arguments(arguments: Mapping[str, Any] | str) -> str:
-    """A call's arguments as the JSON text that providers take."""
-    return arguments if isinstance(arguments, str) else to_json(arguments).decode()
-
-
-def read_call(name: object, arguments: object, call_id: object, names: Mapping[str, str]) -> ToolCall:
-    """A tool call of the wire as ours."""
-    wire = name if isinstance(name, str) else ""
-    return ToolCall(
-        names.get(wire, wire),
-        read_arguments(arguments),
-        provider_id=call_id if isinstance(call_id, str) and call_id else None,
-    )
-
-
-def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The parts of an answer that was cut, without the calls that have lost their end, or may have."""
-    kept = [part for part in parts if not (isinstance(part, ToolCall) and isinstance(part.arguments, str))]
-    if kept and isinstance(kept[-1], ToolCall) and not kept[-1].arguments:
-        kept.pop()
-    return tuple(kept)
-
-
-def is_strict(schema: object) -> bool:
-    """Whether a JSON Schema has the form that OpenAI enforces: closed objects, every property required."""
-    if isinstance(schema, Mapping):
-        if schema.get("type") == "object" or "properties" in schema:
-            properties = schema.get("properties") or {}
-            if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != set(
-                properties
-            ):
-                return False
-        return all(is_strict(value) for value in schema.values())
-    return not isinstance(schema, list) or all(is_strict(value) for value in schema)
-
-
-def count(usage: Mapping[str, Any], *path: str) -> int:
-    """A number of tokens out of a nested usage object; 0 where there is none."""
-    value: object = usage
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, int) else int(value) if isinstance(value, float) else 0
-
 
 # --- small things -----------------------------------------------------------------------------------
 
@@ -479,10 +374,6 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
 def _detail(body: object) -> object:
     """The error object inside an error body, however deep the provider puts it."""
     return body["error"] if isinstance(body, Mapping) and body.get("error") else body
-
-
-def _first_variable(names: Sequence[str]) -> str | None:
-    return next((value for name in names if (value := os.environ.get(name, "").strip())), None)
 
 
 def _root(error: BaseException) -> str:

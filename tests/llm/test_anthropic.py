@@ -20,7 +20,7 @@ def text(words, **more):
 
 
 async def test_the_whole_request(connect, said):
-    """Blocks stand where the API wants them, with the cache marked at the three ends that stay."""
+    """Blocks stand where the API wants them, with the cache marked at the ends that stay."""
     model, wire = connect(DIALECT, said(DIALECT))
     messages = (
         ChatMessage(
@@ -67,7 +67,7 @@ async def test_the_whole_request(connect, said):
             {"role": "assistant", "content": [
                 text("I add."),
                 {"type": "tool_use", "id": "id-1", "name": "add", "input": {"a": 1}},
-                {"type": "tool_use", "id": "id-2", "name": "add", "input": {"invalid_json": "{broken"}},
+                {"type": "tool_use", "id": "id-2", "name": "add", "input": {"invalid_json": "{broken"}, **MARK},
             ]},
             {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "id-1", "content": "1"},
@@ -76,6 +76,24 @@ async def test_the_whole_request(connect, said):
             ]},
         ],
     }  # fmt: skip
+
+
+async def test_the_cache_holds_when_the_last_words_are_said_only_once(connect, said):
+    """A stage's instruction at the end changes with each call; the prefix up to the last answer is marked besides."""
+    model, wire = connect(DIALECT, said(DIALECT))
+    history = (
+        ASKED,
+        ChatMessage("assistant", (Text("Yes?"),)),
+        ChatMessage("user", (Text("Add."), Text("Answer in JSON."))),
+    )
+    await model.complete(Chat(messages=history))
+    marked = [
+        block["text"]
+        for turn in wire.bodies[0]["messages"]
+        for block in turn["content"]
+        if "cache_control" in block
+    ]
+    assert marked == ["Yes?", "Answer in JSON."]
 
 
 async def test_no_cache(connect, said):

@@ -201,6 +201,14 @@ async def test_thinking_of_another_dialect_stays_at_home(connect, said, dialect)
     assert "Yes?" in text
 
 
+async def test_blocks_of_the_own_dialect_can_be_said_too(connect, said, dialect):
+    """What a provider has and actgent has no part for goes as an opaque block of the user's."""
+    block = {"type": "container_upload", "file_id": "file_1"}
+    model, wire = connect(dialect, said(dialect), **({"cache": False} if dialect == "anthropic" else {}))
+    await model.complete(Chat(messages=(ChatMessage("user", (Text("See"), Opaque(dialect, block))),)))
+    assert block in [value for _, value in walk(wire.bodies[0])]
+
+
 async def test_calls_and_results_share_ids_that_providers_take(connect, said, dialect):
     """The id of a call goes on the wire twice, and in characters that every provider allows."""
     calls = tuple(

@@ -1,0 +1,50 @@
+"""Where a provider is and which key opens it: argument, then the provider's own variable, then the general one."""
+
+import os
+from collections.abc import Sequence
+
+import httpx2
+
+from actgent.errors import ConfigurationError, MissingKey
+
+NO_KEY = "none"
+"""What is sent to a server that asks for no key: the SDKs insist on one."""
+
+
+def find_url(argument: str | None, variables: Sequence[str], *, default: str) -> str:
+    """The address of an API, without a slash at its end.
+
+    Raises:
+        ConfigurationError: it is no http(s) address; the text names argument and variables, never the address.
+    """
+    url = (argument or _first(variables) or default).strip()
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        parsed = httpx2.URL("")
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigurationError(f"base_url= (or {' or '.join(variables)}) is no http(s) address with a host")
+    return url.rstrip("/")
+
+
+def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_optional: bool) -> str:
+    """The API key for the model called `name`.
+
+    Raises:
+        MissingKey: there is none, and it is not optional.
+        ConfigurationError: it has characters that no HTTP header can carry.
+    """
+    key = (argument or _first(variables) or "").strip()
+    if not key and is_optional:
+        return NO_KEY
+    if not key:
+        raise MissingKey(name, variables)
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigurationError(
+            f"the API key for {name} (api_key= or {' or '.join(variables)}) has characters that no key has"
+        )
+    return key
+
+
+def _first(variables: Sequence[str]) -> str | None:
+    return next((value for name in variables if (value := os.environ.get(name, "").strip())), None)
