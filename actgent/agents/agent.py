@@ -67,7 +67,7 @@ class Agent:
         temperature: Passed on to the model; None leaves it to the provider.
         max_tokens: The longest answer; None leaves it to the client.
         limits: The bounds of a turn.
-        memory: How it remembers; the default shows the whole conversation up to 100,000 tokens.
+        memory: How it remembers; the default shows the whole conversation up to 180,000 tokens.
         sessions: How many of its sessions are processed side by side.
         inbox: How many messages may wait for it.
         session_inbox: How many of them for one session.

@@ -1,7 +1,6 @@
 """The agent's end of a session: its record, its state, and the turn that runs."""
 
 import contextlib
-from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -103,7 +102,7 @@ class Turn:
     scope: trio.CancelScope | None = None
     """Around the model call or the tools that run now: all that an interruption may cancel."""
     interruption: str | None = None
-    results: deque[ToolResult] = attrs.field(factory=deque)
+    results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has seen yet."""
     partial: str = ""
     """The text of the answer that is just growing, for the record if it is cut."""
@@ -180,7 +179,14 @@ class SessionContext:
         theirs = call.provider_id if call.provider_id is not None else call.id
         ours = theirs if theirs and theirs not in self._call_ids else new_id()
         self._call_ids.add(ours)
-        return attrs.evolve(call, id=ours)
+        return ToolCall(
+            call.name,
+            call.arguments,
+            ours,
+            provider_id=call.provider_id,
+            native=call.native,
+            mapped=call.mapped,
+        )
 
     # --- what comes in -------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from actgent.tools.threads import Threads
 
 from .context import CallOptions, SessionContext, Turn
 from .dispatcher import Delivery, Dispatcher, to_deliveries
-from .failures import check_answer, kind_of
+from .failures import check_stop, kind_of
 from .growing import GrowingAnswer
 from .limits import DEFAULT_MODEL_CALLS, Limits
 
@@ -158,9 +158,9 @@ class AgentCore:
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         self._remember(context, turn, message)
         view = self._view(context, turn, message)
-        answer, answer_id = await self._ask(context, turn, view)
+        answer, calls, answer_id = await self._ask(context, turn, view)
         try:
-            outcomes = self._read(turn, view, answer)
+            outcomes = self._read(turn, view, answer, calls)
         except (ParseError, EmptyAnswer) as error:
             self._repair(context, turn, message, error)
         else:
@@ -197,8 +197,10 @@ class AgentCore:
 
     # --- ask -----------------------------------------------------------------------------
 
-    async def _ask(self, context: SessionContext, turn: Turn, view: View) -> tuple[Answer, str]:
-        """One model call: the answer, and the id under which it stands in the record."""
+    async def _ask(
+        self, context: SessionContext, turn: Turn, view: View
+    ) -> tuple[Answer, tuple[ToolCall, ...], str]:
+        """One model call: the answer, its calls, and the id under which it stands in the record."""
         self._count_model_call(turn)
         request = turn.options.protocol.request(view)
         llm = self.models.get(request.model) or self.models["default"]
@@ -211,11 +213,11 @@ class AgentCore:
             self._keep_partial(context, turn, answer_id)
             raise
         turn.partial = ""
-        answer = self._remember_answer(context, view.message, answer, answer_id)
+        calls = self._remember_answer(context, view.message, answer, answer_id)
         self._count_usage(context, turn, answer)
         if self.events.watched:
             self._observe_answer(context, view.message, answer, time.monotonic() - started)
-        return answer, answer_id
+        return answer, calls, answer_id
 
     def _count_model_call(self, turn: Turn) -> None:
         limit = self.limits.model_calls or turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
@@ -262,17 +264,17 @@ class AgentCore:
 
     def _remember_answer(
         self, context: SessionContext, message: Message, answer: Answer, answer_id: str
-    ) -> Answer:
-        """Write the answer into the record, its calls under ids that are unique in the session."""
-        calls: tuple[ToolCall, ...] = ()
+    ) -> tuple[ToolCall, ...]:
+        """Write the answer into the record; returns its calls, under ids that are unique in the session."""
         cut = answer.stop == "length"
-        if answer.tool_calls:
-            parts = tuple(context.adopt(p) if isinstance(p, ToolCall) else p for p in answer.parts)
-            answer = attrs.evolve(answer, parts=parts)
-            calls = () if cut else answer.tool_calls
-        context.append(self._said(context, answer.parts, answer_id, message, cut=cut))
-        context.open_calls = calls
-        return answer
+        if not answer.tool_calls:
+            context.append(self._said(context, answer.parts, answer_id, message, cut=cut))
+            return ()
+        parts = tuple([context.adopt(p) if isinstance(p, ToolCall) else p for p in answer.parts])
+        said = self._said(context, parts, answer_id, message, cut=cut)
+        context.append(said)
+        context.open_calls = () if cut else said.tool_calls
+        return context.open_calls
 
     def _said(
         self, context: SessionContext, parts: tuple[Part, ...], answer_id: str, to: Message, *, cut: bool
@@ -309,13 +311,15 @@ class AgentCore:
 
     # --- read ----------------------------------------------------------------------------
 
-    def _read(self, turn: Turn, view: View, answer: Answer) -> Sequence[Outcome]:
+    def _read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
         """What the answer means; native calls come before any text, in every protocol."""
-        check_answer(answer)
+        check_stop(answer)
         if answer.stop == "pause":
             return [Continue(view.stage)]
-        if calls := answer.tool_calls:
+        if calls:
             return [CallTools(calls, view.stage)]
+        if not answer.text.strip():
+            raise EmptyAnswer("it was empty")
         outcomes = turn.options.protocol.read(answer, view)
         for outcome in outcomes:
             if isinstance(outcome, Fail):
@@ -389,8 +393,11 @@ class AgentCore:
         try:
             turn.check()
             self._count_identical(turn, calls)
-            with trio.CancelScope() as turn.scope:
+            if batch.is_inline:  # never waits, so there is nothing to cancel
                 await batch.run()
+            else:
+                with trio.CancelScope() as turn.scope:
+                    await batch.run()
         finally:
             turn.scope = None
             results = self._close_calls(context, turn, message, batch, stage)
@@ -437,7 +444,7 @@ class AgentCore:
 
     async def _deliver_results(self, context: SessionContext, turn: Turn) -> None:
         while turn.results:
-            result = turn.results.popleft()
+            result = turn.results.pop(0)
             if self.events.watched:
                 self._observe_result(context, result)
             await self.dispatcher.dispatch(context, result)

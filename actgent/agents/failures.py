@@ -36,11 +36,11 @@ def kind_of(error: Exception) -> str:
     return next((kind for cls, kind in KINDS if isinstance(error, cls)), "internal")
 
 
-def check_answer(answer: Answer) -> None:
-    """Refuse an answer that cannot be acted on, whatever the protocol.
+def check_stop(answer: Answer) -> None:
+    """Refuse an answer that did not come to its end.
 
     Raises:
-        AnswerError: refused, filtered, cut at the token limit, or empty.
+        AnswerError: refused, filtered, or cut at the token limit.
     """
     match answer.stop:
         case "refusal":
@@ -51,7 +51,3 @@ def check_answer(answer: Answer) -> None:
             raise TruncatedAnswer(
                 "the answer was cut at the token limit: raise max_tokens, or ask for less", answer.text
             )
-        case "pause":
-            return
-    if not answer.tool_calls and not answer.text.strip():
-        raise EmptyAnswer("the answer was empty", answer.text)

@@ -188,35 +188,33 @@ class RunningAgent:
         if waiter is not None:
             context.wait_for(message.id, waiter)
         try:
-            await self._put(context, message)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if not self.inbox.try_put(message, now=trio.current_time()):
+                await self._wait_for_room(context, message)
         except BaseException:
             context.forget_message(message.id)
             raise
+        self._announce(context, message)
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def release(self, context: SessionContext, message: Message) -> None:
         """Take a session's first message in. Where there is room nothing pauses, and never after it is in."""
         context.pending += 1
         try:
             if not self.inbox.try_put(message, now=trio.current_time()):
-                await self.inbox.put(message)
+                await self._wait_for_room(context, message)
         except BaseException:
             context.forget_message(message.id)
             raise
         self._announce(context, message)
 
-    async def _put(self, context: SessionContext, message: Message) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self.inbox.try_put(message, now=trio.current_time()):
-            self._announce(context, message)
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            return
+    async def _wait_for_room(self, context: SessionContext, message: Message) -> None:
         if is_inside(context.turn):
             self.inbox.put_nowait(message, now=trio.current_time())  # raises: it would wait for itself
         await self.inbox.put(message)
         if not self._accepts or context.closed:
             self.inbox.withdraw(context.id)  # it came in while the agent or the session was closing
             self._check_open(context)
-        self._announce(context, message)
 
     def _announce(self, context: SessionContext, message: Message) -> None:
         turn = context.turn

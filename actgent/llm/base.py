@@ -49,7 +49,10 @@ class Answer:
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.parts if isinstance(part, Text))
+        parts = self.parts
+        if len(parts) == 1 and isinstance(parts[0], Text):
+            return parts[0].text
+        return "".join(part.text for part in parts if isinstance(part, Text))
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:

@@ -1,6 +1,5 @@
 """Short-term memory: the conversation itself, within the model's context budget."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -20,24 +19,21 @@ from .base import Memory, ModelView
 
 CHARACTERS_A_TOKEN = 4
 """A rough estimate that holds for English text; only the budget depends on it."""
-MEDIA_TOKENS = 1000
-"""What a picture or document is counted as."""
+MEDIA_CHARACTERS = 4000
+"""What a picture, document or opaque block is counted as."""
 
 
-def count_tokens(parts: Iterable[Part]) -> int:
-    """Estimate the tokens of some parts."""
+def count_characters(parts: Iterable[Part]) -> int:
+    """How much room some parts take, about."""
     characters = 0
     for part in parts:
-        match part:
-            case Text(text) | Thinking(text):
-                characters += len(text)
-            case ToolCall():
-                characters += len(part.name) + len(str(part.arguments))
-            case ToolResult():
-                characters += len(part.text)
-            case _:
-                characters += MEDIA_TOKENS * CHARACTERS_A_TOKEN
-    return characters // CHARACTERS_A_TOKEN + 1
+        if isinstance(part, (Text, Thinking, ToolResult)):
+            characters += len(part.text)
+        elif isinstance(part, ToolCall):
+            characters += len(part.name) + len(str(part.arguments))
+        else:
+            characters += MEDIA_CHARACTERS
+    return characters
 
 
 def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
@@ -91,38 +87,35 @@ class ShortTermMemory(Memory):
     Leaving out much and seldom keeps the prompt's prefix, and with it the provider's cache, as it is between two cuts.
     """
 
-    max_tokens: int = attrs.field(default=100_000, validator=attrs.validators.ge(1))
+    max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
     """The context budget, estimated; system prompt, tools and answer come on top."""
 
     def open_view(self) -> "ShortTermView":
-        return ShortTermView(self.max_tokens)
+        return ShortTermView(self.max_tokens * CHARACTERS_A_TOKEN)
 
 
 @attrs.define(eq=False)
 class ShortTermView(ModelView):
     """The conversation of one session, cut at the front where it got too long."""
 
-    _max_tokens: int
+    _budget: int
+    """In characters."""
     _chat: list[ChatMessage] = attrs.field(factory=list)
-    _groups: deque[list[int]] = attrs.field(factory=deque)
-    """Messages and estimated tokens of each group, the oldest first. A group stays together: an answer
-    and the results of its calls."""
-    _tokens: int = 0
+    _characters: int = 0
     _left_out: int = 0
-    _answered: Message | None = None
-    """The newest message, where it goes as user only as long as it is the one to be answered."""
+    _settles: bool = False
+    """Whether the newest message goes as user only as long as it is the one to be answered."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
-        if self._answered is not None:
+        if self._settles:
             self._chat[-1] = ChatMessage("assistant", self._chat[-1].parts)
-            self._answered = None
-        chat = to_chat(message, answered=answered)
-        if not chat:
-            return
-        self._chat += chat
-        self._weigh(chat, joins=bool(self._groups) and message.sender.kind == "tool")
-        if answered and message.sender.kind in {"assistant", "agent"}:
-            self._answered = message
+            self._settles = False
+        for said in to_chat(message, answered=answered):
+            self._chat.append(said)
+            self._characters += count_characters(said.parts)
+            self._settles = answered and message.sender.kind in {"assistant", "agent"}
+        if self._characters > self._budget:
+            self._leave_out()
 
     def messages(self) -> Sequence[ChatMessage]:
         if not self._left_out:
@@ -130,23 +123,21 @@ class ShortTermView(ModelView):
         note = ChatMessage("user", (Text(f"({self._left_out} earlier messages are not shown.)"),))
         return (note, *self._chat)
 
-    def _weigh(self, chat: list[ChatMessage], *, joins: bool) -> None:
-        tokens = sum(count_tokens(message.parts) for message in chat)
-        self._tokens += tokens
-        if joins:
-            self._groups[-1][0] += len(chat)
-            self._groups[-1][1] += tokens
-        else:
-            self._groups.append([len(chat), tokens])
-        if self._tokens > self._max_tokens:
-            self._leave_out()
-
     def _leave_out(self) -> None:
-        """Forget the oldest groups until half of the budget is free; the newest always stays."""
+        """Forget the oldest messages until half of the budget is free, but never one of an answer and its results."""
         gone = 0
-        while len(self._groups) > 1 and self._tokens > self._max_tokens // 2:
-            messages, tokens = self._groups.popleft()
-            gone += messages
-            self._tokens -= tokens
+        for place in range(1, len(self._chat)):
+            self._characters -= count_characters(self._chat[place - 1].parts)
+            if self._begins(place):
+                gone = place
+                if self._characters <= self._budget // 2:
+                    break
         del self._chat[:gone]
         self._left_out += gone
+        self._characters = sum(count_characters(message.parts) for message in self._chat)
+
+    def _begins(self, place: int) -> bool:
+        """Whether a message stands by itself, so that what is before it can be left out."""
+        return self._chat[place].role != "tool" and not any(
+            isinstance(part, ToolCall) for part in self._chat[place - 1].parts
+        )

@@ -69,6 +69,12 @@ class Batch:
 
     # --- running them ----------------------------------------------------------------------
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether `run` never waits: no call has anything to wait for."""
+        tools = [self.registry.get(call.name) for call in self.calls]
+        return len(tools) == 1 and all(tool is None or (tool.inline and not tool.retries) for tool in tools)
+
     async def run(self) -> None:
         """Run all calls: side by side, but each tool marked `alone` by itself, in its turn.
 
@@ -174,7 +180,17 @@ class Batch:
         raise ToolTimeout(tool.name, seconds)
 
     def _context_of(self, call: ToolCall) -> ToolContext:
-        return attrs.evolve(self.context, call_id=call.id, effect_key=f"{self.context.session_id}/{call.id}")
+        context = self.context
+        return ToolContext(  # written out: attrs.evolve would cost more than the rest of an inline call
+            session_id=context.session_id,
+            owner=context.owner,
+            agent=context.agent,
+            call_id=call.id,
+            effect_key=f"{context.session_id}/{call.id}",
+            state=context.state,
+            session=context.session,
+            threads=context.threads,
+        )
 
     def _capped(self, text: str) -> str:
         return capped(text, self.max_characters)
