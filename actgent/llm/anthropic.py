@@ -83,7 +83,7 @@ class Anthropic(Remote):
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
         reason = body["stop_reason"]
         if not isinstance(reason, str):
-            raise TypeError(f"the stop reason is {reason!r}")
+            raise ValueError(f"its stop_reason is {reason!r}")  # noqa: TRY004 - the provider's, not the caller's
         stop = _STOPS.get(reason, "end")
         blocks = body["content"]
         if stop in ("length", "refusal") and blocks and _is_decoded_call(blocks[-1]):

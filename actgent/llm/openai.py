@@ -87,7 +87,7 @@ class OpenAI(Remote):
             raise provider_error(error, model=self.name, secret=self._key, headers={})
         finish = choice.get("finish_reason")
         if not finish:
-            raise ValueError("no finish_reason")
+            raise ValueError("it has no finish_reason")
         message = choice.get("message") or {}
         parts, stop = _read_message(message, names), _STOPS.get(finish, "end")
         if message.get("refusal"):

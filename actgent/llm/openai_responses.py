@@ -121,7 +121,7 @@ class OpenAIResponses(Remote):
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
         status = body["status"]
         if status not in ("completed", "incomplete"):
-            raise ValueError(f"the status is {status!r}")
+            raise ValueError(f"its status is {status!r}")
         parts = tuple(part for item in body["output"] for part in _read_item(item, names))
         stop = self._stop(body, parts)
         return Answer(

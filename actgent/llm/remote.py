@@ -110,7 +110,12 @@ class Remote(LLM):
             MissingKey: no key in the argument or the variables.
             ConfigurationError: the model's name, the key or the URL cannot be right.
         """
-        if not model.strip():
+        if unknown := options.keys() - RemoteOptions.__annotations__.keys():
+            allowed = ", ".join(sorted(RemoteOptions.__annotations__))
+            raise ConfigurationError(
+                f"{type(self).__name__} has no option {unknown.pop()!r}; there are: {allowed}"
+            )
+        if not (model and model.strip()):
             raise ConfigurationError(f"{type(self).__name__}(model): the model's name is empty")
         self.model = model.strip()
         self.name = f"{self.provider}:{self.model}"
@@ -223,7 +228,7 @@ class Remote(LLM):
                 if failure is None:
                     try:
                         await call.show(self._take(decoder, chunk, fold, response), attempt)
-                    except BaseException as error:  # noqa: BLE001 - raised again below
+                    except BaseException as error:  # noqa: BLE001, ASYNC103 - raised again below
                         # Leaving the loop here would leave the library's nested generators half read;
                         # cancelled at their next read, they close from within.
                         failure = error
@@ -288,9 +293,8 @@ class Remote(LLM):
         raise error
 
     def _misshapen(self, error: Exception, response: httpx2.Response) -> BrokenAnswer:
-        return broken(
-            f"the answer has not the form that the API promises ({error!r})", self.name, response.headers
-        )
+        what = str(error) if type(error) is ValueError else repr(error)
+        return broken(f"the answer is not what the API promises: {what}", self.name, response.headers)
 
     def _failure(self, error: Exception) -> ModelError:
         """A foreign exception as ours."""

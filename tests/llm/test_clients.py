@@ -572,6 +572,12 @@ def test_wrong_names_and_keys(dialect, arguments):
     assert "schl" not in str(caught.value)
 
 
+def test_an_unknown_option(dialect):
+    """A mistyped option is named, together with those that exist."""
+    with pytest.raises(ConfigurationError, match=r"no option 'api_kee'.*api_key, base_url"):
+        CLASSES[dialect]("model-1", api_key=KEY, api_kee=KEY)
+
+
 async def test_the_key_is_never_told(connect, dialect, caplog):
     """Neither repr, nor logs at any level, nor an error that quotes it."""
     caplog.set_level(logging.DEBUG)
