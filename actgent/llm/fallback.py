@@ -13,6 +13,7 @@ from actgent.errors import (
 )
 
 from .base import LLM, Answer, Chat, OnText
+from .models import resolve_model
 
 _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted)
 
@@ -32,12 +33,15 @@ class Fallback(LLM):
     to another. The error of the last model is raised, with a note for each model before it.
     """
 
-    def __init__(self, *models: LLM, when: Callable[[ModelError], bool] = is_unavailable) -> None:
-        if not models or not all(isinstance(model, LLM) for model in models):
-            raise ConfigurationError(
-                "Fallback(...) takes one LLM object or more; resolve_model('openai:...') makes one"
-            )
-        self.models = models
+    def __init__(self, *models: LLM | str, when: Callable[[ModelError], bool] = is_unavailable) -> None:
+        """Models are given as clients or as texts, `provider:model`.
+
+        Raises:
+            ConfigurationError: there is none, or a text names no model.
+        """
+        if not models:
+            raise ConfigurationError("Fallback(...) takes at least one model")
+        self.models = tuple(resolve_model(model) for model in models)
         self.name = f"fallback({', '.join(model.name for model in models)})"
         self._when = when
 

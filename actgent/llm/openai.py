@@ -92,11 +92,11 @@ class OpenAI(Remote):
         parts, stop = _read_message(message, names), _STOPS.get(finish, "end")
         if message.get("refusal"):
             stop = "refusal"
+        if stop == "end" and any(isinstance(part, ToolCall) for part in parts):
+            stop = "tool_calls"
         return Answer(
-            parts=parts if stop == "end" else whole_calls(parts),
-            stop="tool_calls"
-            if stop == "end" and any(isinstance(part, ToolCall) for part in parts)
-            else stop,
+            parts=parts if stop in ("end", "tool_calls") else whole_calls(parts),
+            stop=stop,
             usage=self._usage(body),
             model=body.get("model") or "",
             id=body.get("id"),
@@ -257,11 +257,10 @@ class _CompletionFold(Fold):
 
     def __init__(self) -> None:
         self._body: Body = {}
+        self._choice: Body = {"index": 0}
         self._message: Body = {}
-        self._texts: list[str] = []
         self._calls: list[Body] = []
         self._open: dict[Any, Body] = {}
-        self._choice: Body = {"index": 0, "message": self._message}
 
     def feed(self, event: Body) -> str:
         for key in ("id", "model", "usage", "x_groq"):
@@ -281,11 +280,9 @@ class _CompletionFold(Fold):
         for call in delta.get("tool_calls") or ():
             self._take_call(call)
         for key, value in delta.items():
-            if key not in ("role", "content", "tool_calls") and value:
+            if value and key not in ("role", "tool_calls"):
                 _grow(self._message, key, value)
-        text = _delta_text(delta.get("content"))
-        self._texts.append(text)
-        return text + _delta_text(delta.get("refusal"))
+        return _delta_text(delta.get("content")) + _delta_text(delta.get("refusal"))
 
     def _take_call(self, delta: Body) -> None:
         call = self._call_of(delta)
@@ -308,9 +305,8 @@ class _CompletionFold(Fold):
     def body(self) -> Body | None:
         if "finish_reason" not in self._choice and "error" not in self._choice:
             return None
-        self._message["content"] = "".join(self._texts)
-        self._message["tool_calls"] = self._calls
-        return {**self._body, "choices": [self._choice]}
+        message = _joined({**self._message, "tool_calls": self._calls})
+        return {**self._body, "choices": [{**self._choice, "message": message}]}
 
 
 def _delta_text(content: object) -> str:
@@ -323,29 +319,46 @@ _WHOLE = frozenset({"id", "index", "type", "name", "format"})
 """Fields that come in one piece, though perhaps again and again."""
 
 
+class _Pieces(list[str]):
+    """Text that still grows: appending to a str in a dict copies it each time."""
+
+
 def _grow(target: Body, key: str, value: Any) -> None:
     """Add a piece: text is appended, objects and numbered lists grow item by item, anything else replaces."""
     known = target.get(key)
-    if isinstance(known, str) and isinstance(value, str) and key not in _WHOLE:
-        target[key] = known + value
-    elif isinstance(known, dict) and isinstance(value, dict):
+    if isinstance(value, str) and key not in _WHOLE:
+        if isinstance(known, _Pieces):
+            known.append(value)
+        else:
+            target[key] = _Pieces([value])
+    elif isinstance(value, dict):
         for inner, piece in value.items():
-            _grow(known, inner, piece)
-    elif isinstance(known, list) and isinstance(value, list):
+            _grow(target.setdefault(key, {}), inner, piece)
+    elif isinstance(value, list):
         for item in value:
-            _grow_list(known, item)
+            _grow_list(target.setdefault(key, []), item)
     else:
         target[key] = value
 
 
 def _grow_list(known: list[Any], item: Any) -> None:
-    last = known[-1] if known else None
-    if isinstance(item, dict) and isinstance(last, dict) and _number(item) == _number(last) is not None:
-        for inner, piece in item.items():
-            _grow(last, inner, piece)
-    else:
+    if not isinstance(item, dict):
         known.append(item)
+        return
+    if not known or "index" not in item or _number(known[-1]) != _number(item):
+        known.append({})
+    for inner, piece in item.items():
+        _grow(known[-1], inner, piece)
 
 
-def _number(item: Body) -> tuple[Any, Any] | None:
-    return (item["index"], item.get("type")) if "index" in item else None
+def _number(item: Body) -> tuple[Any, Any]:
+    return item.get("index"), item.get("type")
+
+
+def _joined(value: Any) -> Any:
+    """A grown value with its texts put together."""
+    if isinstance(value, _Pieces):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {key: _joined(inner) for key, inner in value.items()}
+    return [_joined(inner) for inner in value] if isinstance(value, list) else value

@@ -274,6 +274,12 @@ async def test_addresses_with_and_without_the_version(connect, said):
         assert str(wire.requests[0].url) == "http://localhost:1/v1/messages"
 
 
+async def test_the_sdk_traces_nothing_of_its_own(connect, said):
+    """Spans are actgent's to write, once."""
+    model, _ = connect(DIALECT, said(DIALECT))
+    assert model._sdk.client.open_telemetry["traces"]["enabled"] is False
+
+
 async def test_a_large_answer_needs_no_stream(connect, said):
     """The SDK's refusal of long answers without a stream does not reach us."""
     model, wire = connect(DIALECT, said(DIALECT), max_tokens=64_000)

@@ -254,6 +254,27 @@ async def test_the_same_chat_is_the_same_bytes(connect, said, dialect):
     assert wire.requests[0].content == wire.requests[1].content
 
 
+async def test_long_histories_are_cheap(connect, said, dialect):
+    """A thousand messages cost some milliseconds, not the 0.2 ms each of the SDK's own transform."""
+    calls = [ToolCall("math.add", {"a": number}, f"id-{number}") for number in range(333)]
+    history = [
+        message
+        for call in calls
+        for message in (
+            ChatMessage("user", (Text(f"{call.id} " + "x" * 400),)),
+            ChatMessage("assistant", (Text("Let me see."), call)),
+            ChatMessage("tool", (ToolResult(call_id=call.id, tool_name=call.name, content="5"),)),
+        )
+    ]
+    model, wire = connect(dialect, said(dialect))
+    await model.complete(HELLO)
+    begin = time.process_time()
+    for _ in range(5):
+        await model.complete(Chat(messages=history, tools=(ADD,)))
+    assert (time.process_time() - begin) / 5 < 0.05
+    assert len(wire.requests[-1].content) > 333 * 400
+
+
 async def test_lone_surrogates_do_not_stop_a_request(connect, said, dialect):
     """Text that UTF-8 cannot carry goes with a question mark in place."""
     model, wire = connect(dialect, said(dialect))

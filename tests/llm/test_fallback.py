@@ -96,8 +96,15 @@ def test_a_chain_of_nothing_is_refused():
     """At least one model, and models only."""
     with pytest.raises(ConfigurationError):
         Fallback()
-    with pytest.raises(ConfigurationError, match="resolve_model"):
-        Fallback("openai:gpt-5.2")
+    with pytest.raises(ConfigurationError, match="openai:MODEL"):
+        Fallback(ScriptedLLM(["a"]), "gpt-5.2")
+
+
+def test_models_may_be_named(monkeypatch):
+    """A text is a model, as everywhere."""
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    chain = Fallback("openai:gpt-5.2", ScriptedLLM(["b"], name="b"))
+    assert chain.name == "fallback(openai:gpt-5.2, b)"
 
 
 def test_the_name_lists_the_models():
