@@ -42,7 +42,7 @@ class Fallback(LLM):
         if not models:
             raise ConfigurationError("Fallback(...) takes at least one model")
         self.models = tuple(resolve_model(model) for model in models)
-        self.name = f"fallback({', '.join(model.name for model in models)})"
+        self.name = f"fallback({', '.join(model.name for model in self.models)})"
         self._when = when
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
