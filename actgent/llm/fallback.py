@@ -52,7 +52,7 @@ class Fallback(LLM):
             try:
                 return await model.complete(chat, on_text=attempts.next() if attempts else None)
             except ModelError as error:
-                if model is self.models[-1] or not self._when(error):
+                if len(failures) + 1 == len(self.models) or not self._when(error):
                     raise _with_notes(error, failures) from None
                 failures.append(error)
         raise AssertionError("unreachable: the last model either answers or raises")

@@ -36,10 +36,10 @@ class ScriptedLLM(LLM):
         chunk: int | None = None,
         chunk_delay: float = 0.0,
         repeat: bool = False,
-        keep: int | None = None,
+        keep: int | None = 1000,
         name: str = "scripted",
     ) -> None:
-        """`repeat` begins the list again at its end.
+        """Check the whole script, so that a wrong entry shows here and not in the middle of a test.
 
         Args:
             script: A list of answers, or one function for all of them.

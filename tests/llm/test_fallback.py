@@ -85,6 +85,12 @@ async def test_attempts_go_on_rising():
     assert seen == [0, 1, 2, 3]
 
 
+async def test_one_model_may_stand_twice():
+    """A model in two places of the chain is asked twice."""
+    model = ScriptedLLM([RateLimited("no"), "yes"])
+    assert (await Fallback(model, model).complete(CHAT)).text == "yes"
+
+
 async def test_closing_closes_all():
     """The chain owns its models."""
     models = Stuttering(None), Stuttering(None)
