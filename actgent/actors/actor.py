@@ -15,6 +15,7 @@ from actgent.events import ActorStarted, ActorStopped, DeadLettered, EventStream
 from .inbox import PriorityInbox
 from .ref import ActorRef, Envelope
 from .supervision import Supervision, supervise
+from .timer import Timer
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Surroundings:
     policy: Supervision
     capacity: int
     events: EventStream
+    timer: Timer = attrs.field(factory=Timer)
     dead_letters: deque[DeadLetter]
     running: dict[str, ActorRef] = attrs.field(factory=dict)
     serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
@@ -85,7 +87,7 @@ class ActorContext:
         )
         self._nursery: trio.Nursery | None = None
         self._current: Envelope | None = None
-        self.ref = ActorRef(name, self._inbox)
+        self.ref = ActorRef(name, self._inbox, around.timer)
 
     async def spawn(self, factory: "Callable[[], Actor]", *, name: str | None = None) -> ActorRef:
         """Start a child. It ends with this actor; when it fails too often, this actor fails."""

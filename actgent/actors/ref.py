@@ -1,15 +1,17 @@
 """An actor's address, and what travels to it."""
 
+from functools import partial
 from typing import Any
 
 import attrs
 import outcome
 import trio
 
-from actgent.errors import ActorFailed, DeadlineExceeded
+from actgent.errors import ActorFailed, DeadlineExceeded, InboxFull
 from actgent.messages import Priority
 
 from .inbox import PriorityInbox
+from .timer import Timer
 
 
 class Promise:
@@ -64,9 +66,10 @@ class Envelope:
 class ActorRef:
     """An actor's address. It stays good over restarts, and says so when the actor is gone."""
 
-    def __init__(self, name: str, inbox: PriorityInbox[Envelope]) -> None:
+    def __init__(self, name: str, inbox: PriorityInbox[Envelope], timer: Timer) -> None:
         self.name = name
         self._inbox = inbox
+        self._timer = timer
         self._scope = trio.CancelScope()
         self._gone: str | None = None
 
@@ -99,11 +102,19 @@ class ActorRef:
         self._check()
         promise = Promise()
         envelope = Envelope(payload=payload, priority=priority, deadline=deadline, promise=promise)
-        with trio.move_on_after(deadline):
-            if not self._inbox.try_put(envelope, now=trio.current_time()):
+        now = trio.current_time()
+        alarm = self._timer.call_at(now + deadline, partial(self._give_up, promise, deadline))
+        try:
+            if not self._inbox.try_put(envelope, now=now):
                 await self._inbox.put(envelope)
             return await promise.wait()
-        raise DeadlineExceeded(f"actor {self.name!r}", deadline)
+        except InboxFull as full:
+            raise DeadlineExceeded(f"actor {self.name!r}", deadline) from full
+        finally:
+            alarm.cancel()
+
+    def _give_up(self, promise: Promise, deadline: float) -> None:
+        promise.settle(outcome.Error(DeadlineExceeded(f"actor {self.name!r}", deadline)))
 
     async def wait_idle(self) -> None:
         """Wait until the actor has dealt with everything in its inbox, or is gone."""

@@ -73,6 +73,7 @@ async def open_system(
         dead_letters=deque(maxlen=DEAD_LETTERS),
     )
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(around.timer.run, name="timer")
         system = ActorSystem(nursery, around)
         yield system
         with trio.move_on_after(grace):

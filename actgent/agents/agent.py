@@ -382,6 +382,7 @@ class Agent:
             options=self._options,
             dispatcher=Dispatcher(agent=self.name, timeout=self.limits.handler_timeout, watch=runtime.watch),
             events=runtime.stream,
+            timer=runtime.timer,
             threads=runtime.threads,
             router=self.route,
         )

@@ -100,20 +100,29 @@ class Turn:
     """How often in a row `last_call` was asked for."""
     usage: Usage = NO_USAGE
     scope: trio.CancelScope | None = None
-    """Around the model call or the tools that run now: all that an interruption may cancel."""
-    interruption: str | None = None
+    """Around the whole turn."""
+    exposed: bool = False
+    """Whether a model call or tools run now: all that may be cancelled."""
+    stop: Exception | None = None
+    """Why the turn is to end, once someone or its timeout wants it."""
     results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has seen yet."""
     partial: str = ""
     """The text of the answer that is just growing, for the record if it is cut."""
+    error: Exception | None = None
+    """What it failed with."""
     ended: trio.Event | None = None
     """Made where someone waits for the turn's end."""
 
     def interrupt(self, reason: str) -> None:
         """Stop what runs; the turn ends at its next step."""
-        if self.interruption is None:
-            self.interruption = reason
-        if self.scope is not None:
+        self.stop_with(Interrupted(reason))
+
+    def stop_with(self, error: Exception) -> None:
+        """End the turn with an error: at once where a model call or tools run, else at the next step."""
+        if self.stop is None:
+            self.stop = error
+        if self.exposed and self.scope is not None:
             self.scope.cancel()
 
     def check(self) -> None:
@@ -121,9 +130,10 @@ class Turn:
 
         Raises:
             Interrupted: someone does.
+            ModelTimeout: its time is over.
         """
-        if self.interruption is not None:
-            raise Interrupted(self.interruption)
+        if self.stop is not None:
+            raise self.stop
 
 
 @attrs.define(eq=False)

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import trio
 
 from actgent.actors.inbox import PriorityInbox
+from actgent.actors.timer import Timer
 from actgent.errors import AnswerError, EmptyAnswer, LimitReached, ModelTimeout, ParseError, Stopped
 from actgent.events import EventStream, ModelAnswered, PassStarted, ToolFinished, TurnEnded
 from actgent.llm.base import LLM, Answer, Chat
@@ -72,6 +74,7 @@ class AgentCore:
     """What each turn gets that was not started with options of its own."""
     dispatcher: Dispatcher
     events: EventStream
+    timer: Timer
     threads: Threads
     router: Router
     _silence: float | None = None
@@ -93,21 +96,30 @@ class AgentCore:
     async def run_turn(self, context: SessionContext, turn: Turn) -> None:
         """All passes from an outside message to its last outcome. What goes wrong ends in handlers, not here."""
         turn.task = trio.lowlevel.current_task()
-        failed = None
-        followup: Message | None = turn.message
         try:
-            while followup is not None:
-                await self._pass(context, turn, followup)
-                followup = self.inbox.next_followup(context.id)
+            turn.error = await self._run_passes(context, turn)
+            if turn.error is not None:
+                await self._fail(context, turn, turn.error)
         except trio.Cancelled:
-            failed = "stopped"
-            await self._say_stopped(context, turn)
+            if turn.error is None:
+                turn.error = Stopped(self.sender.name)
+                with self.last_words():
+                    await self._fail(context, turn, turn.error)
             raise
-        except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
-            failed = kind_of(error)
-            await self._fail(context, turn, error)
         finally:
-            self._end_turn(context, turn, failed)
+            self._end_turn(context, turn)
+
+    async def _run_passes(self, context: SessionContext, turn: Turn) -> Exception | None:
+        """The passes, within reach of an interruption; returns what the turn failed with."""
+        message: Message | None = turn.message
+        try:
+            with trio.CancelScope() as turn.scope:
+                while message is not None:
+                    await self._pass(context, turn, message)
+                    message = self.inbox.next_followup(context.id)
+        except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
+            return turn.stop or error
+        return turn.stop if turn.scope.cancelled_caught else None
 
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
         if context.open_calls:
@@ -115,10 +127,6 @@ class AgentCore:
             self._close_calls(context, turn, turn.message, batch, None)
         await self._deliver_results(context, turn)
         await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)
-
-    async def _say_stopped(self, context: SessionContext, turn: Turn) -> None:
-        with self.last_words():
-            await self._fail(context, turn, Stopped(self.sender.name))
 
     def last_words(self) -> trio.CancelScope:
         """A shield for handlers that have to hear that their agent stops: one second for all of them together."""
@@ -136,7 +144,7 @@ class AgentCore:
             if waiter is not None:
                 waiter.finish()
 
-    def _end_turn(self, context: SessionContext, turn: Turn, failed: str | None) -> None:
+    def _end_turn(self, context: SessionContext, turn: Turn) -> None:
         context.turn = None
         if turn.waiter is not None:
             turn.waiter.finish()
@@ -151,7 +159,7 @@ class AgentCore:
                     message_id=turn.message.id,
                     seconds=time.monotonic() - turn.started,
                     calls=turn.calls,
-                    failed=failed,
+                    failed=kind_of(turn.error) if turn.error is not None else None,
                 )
             )
 
@@ -245,19 +253,23 @@ class AgentCore:
         on_text = None
         if context.handlers.of("token") or (turn.waiter is not None and turn.waiter.hears):
             on_text = GrowingAnswer(self.dispatcher, context, turn, answer_id).add
-        seconds = self.limits.model_timeout
-        with trio.CancelScope(deadline=trio.current_time() + seconds) as turn.scope:
+        alarm = self.timer.call_at(
+            trio.current_time() + self.limits.model_timeout, partial(self._time_out, turn, llm)
+        )
+        turn.exposed = True
+        try:
             answer = await llm.complete(chat, on_text=on_text)
-        timed_out = turn.scope.cancelled_caught
-        turn.scope = None
+        finally:
+            turn.exposed = False
+            alarm.cancel()
         turn.check()
-        if timed_out:
-            raise ModelTimeout(f"no answer within {seconds:g} s", model=llm.name)
         return answer
+
+    def _time_out(self, turn: Turn, llm: LLM) -> None:
+        turn.stop_with(ModelTimeout(f"no answer within {self.limits.model_timeout:g} s", model=llm.name))
 
     def _keep_partial(self, context: SessionContext, turn: Turn, answer_id: str) -> None:
         """What an answer had come to when it was cut stays in the record, marked as such."""
-        turn.scope = None
         if turn.partial:
             parts, turn.partial = (Text(turn.partial),), ""
             context.append(self._said(context, parts, answer_id, turn.message, cut=True))
@@ -369,10 +381,11 @@ class AgentCore:
     async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
         """Let another agent answer; its reply is this session's too."""
         turn.check()
-        reply = None
-        with trio.CancelScope() as turn.scope:
+        turn.exposed = True
+        try:
             reply = await self.router(context, turn, route)
-        turn.scope = None
+        finally:
+            turn.exposed = False
         turn.check()
         if reply is not None:
             await self._deliver(context, turn, reply)
@@ -393,13 +406,10 @@ class AgentCore:
         try:
             turn.check()
             self._count_identical(turn, calls)
-            if batch.is_inline:  # never waits, so there is nothing to cancel
-                await batch.run()
-            else:
-                with trio.CancelScope() as turn.scope:
-                    await batch.run()
+            turn.exposed = True
+            await batch.run()
         finally:
-            turn.scope = None
+            turn.exposed = False
             results = self._close_calls(context, turn, message, batch, stage)
         await self._deliver_results(context, turn)
         turn.check()

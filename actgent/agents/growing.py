@@ -30,4 +30,7 @@ class GrowingAnswer:
             return
         token = Token(visible[self._shown :], self._reply_id, attempt)
         self._shown = len(visible)
+        turn.exposed = False  # an interruption waits for the handler
         await self._dispatcher.dispatch(self._context, token)
+        turn.exposed = True
+        turn.check()

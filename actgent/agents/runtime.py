@@ -8,10 +8,12 @@ from typing import TypeVar
 import trio
 
 from actgent.actors.supervision import Supervision
+from actgent.actors.timer import Timer
 from actgent.errors import ConfigurationError
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
 from actgent.tools.threads import Threads
 
+from .collector import calm_collector
 from .running import RunningAgent
 from .watchdog import Watch, open_watch
 
@@ -43,6 +45,7 @@ class Runtime:
         self.stream = events
         self.watch = watch
         self.threads = threads
+        self.timer = Timer()
         self._nursery = nursery
         self._supervision = supervision
         self._agents: dict[str, tuple[RunningAgent, float]] = {}
@@ -104,7 +107,7 @@ async def open_runtime(
     """
     threads = Threads()
     error: BaseException | None = None
-    with open_watch() as watch:
+    with calm_collector(), open_watch() as watch:
         async with trio.open_nursery() as nursery:
             runtime = Runtime(
                 nursery,
@@ -113,6 +116,7 @@ async def open_runtime(
                 threads=threads,
                 supervision=supervision or Supervision(),
             )
+            nursery.start_soon(runtime.timer.run, name="timer")
             try:
                 yield runtime
                 await runtime._drain()  # noqa: SLF001 - the block and its runtime are one thing

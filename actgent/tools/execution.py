@@ -69,12 +69,6 @@ class Batch:
 
     # --- running them ----------------------------------------------------------------------
 
-    @property
-    def is_inline(self) -> bool:
-        """Whether `run` never waits: no call has anything to wait for."""
-        tools = [self.registry.get(call.name) for call in self.calls]
-        return len(tools) == 1 and all(tool is None or (tool.inline and not tool.retries) for tool in tools)
-
     async def run(self) -> None:
         """Run all calls: side by side, but each tool marked `alone` by itself, in its turn.
 

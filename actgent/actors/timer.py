@@ -1,0 +1,83 @@
+"""One task that watches many deadlines.
+
+A cancel scope with a deadline costs several microseconds to enter and leave, an alarm a fraction of one;
+and most alarms never ring, because the answer came in time. Cancelled alarms stay in the heap until they
+are half of it.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+
+import trio
+
+COMPACT_FROM = 1000
+"""Fewer alarms than this are never looked through for cancelled ones."""
+
+
+class Alarm:
+    """Something to be called at a time, unless it is cancelled before."""
+
+    __slots__ = ("_timer", "fn")
+
+    def __init__(self, timer: "Timer", fn: Callable[[], object]) -> None:
+        self._timer = timer
+        self.fn: Callable[[], object] | None = fn
+
+    def cancel(self) -> None:
+        """Never ring. Does nothing when it has rung."""
+        if self.fn is not None:
+            self.fn = None
+            self._timer._count_cancelled()  # noqa: SLF001 - an alarm and its timer are one thing
+
+
+class Timer:
+    """Rings alarms while its `run` runs."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Alarm]] = []
+        self._serial = itertools.count()
+        self._cancelled = 0
+        self._wakes_at = math.inf
+        self._scope = trio.CancelScope()
+
+    def __len__(self) -> int:
+        """How many alarms are set."""
+        return len(self._heap) - self._cancelled
+
+    def call_at(self, deadline: float, fn: Callable[[], object]) -> Alarm:
+        """Have `fn` called at a time of trio's clock; it must neither wait nor raise."""
+        alarm = Alarm(self, fn)
+        heapq.heappush(self._heap, (deadline, next(self._serial), alarm))
+        if deadline < self._wakes_at:
+            self._scope.deadline = self._wakes_at = deadline
+        return alarm
+
+    async def run(self) -> None:
+        """Ring what is due, for ever."""
+        while True:
+            self._wakes_at = self._ring(trio.current_time())
+            with trio.CancelScope(deadline=self._wakes_at) as self._scope:
+                await trio.sleep_forever()
+
+    def _ring(self, now: float) -> float:
+        """Ring all that is due at `now`; returns when the next one is."""
+        while self._heap:
+            deadline, _, alarm = self._heap[0]
+            if alarm.fn is not None and deadline > now:
+                return deadline
+            heapq.heappop(self._heap)
+            if alarm.fn is None:
+                self._cancelled -= 1
+            else:
+                fn, alarm.fn = alarm.fn, None
+                fn()
+        return math.inf
+
+    def _count_cancelled(self) -> None:
+        self._cancelled += 1
+        if self._cancelled * 2 > len(self._heap) >= COMPACT_FROM:
+            self._heap = [entry for entry in self._heap if entry[2].fn is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
