@@ -1,6 +1,7 @@
 """From the text `provider:model` to a client."""
 
 from collections.abc import Callable
+from typing import Any
 
 from actgent.errors import ConfigurationError
 
@@ -9,33 +10,35 @@ from .base import LLM
 # Imported when a model is named: httpx2 and the SDKs behind these clients take about a second.
 
 
-def _openai(model: str) -> LLM:
+def _openai(model: str, **options: Any) -> LLM:
     from .openai import OpenAI  # noqa: PLC0415
 
-    return OpenAI(model)
+    return OpenAI(model, **options)
 
 
-def _openai_responses(model: str) -> LLM:
+def _openai_responses(model: str, **options: Any) -> LLM:
     from .openai_responses import OpenAIResponses  # noqa: PLC0415
 
-    return OpenAIResponses(model)
+    return OpenAIResponses(model, **options)
 
 
-def _anthropic(model: str) -> LLM:
+def _anthropic(model: str, **options: Any) -> LLM:
     from .anthropic import Anthropic  # noqa: PLC0415
 
-    return Anthropic(model)
+    return Anthropic(model, **options)
 
 
-_CLIENTS: dict[str, Callable[[str], LLM]] = {
+_CLIENTS: dict[str, Callable[..., LLM]] = {
     "openai": _openai,
     "openai-responses": _openai_responses,
     "anthropic": _anthropic,
 }
+PROVIDERS = tuple(_CLIENTS)
+"""What may stand before the colon."""
 
 
-def resolve_model(model: str | LLM) -> LLM:
-    """The client that `model` names; an LLM is returned as it is.
+def resolve_model(model: str | LLM, **options: Any) -> LLM:
+    """The client that `model` names, with its options (`base_url`, `api_key` ...); an LLM is returned as it is.
 
     Raises:
         ConfigurationError: the text is not `provider:model` of a known provider.
@@ -50,7 +53,7 @@ def resolve_model(model: str | LLM) -> LLM:
     provider, _, name = (part.strip() for part in model.partition(":"))
     if provider not in _CLIENTS or not name:
         raise ConfigurationError(f"{model!r} names no model; {_ALLOWED}")
-    return _CLIENTS[provider](name)
+    return _CLIENTS[provider](name, **options)
 
 
 _ALLOWED = (

@@ -1,0 +1,196 @@
+"""`actgent chat`: a conversation in the terminal, or with the lines of a pipe."""
+
+import runpy
+import sys
+import traceback
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+
+from actgent.agents.agent import Agent, BareAgent
+from actgent.agents.session import Session
+from actgent.errors import ActgentError, ConfigurationError
+from actgent.llm.base import LLM
+from actgent.messages import Delivery, Event, Failure, Reply, Route, Token, ToolResult
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import Protocol
+from actgent.tools.base import Tool
+
+from .models import live_models, open_models, open_script
+from .offline import CHUNK, TOOLS, answer_slowly
+from .signals import Shutdown
+from .terminal import Conversation, Lines, Terminal, one_line
+
+_QUIT = ("/quit", "/exit")
+
+
+@attrs.frozen(kw_only=True)
+class ChatOptions:
+    """What `actgent chat` was told."""
+
+    file: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+    system: str | None = None
+    role: str = ""
+    goal: str = ""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    offline: bool = False
+
+
+class AsTold(Bare):
+    """Plain talk, with the role for the whole system prompt."""
+
+    template: ClassVar[str] = "{{ profile.role }}"
+
+
+async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+    """Talk until the input ends; 1 if a message of a pipe was not answered."""
+    async with open_agent(options) as agent, agent:
+        session = await agent.create_session("user")
+        if not terminal.is_live or not sys.stdin.isatty():
+            return await _answer_all(agent, session, terminal, shutdown)
+        await _talk(agent, session, terminal, shutdown)
+        return 0
+
+
+async def _talk(agent: Agent, session: Session, terminal: Terminal, shutdown: Shutdown) -> None:
+    terminal.line(f"Talking to {agent.name}. /quit or Ctrl-D ends it.", style="dim")
+    lines = Lines(sys.stdin.fileno())
+    while (line := await _next_line(lines, terminal, shutdown)) is not None:
+        await answer(agent, session, line, terminal)
+    terminal.line()
+
+
+async def _next_line(lines: Lines, terminal: Terminal, shutdown: Shutdown) -> str | None:
+    terminal.write("> ", style="bold")
+    return await _receive(lines, shutdown)
+
+
+async def _answer_all(agent: Agent, session: Session, terminal: Terminal, shutdown: Shutdown) -> int:
+    lines, code = Lines(sys.stdin.fileno()), 0
+    while (line := await _receive(lines, shutdown)) is not None:
+        if not await answer(agent, session, line, terminal):
+            code = 1
+    return code
+
+
+async def _receive(lines: Lines, shutdown: Shutdown) -> str | None:
+    """The next line with something on it; None when the conversation ends."""
+    line: str | None = None
+    with shutdown.waiting():
+        while (line := await lines.receive()) is not None and not line.strip():
+            pass
+    return None if line is None or line.strip() in _QUIT else line
+
+
+async def answer(agent: Agent, session: Session, text: str, terminal: Terminal) -> bool:
+    """Say something and show what comes of it; False if that was a failure."""
+    shown, ok = Conversation(terminal), True
+    async with agent.stream(text, session=session) as deliveries:
+        async for delivery in deliveries:
+            _show(delivery, session, shown)
+            if isinstance(delivery, Failure):
+                terminal.complain(delivery.error)
+                ok = False
+    return ok
+
+
+def _show(delivery: Delivery, session: Session, shown: Conversation) -> None:
+    match delivery:
+        case Token():
+            shown.token(delivery.text, (delivery.reply_id, delivery.attempt))
+        case Reply():
+            shown.reply(delivery.text)
+        case ToolResult():
+            shown.tool(delivery, _arguments(session, delivery.call_id))
+        case Event():
+            shown.aside(f"event: {delivery.name} {delivery.data}")
+        case Route():
+            shown.aside(f"route: {delivery.action} {delivery.data}")
+        case Failure():
+            shown.break_off()
+
+
+def _arguments(session: Session, call_id: str) -> Mapping[str, Any] | str:
+    """What a tool was called with: the latest calls stand at the end of the history."""
+    for message in reversed(session.history):
+        for call in message.tool_calls:
+            if call.id == call_id:
+                return call.arguments
+    return ""
+
+
+# --- whom to talk to ---------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_agent(options: ChatOptions) -> AsyncGenerator[Agent, None]:
+    """The agent of a file, or a plain one with the model that was named."""
+    if options.file is not None:
+        yield load_agent(options.file)
+    elif options.offline:
+        async with open_script(answer_slowly, chunk=CHUNK) as models:
+            yield _plain_agent(options, models[0], TOOLS)
+    else:
+        names = live_models(options.model, otherwise="talk to a script with --offline")[:1]
+        async with open_models(names, base_url=options.base_url) as models:
+            yield _plain_agent(options, models[0])
+
+
+def _plain_agent(options: ChatOptions, model: LLM, tools: Iterable[Tool] = ()) -> Agent:
+    return BareAgent(
+        "assistant",
+        llm=model,
+        role=options.role if options.system is None else options.system,
+        goal=options.goal,
+        tools=tools,
+        protocol=_protocol(options),
+        temperature=options.temperature,
+        max_tokens=options.max_tokens,
+    )
+
+
+def _protocol(options: ChatOptions) -> Protocol:
+    if options.system is None:
+        return Bare()
+    if options.role or options.goal:
+        raise ConfigurationError(
+            "--system is the whole system prompt: leave out --role and --goal, or --system"
+        )
+    return AsTold()
+
+
+def load_agent(place: str) -> Agent:
+    """The agent that a Python file defines: `FILE.py`, or `FILE.py:NAME` where there are several.
+
+    Raises:
+        ConfigurationError: there is no such file or agent, or the file cannot be run.
+    """
+    path, _, name = place.partition(":")
+    if not Path(path).is_file():
+        raise ConfigurationError(f"there is no file {path}: name a Python file that defines an agent")
+    found = {key: value for key, value in _run(path).items() if isinstance(value, Agent)}
+    if name in found:
+        return found[name]
+    if name or len({id(agent) for agent in found.values()}) != 1:
+        known = ", ".join(found) or "none"
+        raise ConfigurationError(f"say which agent of {path} you mean, as {path}:NAME; it defines: {known}")
+    return next(iter(found.values()))
+
+
+def _run(path: str) -> dict[str, object]:
+    sys.path.insert(0, str(Path(path).resolve().parent))  # as `python FILE.py` does
+    try:
+        return runpy.run_path(path)
+    except ActgentError:
+        raise
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1].lineno
+        raise ConfigurationError(
+            f"{path} cannot be run: {type(error).__name__} in line {line}: {one_line(error)}"
+        ) from error

@@ -1,0 +1,156 @@
+"""The commands and their options. What a command needs is imported when it runs: `--help` does not wait for it."""
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated
+
+import trio
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.validators import Number
+
+from actgent.errors import ActgentError, ConfigurationError
+
+from .signals import Shutdown, run_until_signalled
+from .terminal import Terminal
+
+FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
+
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+app = App(
+    name="actgent",
+    help="LLM agents as actors. Neither `actgent demo` nor `actgent chat --offline` needs a key.",
+    result_action="return_value",
+)
+
+
+@app.command
+def demo(
+    *,
+    sessions: Count | None = None,
+    agents: Count = 10,
+    live: Flag = False,
+    model: str | None = None,
+) -> int:
+    """Show what actgent does, with the real SDKs against a scripted provider on loopback.
+
+    Three acts: a conversation with tools, an urgent message that overtakes a full inbox, and 1,000 sessions on
+    10 agents at once. It needs no key and no network.
+
+    Args:
+        sessions: How many sessions the third act has; 1000, or 20 with --live.
+        agents: How many agents they share.
+        live: Ask a real provider: the one of OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL. This costs money.
+        model: With --live, the model to ask, e.g. openai:gpt-5.2.
+    """
+    from .demo import DemoOptions, demo as play  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = DemoOptions(sessions=sessions, agents=agents, live=live, model=model)
+    return _run(lambda terminal, shutdown: play(options, terminal, shutdown))
+
+
+@app.command
+def chat(
+    file: str | None = None,
+    /,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    system: str | None = None,
+    role: str | None = None,
+    goal: str | None = None,
+    temperature: float | None = None,
+    max_tokens: Count | None = None,
+    offline: Flag = False,
+) -> int:
+    r"""Talk to a model or an agent in the terminal.
+
+    Answers appear as they grow, tool calls between them. /quit or Ctrl-D ends the conversation; the first Ctrl-C
+    lets a running answer end, the second stops it. From a pipe each line is one message:
+
+    printf 'What is 17 * 23?\n' | actgent chat --offline
+
+    Args:
+        file: A Python file that defines an agent, or FILE.py:NAME; without it a plain agent is made of the options.
+        model: openai:MODEL, openai-responses:MODEL or anthropic:MODEL; without it, the one that there is a key for.
+        base_url: Where the API stands, for everything that speaks the wire of OpenAI or Anthropic.
+        system: The whole system prompt.
+        role: Who the agent is; used in the default system prompt.
+        goal: What it is there for.
+        temperature: How freely it answers; the provider's default without it.
+        max_tokens: The longest answer.
+        offline: Talk to a small script with two tools instead of a model; needs no key.
+    """
+    from .chat import ChatOptions, chat as talk  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = ChatOptions(
+        file=file,
+        model=model,
+        base_url=base_url,
+        system=system,
+        role=role or "",
+        goal=goal or "",
+        temperature=temperature,
+        max_tokens=max_tokens,
+        offline=offline,
+    )
+    return _run(lambda terminal, shutdown: talk(options, terminal, shutdown))
+
+
+def _run(command: Callable[[Terminal, Shutdown], Awaitable[int]]) -> int:
+    terminal = Terminal()
+
+    async def with_signals() -> int:
+        return await run_until_signalled(lambda shutdown: command(terminal, shutdown), notice=terminal.notice)
+
+    return trio.run(with_signals)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and leave the process with its exit code.
+
+    0 is success, 1 a failure, 2 wrong use or configuration, 130 and 143 the end by SIGINT and SIGTERM.
+    """
+    signal.signal(signal.SIGTERM, _exit_early)
+    code = _code_of(arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # the exit code is decided; the interpreter takes a while to end
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _leave_pipe()
+    sys.exit(code)
+
+
+def _exit_early(_number: int, _frame: object) -> None:
+    """SIGTERM before there is anything to drain."""
+    sys.exit(TERMINATED)
+
+
+def _code_of(arguments: Sequence[str] | None) -> int:
+    try:
+        return app(arguments, exit_on_error=False, print_error=False) or 0
+    except CycloptsError as error:
+        Terminal().complain(f"{error} `actgent --help` tells what there is.")
+        return WRONG_USE
+    except ConfigurationError as error:
+        Terminal().complain(error)
+        return WRONG_USE
+    except ActgentError as error:
+        Terminal().complain(error)
+        return FAILED
+    except KeyboardInterrupt:  # before trio listens, or after
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _leave_pipe()
+
+
+def _leave_pipe() -> int:
+    """Nobody reads any more, e.g. `| head`: keep the interpreter from complaining at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE

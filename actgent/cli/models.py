@@ -1,0 +1,76 @@
+"""Which models a command talks to: one by name, those that the environment has a key for, or the script on loopback."""
+
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import httpx2
+
+from actgent.errors import ConfigurationError
+from actgent.llm.anthropic import Anthropic
+from actgent.llm.base import LLM
+from actgent.llm.models import resolve_model
+from actgent.llm.openai import OpenAI
+from actgent.llm.openai_responses import OpenAIResponses
+from actgent.llm.remote import RemoteOptions
+from actgent.testing.provider import Chooser, open_provider
+
+_BY_VARIABLE = {
+    "OPENAI_API_KEY": "openai:gpt-5.2",
+    "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5",
+    "LLM_PROVIDER_URL": "openai:gpt-5.2",
+}
+"""The model to ask where a variable is set and none is named."""
+CONNECTIONS = 50
+"""To the script at once; more requests wait for one."""
+
+
+def default_models() -> Sequence[str]:
+    """The models that the environment has a key or an address for."""
+    return list(dict.fromkeys(model for name, model in _BY_VARIABLE.items() if os.environ.get(name)))
+
+
+@asynccontextmanager
+async def open_models(
+    names: Sequence[str], *, base_url: str | None = None
+) -> AsyncGenerator[list[LLM], None]:
+    """The clients of the named models, closed when the block is left.
+
+    Raises:
+        ConfigurationError: one of the names or the address is wrong, or a key is missing.
+    """
+    async with AsyncExitStack() as stack:
+        models = []
+        for name in names:
+            models.append(resolve_model(name, base_url=base_url))
+            stack.push_async_callback(models[-1].aclose)
+        yield models
+
+
+@asynccontextmanager
+async def open_script(script: Chooser, *, chunk: int = 20) -> AsyncGenerator[list[LLM], None]:
+    """A provider on loopback, and a client of each of the three wires that it speaks."""
+    # Loopback is never behind a proxy, and both ends of a connection count towards this process's open files.
+    limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    async with (
+        open_provider(script, chunk=chunk, keep=0) as provider,
+        httpx2.AsyncClient(trust_env=False, limits=limits) as client,
+    ):
+        openai = RemoteOptions(base_url=provider.openai_url, api_key="none", http_client=client)
+        anthropic = RemoteOptions(base_url=provider.anthropic_url, api_key="none", http_client=client)
+        yield [OpenAI("demo", **openai), Anthropic("demo", **anthropic), OpenAIResponses("demo", **openai)]
+
+
+def live_models(name: str | None, *, otherwise: str) -> Sequence[str]:
+    """The named model, or those of the environment; `otherwise` is what to do without any.
+
+    Raises:
+        ConfigurationError: there is neither.
+    """
+    if name is not None:
+        return [name]
+    if models := default_models():
+        return models
+    raise ConfigurationError(
+        f"no model to ask: name one with --model, set {', '.join(_BY_VARIABLE)}, or {otherwise}"
+    )

@@ -1,0 +1,75 @@
+"""What SIGINT and SIGTERM do to a command: the first lets it end what runs, the second ends it at once."""
+
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+GRACE = 10.0
+"""Seconds to end what runs after the first signal."""
+
+
+class Shutdown:
+    """Whether the command was asked to end, and the scopes that this cancels."""
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self.signal: int | None = None
+        """The last signal that came."""
+        self.all = trio.CancelScope()
+        self._notice = notice
+        self._waits: set[trio.CancelScope] = set()
+
+    @property
+    def is_asked(self) -> bool:
+        """True after the first signal: begin nothing new."""
+        return self.signal is not None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A wait for something new (a line, a pause), which the first signal ends."""
+        with trio.CancelScope() as scope:
+            self._waits.add(scope)
+            if self.is_asked:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._waits.remove(scope)
+
+    async def watch(self, signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            is_second, self.signal = self.is_asked, number
+            if is_second:
+                self.all.cancel()
+            else:
+                self._begin_drain()
+
+    def _begin_drain(self) -> None:
+        self._notice(f"ending what runs, for at most {GRACE:g} s; the same again stops at once")
+        self.all.deadline = trio.current_time() + GRACE
+        for scope in self._waits:
+            scope.cancel()
+
+
+async def run_until_signalled(
+    command: Callable[[Shutdown], Awaitable[int]], *, notice: Callable[[str], None]
+) -> int:
+    """The command's exit code, or 128 and the number of the signal that ended it: 130 or 143.
+
+    `notice` tells the user what the first signal did.
+    """
+    shutdown, code = Shutdown(notice), 0
+    failure: Exception | None = None
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shutdown.watch, signals)
+            try:
+                with shutdown.all:
+                    code = await command(shutdown)
+            except Exception as error:  # noqa: BLE001 - raised again below, out of the nursery's exception group
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return code if shutdown.signal is None else 128 + shutdown.signal
