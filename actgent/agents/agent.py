@@ -1,8 +1,8 @@
 """The agent as a developer writes it: who it is, what it talks to, and how it is talked to."""
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
@@ -167,13 +167,10 @@ class Agent:
         """
         running = self._require_running()
         session = self._open_session(running, owner, session_id=session_id, parent=parent)
-        try:
+        with _forgetting(session, running):
             await self._introduce(session)
             if description:
                 await running.release(session._context, session._message(description))  # noqa: SLF001
-        except BaseException:
-            running.forget(session._context)  # noqa: SLF001 - nobody has it yet
-            raise
         return session
 
     async def open_session(self, session_id: str) -> Session:
@@ -201,7 +198,7 @@ class Agent:
         transient: bool = False,
     ) -> Session:
         sender = Sender(owner) if isinstance(owner, str) else owner
-        if not sender.name.strip():
+        if not isinstance(sender, Sender) or not sender.name.strip():  # type: ignore[redundant-expr]
             raise ConfigurationError(
                 "a session needs an owner that is not empty: who is talking to the agent?"
             )
@@ -287,11 +284,14 @@ class Agent:
         running = self._require_running()
         if session is None:
             session = self._open_session(running, "user", transient=True)
-            await self._introduce(session)
-        elif is_inside(session._context.turn):  # noqa: SLF001
+            with _forgetting(session, running):
+                await self._introduce(session)
+                await running.accept(session._context, session._message(content), waiter=waiter)  # noqa: SLF001
+            return
+        if is_inside(session._context.turn):  # noqa: SLF001
             raise WouldDeadlock("run()", session.id)
-        message = session._message(content)  # noqa: SLF001
-        await running.accept(session._context, message, waiter=waiter)  # noqa: SLF001
+        running.check_member(session._context)  # noqa: SLF001
+        await running.accept(session._context, session._message(content), waiter=waiter)  # noqa: SLF001
 
     def _options_for(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> CallOptions:
         """The agent's own options, but for what is given."""
@@ -312,8 +312,9 @@ class Agent:
     async def _post(self, content: Content, *, deadline: float) -> None:
         running = self._require_running()
         session = self._open_session(running, "user", transient=True)
-        await self._introduce(session)
-        await session.chat(content, deadline=deadline)
+        with _forgetting(session, running):
+            await self._introduce(session)
+            await session.chat(content, deadline=deadline)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """This agent as a tool of another, which is started together with that one."""
@@ -339,9 +340,10 @@ class Agent:
     async def __aenter__(self) -> Self:
         if self._running is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
-        self._block = AsyncExitStack()
-        runtime = await self._block.enter_async_context(open_runtime(thread_grace=self._thread_grace))
-        await runtime.start(self)
+        async with AsyncExitStack() as block:
+            runtime = await block.enter_async_context(open_runtime(thread_grace=self._thread_grace))
+            await runtime.start(self)
+            self._block = block.pop_all()
         return self
 
     async def __aexit__(
@@ -398,6 +400,16 @@ class Agent:
         for role, model in models.items():
             if isinstance(self._model_names[role], str):
                 await model.aclose()
+
+
+@contextmanager
+def _forgetting(session: Session, running: RunningAgent) -> Iterator[None]:
+    """Let go of a new session whose beginning fails: nobody has it yet."""
+    try:
+        yield
+    except BaseException:
+        running.let_go(session._context)  # noqa: SLF001
+        raise
 
 
 def _at_least_one(name: str, value: int) -> int:

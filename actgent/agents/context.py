@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -107,6 +108,8 @@ class Turn:
     """Why the turn is to end, once someone or its timeout wants it."""
     results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has seen yet."""
+    answer_id: str = ""
+    """Under which the answer of this pass stands in the record."""
     partial: str = ""
     """The text of the answer that is just growing, for the record if it is cut."""
     error: Exception | None = None
@@ -124,6 +127,12 @@ class Turn:
             self.stop = error
         if self.exposed and self.scope is not None:
             self.scope.cancel()
+
+    async def wait_ended(self) -> None:
+        """Wait until it has ended, its handlers included."""
+        if self.ended is None:
+            self.ended = trio.Event()
+        await self.ended.wait()
 
     def check(self) -> None:
         """End the turn here if someone wants it.
@@ -153,6 +162,8 @@ class SessionContext:
     """Outside messages that are on their way in, queued or being dealt with."""
     turn: Turn | None = None
     closed: bool = False
+    is_arriving: bool = False
+    """True: its first message waits for room in the inbox."""
     transient: bool = False
     """True: the session ends with its last message."""
     open_calls: tuple[ToolCall, ...] = ()
@@ -258,14 +269,18 @@ class SessionContext:
         self._idle = None
 
 
+running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
+"""The turn that a task, or a thread that it waits for, works on."""
+
+
 def is_inside(turn: Turn | None) -> bool:
     """Whether the calling task is the turn's, or one that the turn itself waits for."""
     if turn is None:
         return False
-    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-    while task is not None:
+    task = top = trio.lowlevel.current_task()
+    while (nursery := task.parent_nursery) is not None:
         if task is turn.task:
             return True
-        nursery = task.parent_nursery
-        task = nursery.parent_task if nursery is not None else None
-    return False
+        top, task = task, nursery.parent_task
+    # What a thread does by `trio.from_thread` runs in a task of trio's own, with the thread's context.
+    return top.context.get(running_turn) is turn

@@ -41,7 +41,7 @@ from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import Threads
 
-from .context import CallOptions, SessionContext, Turn
+from .context import CallOptions, SessionContext, Turn, running_turn
 from .dispatcher import Delivery, Dispatcher, to_deliveries
 from .failures import check_stop, kind_of
 from .growing import GrowingAnswer
@@ -96,6 +96,7 @@ class AgentCore:
     async def run_turn(self, context: SessionContext, turn: Turn) -> None:
         """All passes from an outside message to its last outcome. What goes wrong ends in handlers, not here."""
         turn.task = trio.lowlevel.current_task()
+        running_turn.set(turn)
         try:
             turn.error = await self._run_passes(context, turn)
             if turn.error is not None:

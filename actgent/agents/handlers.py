@@ -22,6 +22,9 @@ class Handlers:
             self._by_kind = {}
         self._by_kind.setdefault(kind, []).append((handler, takes_session(handler)))
 
+    def any_of(self, *kinds: HandlerKind) -> bool:
+        return self._by_kind is not None and any(kind in self._by_kind for kind in kinds)
+
     def of(self, kind: HandlerKind) -> list[tuple[Handler, bool]]:
         return self._by_kind.get(kind, []) if self._by_kind else []
 
@@ -35,6 +38,8 @@ def takes_session(handler: Handler) -> bool:
     if not callable(handler):
         raise TypeError(f"a handler is a function or another callable, not {type(handler).__name__}")
     match handler:
+        case FunctionType() | MethodType() if hasattr(handler, "__wrapped__"):
+            return _inspected(handler)
         case FunctionType():
             return _required(handler) >= 2  # noqa: PLR2004 - the payload and the session
         case MethodType(__func__=FunctionType() as function):

@@ -1,5 +1,6 @@
 """An agent while its block is open: its inbox, its sessions, and the tasks that carry their turns."""
 
+import functools
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -18,7 +19,7 @@ from actgent.errors import (
 from actgent.events import EventStream, MessageAccepted, SessionEnded, SessionOpened
 from actgent.messages import Message, Priority
 
-from .context import SessionContext, Turn, TurnWaiter, is_inside
+from .context import SessionContext, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
 
 CLEANUP = 1.0
@@ -57,23 +58,27 @@ class RunningAgent:
                 await supervise(self._serve, name=self.name, policy=supervision, events=self.events)
             finally:
                 self._accepts = self._draining = False
-                self._turns = None
                 await self._fail_rest()
                 with trio.move_on_after(CLEANUP, shield=True):
                     await self._on_stop()
 
-    async def drain(self, grace: float) -> None:
-        """Take no more messages but from handlers; give what is accepted `grace` seconds to end, then stop."""
+    def begin_drain(self) -> None:
+        """Take no more messages but from turns that still run."""
         self._accepts = False
         self._draining = True
-        with trio.move_on_after(grace):
-            await self.inbox.wait_idle()
+
+    def stop(self) -> None:
+        """End where it is."""
         self._scope.cancel()
 
     async def _serve(self) -> None:
-        async with trio.open_nursery() as self._turns:
-            self._pump()
-            await trio.sleep_forever()
+        self.core.begin()
+        try:
+            async with trio.open_nursery() as self._turns:
+                self._pump()
+                await trio.sleep_forever()
+        finally:
+            self._turns = None
 
     def _pump(self) -> None:
         """Start the turns of all messages that may go out."""
@@ -81,29 +86,36 @@ class RunningAgent:
             return
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
-            self._turns.start_soon(self._take, context, self.core.begin_turn(context, message))
+            turn = self.core.begin_turn(context, message)
+            self._turns.start_soon(self._take, context, turn, name="turn")
 
     async def _take(self, context: SessionContext, turn: Turn) -> None:
         """The turn of a claimed session, and those of the URGENT messages that came meanwhile."""
+        if context.is_arriving:  # its sender was just woken, and may attach handlers first
+            context.is_arriving = False
+            await trio.lowlevel.cancel_shielded_checkpoint()
         try:
             await self.core.run_turn(context, turn)
             while (urgent := self.inbox.next_urgent(context.id)) is not None:
                 await self.core.run_turn(context, self.core.begin_turn(context, urgent))
         finally:
             self.inbox.release(context.id)
-            if context.closed or (context.transient and not context.pending):
-                self.forget(context)
+            self._forget_if_over(context)
         self._pump()
 
     async def _fail_rest(self) -> None:
-        with self.core.last_words():
-            for session_id in self.inbox.sessions():
-                waiting = self.inbox.withdraw(session_id)
-                await self._fail_all(self.sessions[session_id], waiting, Stopped(self.name))
+        """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
+        with trio.CancelScope(shield=True):
+            while len(self.inbox):
+                async with trio.open_nursery() as nursery:
+                    for session_id in self.inbox.sessions():
+                        waiting = self.inbox.withdraw(session_id)
+                        nursery.start_soon(self._say_stopped, self.sessions[session_id], waiting)
 
-    async def _fail_all(self, context: SessionContext, messages: list[Message], error: Exception) -> None:
+    async def _say_stopped(self, context: SessionContext, messages: list[Message]) -> None:
         for message in messages:
-            await self.core.fail_unstarted(context, message, error)
+            with self.core.last_words():  # one each: when time is over, sync handlers are still told
+                await self.core.fail_unstarted(context, message, Stopped(self.name))
 
     # --- sessions ------------------------------------------------------------------------
 
@@ -112,10 +124,12 @@ class RunningAgent:
 
         Raises:
             NotRunning: the agent takes no more.
+            SessionClosed: its parent was closed.
             ConfigurationError: its id is taken.
         """
-        if not self._accepts:
-            raise NotRunning(self.name)
+        self._check_accepts()
+        if context.parent is not None and context.parent.closed:
+            raise SessionClosed(context.parent.id)
         if context.id in self.sessions:
             raise ConfigurationError(
                 f"agent {self.name!r} has a session {context.id!r} already: open it with open_session(), or choose another id"
@@ -138,29 +152,49 @@ class RunningAgent:
             SessionNotFound: there is none.
         """
         context = self.sessions.get(session_id)
-        if context is None:
+        if context is None or context.closed:
             raise SessionNotFound(self.name, session_id)
         return context
 
-    async def close(self, context: SessionContext) -> None:
-        """Close a session and its children."""
-        for child in list((context.children or {}).values()):
-            await child.session.aclose()
+    def check_member(self, context: SessionContext) -> None:
+        """Refuse the session of another agent, or of an earlier run of this one.
+
+        Raises:
+            SessionClosed: it was closed.
+            SessionNotFound: it is not this agent's.
+        """
         if context.closed:
-            await trio.lowlevel.checkpoint()
-            return
-        context.closed = True
-        waiting = self.inbox.withdraw(context.id)
-        await self._stop_turn(context, "the session was closed")
-        await self._fail_all(context, waiting, SessionClosed(context.id))
-        if context.turn is None:
+            raise SessionClosed(context.id)
+        if self.sessions.get(context.id) is not context:
+            raise SessionNotFound(self.name, context.id)
+
+    async def close(self, context: SessionContext) -> None:
+        """Close a session and its children, all at once."""
+        async with trio.open_nursery() as nursery:
+            for child in list((context.children or {}).values()):
+                nursery.start_soon(child.session.aclose)
+            if not context.closed:
+                context.closed = True
+                await self._stop(context, "the session was closed", drop=SessionClosed(context.id))
+        self._forget_if_over(context)
+
+    def let_go(self, context: SessionContext) -> None:
+        """Forget a session as soon as nothing is queued or running in it."""
+        context.transient = True
+        self._forget_if_over(context)
+
+    def _forget_if_over(self, context: SessionContext) -> None:
+        """Forget a session that was closed or let go, once nothing is on its way in, queued or running."""
+        if (context.closed or context.transient) and not context.pending:
             self.forget(context)
 
     def forget(self, context: SessionContext) -> None:
-        """Let go of a session that is over."""
+        """Forget a session that is over, and let go of its children."""
         context.closed = True
         if self.sessions.pop(context.id, None) is None:
             return
+        for child in list((context.children or {}).values()):
+            child.session._agent.let_go(child)  # noqa: SLF001 - it may be another agent's
         if context.parent is not None:
             context.parent.remove_child(context)
         if self.events.watched:
@@ -193,18 +227,22 @@ class RunningAgent:
                 await self._wait_for_room(context, message)
         except BaseException:
             context.forget_message(message.id)
+            self._forget_if_over(context)
             raise
         self._announce(context, message)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def release(self, context: SessionContext, message: Message) -> None:
         """Take a session's first message in. Where there is room nothing pauses, and never after it is in."""
+        self._check_open(context)
         context.pending += 1
         try:
             if not self.inbox.try_put(message, now=trio.current_time()):
+                context.is_arriving = True
                 await self._wait_for_room(context, message)
         except BaseException:
             context.forget_message(message.id)
+            self._forget_if_over(context)
             raise
         self._announce(context, message)
 
@@ -212,9 +250,6 @@ class RunningAgent:
         if is_inside(context.turn):
             self.inbox.put_nowait(message, now=trio.current_time())  # raises: it would wait for itself
         await self.inbox.put(message)
-        if not self._accepts or context.closed:
-            self.inbox.withdraw(context.id)  # it came in while the agent or the session was closing
-            self._check_open(context)
 
     def _announce(self, context: SessionContext, message: Message) -> None:
         turn = context.turn
@@ -231,28 +266,71 @@ class RunningAgent:
     def _check_open(self, context: SessionContext) -> None:
         if context.closed:
             raise SessionClosed(context.id)
-        if not self._accepts and not (self._draining and is_inside(context.turn)):
+        self._check_accepts()
+
+    def _check_accepts(self) -> None:
+        """While the block is left, only turns that still run may have something to say, in any session."""
+        if not self._accepts and not (self._draining and running_turn.get() is not None):
             raise NotRunning(self.name)
 
     # --- stopping and waiting ------------------------------------------------------------
 
     async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
         """Stop a session's turn, and with `drop_queued` end what waits for its turn."""
-        waiting = self.inbox.withdraw(context.id) if drop_queued else []
-        await self._stop_turn(context, reason)
-        await self._fail_all(context, waiting, Interrupted(reason))
+        await self._stop(context, reason, drop=Interrupted(reason) if drop_queued else None)
 
-    async def _stop_turn(self, context: SessionContext, reason: str) -> None:
-        """Interrupt the turn and wait for its end, unless that is where we are called from."""
+    async def _stop(self, context: SessionContext, reason: str, *, drop: Exception | None) -> None:
+        """Interrupt the turn and end what is queued with the error `drop`; a cancelled caller changes nothing of that.
+
+        Waits until all this has happened, unless the turn is where we are called from.
+        """
         turn = context.turn
         if turn is not None:
             turn.interrupt(reason)
-        if turn is None or is_inside(turn):
+        inside = is_inside(turn)
+        if drop is not None and (messages := self._withdraw(context)):
+            ended = trio.Event()
+            end_queued = functools.partial(self._end_queued, context, turn, messages, error=drop, ended=ended)
+            if self._turns is None:  # the agent is about to restart
+                await end_queued()
+            else:
+                self._turns.start_soon(end_queued)
+            if not inside:
+                await ended.wait()
+        if turn is not None and not inside:
+            await turn.wait_ended()
+        else:
             await trio.lowlevel.checkpoint()
-            return
-        if turn.ended is None:
-            turn.ended = trio.Event()
-        await turn.ended.wait()
+
+    def _withdraw(self, context: SessionContext) -> list[Message]:
+        """Take out what is queued, and what comes in by that from senders without room."""
+        messages: list[Message] = []
+        while waiting := self.inbox.withdraw(context.id):
+            messages += waiting
+        return messages
+
+    async def _end_queued(
+        self,
+        context: SessionContext,
+        turn: Turn | None,
+        messages: list[Message],
+        *,
+        error: Exception,
+        ended: trio.Event,
+    ) -> None:
+        """End messages that never had their turn, after the one that runs."""
+        try:
+            if turn is not None:
+                await turn.wait_ended()
+            while messages:
+                await self.core.fail_unstarted(context, messages.pop(0), error)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await self._say_stopped(context, messages)
+            raise
+        finally:
+            ended.set()
+            self._forget_if_over(context)
 
     async def wait_idle(self, context: SessionContext) -> None:
         """Wait until a session has nothing queued or running."""

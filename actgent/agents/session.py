@@ -3,14 +3,45 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
+from actgent.errors import ConfigurationError
 from actgent.journal.store import Store
-from actgent.messages import Message, Part, Priority, Sender, Usage, new_id, to_parts
+from actgent.messages import (
+    Message,
+    Part,
+    Priority,
+    Sender,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+    new_id,
+    to_parts,
+)
 
 from .context import SessionContext
 from .running import RunningAgent
 
 H = TypeVar("H", bound=Callable[..., Any])
 Status = Literal["idle", "working", "suspended", "closed"]
+_NOT_SAID = (ToolCall, ToolResult, Thinking)
+"""Parts that only come from models and tools; elsewhere they would make a transcript that no provider takes."""
+
+
+def sayable_parts(content: str | Part | Sequence[str | Part]) -> tuple[Part, ...]:
+    """The parts of what someone may say to a model.
+
+    Raises:
+        TypeError: neither text nor such parts.
+        ConfigurationError: there is nothing in it.
+    """
+    parts = to_parts(content)
+    for part in parts:
+        if isinstance(part, _NOT_SAID):
+            raise TypeError(f"content is text or parts (Text, Image, File), not {type(part).__name__}")
+    if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
+        raise ConfigurationError("the message is empty: no model answers one without text or other parts")
+    return parts
 
 
 class Session:
@@ -72,6 +103,7 @@ class Session:
         URGENT message stops what the session is doing. The same `message_id` is accepted once, a repetition does nothing.
 
         Raises:
+            ConfigurationError: the message is empty.
             InboxFull: there was no room.
             SessionClosed: the session was closed.
             NotRunning: the agent's block is not open.
@@ -96,7 +128,7 @@ class Session:
             id=message_id or new_id(),
             session_id=self._context.id,
             sender=sender,
-            parts=to_parts(content),
+            parts=sayable_parts(content),
             priority=Priority.of(priority),
             deadline=deadline,
         )

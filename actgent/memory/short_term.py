@@ -46,7 +46,7 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
     if kind == "tool" and message.tool_results:
         return _results_to_chat(message)
     if kind == "system":
-        return _chat("user", (Text(f"<system>\n{message.text}\n</system>"),)) if message.text else []
+        return _chat("user", _marked(message))
     if kind in {"assistant", "agent"} and not answered:
         return _chat("assistant", _sayable(message))
     return _chat("user", message.parts)
@@ -56,13 +56,28 @@ def _chat(role: Role, parts: tuple[Part, ...]) -> list[ChatMessage]:
     return [ChatMessage(role, parts)] if parts else []
 
 
+def _marked(message: Message) -> tuple[Part, ...]:
+    """The parts of a system message, its words in a block that tells them from the user's."""
+    if not message.text:
+        return message.parts
+    others = tuple(part for part in message.parts if not isinstance(part, Text))
+    return (Text(f"<system>\n{message.text}\n</system>"), *others)
+
+
 def _sayable(message: Message) -> tuple[Part, ...]:
-    """An answer's parts without empty text; of a cut one only the text, since its thinking has no signature."""
+    """An answer's parts without empty text, or nothing where it said nothing.
+
+    Of a cut one only the text, since its thinking has no signature. Providers take no thoughts without what followed.
+    """
     parts = message.parts
-    if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text:
-        return parts
-    wanted = (Text,) if message.cut else Part.__args__
-    return tuple(p for p in parts if isinstance(p, wanted) and not (isinstance(p, Text) and not p.text))
+    if message.cut:
+        parts = tuple(part for part in parts if isinstance(part, Text))
+    said = tuple(part for part in parts if not isinstance(part, Text) or part.text)
+    return said if any(map(_says_something, said)) else ()
+
+
+def _says_something(part: Part) -> bool:
+    return not part.text.isspace() if isinstance(part, Text) else not isinstance(part, Thinking)
 
 
 def _results_to_chat(message: Message) -> list[ChatMessage]:

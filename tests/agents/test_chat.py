@@ -1,0 +1,215 @@
+"""What can be said to an agent, by whom, and how it reaches the model."""
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    File,
+    Image,
+    InboxFull,
+    Priority,
+    ScriptedLLM,
+    Sender,
+    SessionClosed,
+    Text,
+    ToolCall,
+)
+from actgent.messages import ToolResult
+from actgent.testing import assert_valid_transcript
+
+PNG = Image(media_type="image/png", data=b"\x89PNG")
+PDF = File(media_type="application/pdf", data=b"%PDF", name="a.pdf")
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("hi", (Text("hi"),)),
+        (Text("hi"), (Text("hi"),)),
+        (PNG, (PNG,)),
+        (["look:", PNG, PDF], (Text("look:"), PNG, PDF)),
+        (("a", Text("b")), (Text("a"), Text("b"))),
+    ],
+)
+async def test_content_is_text_or_parts(make, content, parts):
+    """Text, one part, or several of them reach the model as they are, from chat, run and a description."""
+    agent, llm = make(lambda _: "ok")
+    async with agent:
+        session = await agent.create_session("ada", content)
+        await session.chat(content)
+        await session.wait_idle()
+        await agent.run(content)
+    assert [m.parts for m in session.history[::2]] == [parts, parts]
+    assert [chat.messages[-1].parts for chat in llm.chats] == [parts] * 3
+
+
+@pytest.mark.parametrize("content", [None, 5, {"text": "hi"}, b"hi", [None]])
+async def test_content_that_is_neither_text_nor_parts_is_refused(make, content):
+    """The text names what was given, and nothing is queued."""
+    agent, _ = make("x")
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(TypeError, match=r"text or parts"):
+            await session.chat(content)
+        assert session.status == "idle"
+
+
+@pytest.mark.parametrize("part", [ToolCall("add", {}, "1"), ToolResult(call_id="1", tool_name="add")])
+async def test_calls_and_results_are_not_said_by_users(make, part):
+    """They would make a transcript that no provider takes."""
+    agent, _ = make("x")
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(TypeError, match="text or parts"):
+            await session.chat(["look", part])
+        assert session.status == "idle"
+
+
+@pytest.mark.parametrize("content", ["", "  \n", [], Text("")])
+async def test_a_message_that_says_nothing_is_refused(make, content):
+    """No provider takes an empty message, so the sender is told."""
+    agent, _ = make("x")
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match="empty"):
+            await session.chat(content)
+        assert session.status == "idle"
+
+
+@pytest.mark.parametrize(
+    ("sender", "expected"),
+    [
+        (None, Sender("ada", "user")),
+        ("bob", Sender("bob", "user")),
+        ("agent_smith_customer", Sender("agent_smith_customer", "user")),
+        ("assistant", Sender("assistant", "assistant")),
+        ("Agent", Sender("Agent", "agent")),
+        ("TOOL", Sender("TOOL", "tool")),
+        ("SYSTEM", Sender("SYSTEM", "system")),
+        (Sender("helper", "agent"), Sender("helper", "agent")),
+        (Sender("assistant", "user"), Sender("assistant", "user")),
+    ],
+)
+async def test_senders_count_as_given_and_what_is_answered_goes_as_user(make, sender, expected):
+    """A name is a user's but for four words; whoever speaks last is shown as user, so nothing is prefilled."""
+    agent, llm = make(lambda _: "ok")
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.chat("hi", sender)
+        await session.wait_idle()
+    assert session.history[0].sender == expected
+    (message,) = llm.chats[0].messages
+    assert message.role == "user"
+    assert "hi" in message.parts[0].text
+    assert_valid_transcript(llm.chats[0])
+
+
+async def test_in_the_history_assistants_and_agents_speak_as_assistant(make):
+    """Roles of what was said earlier: users and system as user, assistant and agent as assistant."""
+    agent, llm = make(lambda _: "ok")
+    async with agent:
+        session = await agent.create_session("ada")
+        for sender in ("bob", "assistant", "agent", "system", "tool", None):
+            await session.chat("hi", sender)
+            await session.wait_idle()
+    roles = [message.role for message in llm.chats[-1].messages[::2]]
+    assert roles == ["user", "assistant", "assistant", "user", "user", "user"]
+    for chat in llm.chats:
+        assert chat.messages[-1].role == "user"
+        assert_valid_transcript(chat)
+
+
+async def test_a_system_message_is_a_marked_block_and_the_system_prompt_stays(make):
+    """There is one system prompt; later instructions stand where they were said."""
+    agent, llm = make(lambda _: "ok", role="tutor")
+    async with agent:
+        session = await agent.create_session("ada", "one")
+        await session.wait_idle()
+        await session.chat("Be brief.", "system")
+        await session.wait_idle()
+    assert llm.chats[0].system == llm.chats[1].system == agent.system_prompt
+    last = llm.chats[1].messages[-1]
+    assert (last.role, last.parts) == ("user", (Text("<system>\nBe brief.\n</system>"),))
+
+
+async def test_a_picture_in_a_system_message_reaches_the_model(make):
+    """Only the words of a system message are marked; its other parts come with them."""
+    agent, llm = make("ok")
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.chat(["The plan:", PNG], "system")
+        await session.wait_idle()
+    assert llm.chats[0].messages[-1].parts == (Text("<system>\nThe plan:\n</system>"), PNG)
+
+
+async def test_the_same_message_id_is_accepted_once(make, listen):
+    """A repetition does nothing, while the first is queued and after it was answered."""
+    agent, llm = make(lambda _: "ok")
+    async with agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        assert await session.chat("hi", message_id="m1") == "m1"
+        assert await session.chat("hi", message_id="m1") == "m1"
+        await session.wait_idle()
+        assert await session.chat("other words", message_id="m1") == "m1"
+        assert session.status == "idle"
+        await session.chat("hi", message_id="m2")
+        await session.wait_idle()
+    assert len(heard) == len(llm.chats) == 2
+
+
+async def test_a_message_id_that_found_no_room_may_come_again(autojump_clock, listen):
+    """Only what was accepted counts as accepted."""
+    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox=1)
+    async with agent:
+        session = await agent.create_session("ada", "one")
+        heard = listen(session)
+        await session.chat("two")
+        with pytest.raises(InboxFull):
+            await session.chat("three", message_id="m3", deadline=1)
+        await session.wait_idle()
+        await session.chat("three", message_id="m3")
+        await session.wait_idle()
+    assert len(heard) == 3
+
+
+async def test_chat_waits_for_room_until_its_deadline(autojump_clock):
+    """A full inbox holds its senders back; the bound and the remedy stand in the error."""
+    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox=1)
+    async with agent:
+        session = await agent.create_session("ada", "one")
+        await session.chat("two")
+        began = trio.current_time()
+        with pytest.raises(InboxFull, match="deadline="):
+            await session.chat("three", deadline=4)
+        assert trio.current_time() - began == pytest.approx(4)
+        await session.chat("three")
+        assert trio.current_time() - began == pytest.approx(10)
+
+
+async def test_priorities_order_what_waits(autojump_clock, listen):
+    """HIGH before NORMAL before LOW, whoever came first; a text that names none is NORMAL."""
+    agent = BareAgent("busy", llm=ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text, delay=1))
+    async with agent:
+        session = await agent.create_session("ada", "begin")
+        heard = listen(session)
+        for priority in ("low", Priority.NORMAL, "whatever", "HIGH", Priority.HIGH):
+            await session.chat(f"{priority!s}", priority=priority)
+        await session.wait_idle()
+    assert [str(reply) for reply in heard] == ["begin", "HIGH", "1", "2", "whatever", "low"]
+
+
+async def test_a_closed_session_takes_nothing(make):
+    """The error says what to do instead."""
+    agent, _ = make("x")
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.aclose()
+        await session.aclose()
+        with pytest.raises(SessionClosed, match="create_session"):
+            await session.chat("hi")
+        with pytest.raises(SessionClosed):
+            await agent.run("hi", session=session)
+        await session.wait_idle()

@@ -1,0 +1,352 @@
+"""Handlers: how they are called, what they get, and what happens to those that fail."""
+
+import functools
+import logging
+import time
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    HandlerFailed,
+    InboxFull,
+    Limits,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    WouldDeadlock,
+    tool,
+)
+
+
+class Ear:
+    """Callables of every kind that a handler may be."""
+
+    def __init__(self):
+        self.got = []
+
+    def one(self, reply):
+        self.got.append((reply,))
+
+    def two(self, reply, session):
+        self.got.append((reply, session))
+
+    def optional(self, reply, session=None):
+        self.got.append((reply, session))
+
+    def many(self, *args):
+        self.got.append(args)
+
+    def one_and_many(self, reply, *rest, flag=False):
+        self.got.append((reply, *rest))
+
+    async def coroutine(self, reply, session):
+        await trio.lowlevel.checkpoint()
+        self.got.append((reply, session))
+
+    def __call__(self, reply, session):
+        self.got.append((reply, session))
+
+
+def shouted(handler):
+    """A decorator as people write them."""
+
+    @functools.wraps(handler)
+    def wrapper(*args, **options):
+        return handler(*args, **options)
+
+    return wrapper
+
+
+CASES = {
+    "method": (lambda ear: ear.one, 1),
+    "method with session": (lambda ear: ear.two, 2),
+    "default": (lambda ear: ear.optional, 1),
+    "args": (lambda ear: ear.many, 1),
+    "one and args": (lambda ear: ear.one_and_many, 1),
+    "async": (lambda ear: ear.coroutine, 2),
+    "callable": (lambda ear: ear, 2),
+    "builtin": (lambda ear: ear.got.append, 0),
+    "lambda": (lambda ear: lambda reply: ear.got.append((reply,)), 1),
+    "lambda with session": (lambda ear: lambda reply, session: ear.got.append((reply, session)), 2),
+    "partial that leaves one": (lambda ear: functools.partial(Ear.one, ear), 1),
+    "partial that leaves two": (lambda ear: functools.partial(Ear.two, ear), 2),
+    "wrapped": (lambda ear: shouted(ear.two), 2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_the_session_goes_to_handlers_that_ask_for_it(make, case):
+    """It is the second argument where two positional parameters have no default."""
+    build, count = CASES[case]
+    ear = Ear()
+    agent, _ = make("hello")
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        handler = build(ear)
+        assert session.on_conversation(handler) is handler
+        await session.wait_idle()
+    (got,) = ear.got
+    if count:
+        assert str(got[0]) == "hello"
+        assert got[1:] in (((session,)) if count == 2 else (), (None,), ())
+        assert (session in got[1:]) is (count == 2)
+
+
+async def test_print_is_a_handler(make, capsys):
+    """The first example of the contract."""
+    agent, _ = make("hello")
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_conversation(print)
+        await session.wait_idle()
+    assert capsys.readouterr().out == "hello\n"
+
+
+async def test_what_cannot_be_called_is_no_handler(make):
+    """It is refused when it is registered."""
+    agent, _ = make("hello")
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(TypeError, match="handler"):
+            session.on_conversation("print")
+
+
+async def test_several_handlers_of_a_kind_run_in_order_of_registration(make):
+    """Sync and async ones alike, each ended before the next begins."""
+    agent, _ = make("hello")
+    order = []
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+
+        @session.on_conversation
+        def first(reply):
+            order.append("first")
+
+        @session.on_conversation
+        async def second(reply):
+            await trio.testing.wait_all_tasks_blocked()
+            order.append("second")
+
+        session.on_conversation(lambda _: order.append("third"))
+        await session.wait_idle()
+    assert order == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_handler_that_raises_is_a_failure_and_the_next_one_hears(make, listen, is_async):
+    """The error names the handler and has its cause; the turn is answered all the same."""
+    agent, _ = make("hello", "again")
+
+    def broken(reply):
+        raise LookupError("lost")
+
+    async def broken_later(reply):
+        await trio.lowlevel.checkpoint()
+        raise LookupError("lost")
+
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_conversation(broken_later if is_async else broken)
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("more")
+        await session.wait_idle()
+    failure, reply, *_ = heard
+    assert (failure.kind, str(reply)) == ("handler", "hello")
+    assert isinstance(failure.error, HandlerFailed)
+    assert isinstance(failure.error.__cause__, LookupError)
+    assert "broken" in str(failure.error)
+    assert failure.message_id == session.history[0].id
+    assert len(heard) == 4
+
+
+async def test_a_handler_of_failures_that_raises_is_only_logged(make, listen, caplog):
+    """There is nobody left to tell; the next handler of failures hears."""
+    agent, _ = make(LookupError("lost"), "fine")
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_exception(lambda _: 1 / 0)
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("again")
+        await session.wait_idle()
+    assert [getattr(item, "kind", "reply") for item in heard] == ["internal", "reply"]
+    assert any(record.levelno == logging.ERROR for record in caplog.records)
+
+
+async def test_an_async_handler_is_cut_at_its_timeout(autojump_clock, listen):
+    """It is a failure of its own, and the rest goes on."""
+    agent = BareAgent("a", llm=ScriptedLLM(["hello"]))
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_conversation(lambda _: trio.sleep(31))  # noqa: ASYNC105 - awaited by the session
+        heard = listen(session)
+        began = trio.current_time()
+        await session.wait_idle()
+    assert trio.current_time() - began == pytest.approx(30)
+    assert [getattr(item, "kind", "reply") for item in heard] == ["handler", "reply"]
+    assert "handler_timeout" in str(heard[0].error)
+
+
+async def test_the_handler_timeout_is_a_limit(autojump_clock, listen):
+    """`Limits(handler_timeout=...)` sets it."""
+    agent = BareAgent("a", llm=ScriptedLLM(["hello"]), limits=Limits(handler_timeout=2))
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_conversation(lambda _: trio.sleep_forever())  # noqa: ASYNC105 - awaited by the session
+        heard = listen(session)
+        await session.wait_idle()
+    assert trio.current_time() == pytest.approx(2)
+    assert heard[0].kind == "handler"
+
+
+async def test_a_sync_handler_that_blocks_is_named_within_two_seconds(make, caplog):
+    """The event loop cannot notice that it is held, but the log can."""
+    agent, _ = make("hello")
+    named_after = []
+
+    def sleepy(reply):
+        began = time.monotonic()
+        while time.monotonic() - began < 2.5 and not named_after:
+            time.sleep(0.02)
+            if any("sleepy" in record.getMessage() for record in caplog.records):
+                named_after.append(time.monotonic() - began)
+
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_conversation(sleepy)
+        await session.wait_idle()
+    assert named_after
+    assert named_after[0] < 2
+
+
+async def test_a_handler_cannot_wait_for_its_own_session(make):
+    """`wait_idle` and `run` would wait for the very turn that they are called from."""
+    agent, _ = make("hello")
+    errors = []
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+
+        @session.on_conversation
+        async def wait(reply):
+            for waiting in (session.wait_idle, functools.partial(agent.run, "x", session=session)):
+                try:
+                    await waiting()
+                except WouldDeadlock as error:
+                    errors.append(error)
+
+        await session.wait_idle()
+    assert len(errors) == 2
+    assert session.id in str(errors[0])
+
+
+async def test_a_handler_may_wait_for_another_session(make):
+    """Only its own turn is the deadlock."""
+    agent, _ = make(lambda chat: chat.messages[-1].parts[0].text)
+    seen = []
+    async with agent:
+        other = await agent.create_session("bob", "other")
+        session = await agent.create_session("ada", "hi")
+
+        @session.on_conversation
+        async def wait(reply):
+            await other.wait_idle()
+            seen.append((await agent.run("inner")).text)
+
+        await session.wait_idle()
+    assert seen == ["inner"]
+
+
+async def test_a_task_that_a_handler_started_elsewhere_may_wait(make, nursery):
+    """A task of the user's own nursery is not part of the turn, whoever started it."""
+    agent, _ = make("hello")
+    ended = trio.Event()
+
+    async def wait(session):
+        await session.wait_idle()
+        ended.set()
+
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_conversation(lambda _: nursery.start_soon(wait, session))
+        with trio.fail_after(5):
+            await ended.wait()
+
+
+async def test_a_handler_may_chat_and_never_waits_for_room(make):
+    """What it says comes next; a full inbox is an error at once, for it would wait for itself."""
+    agent, _ = make(lambda _: "ok", session_inbox=2)
+    seen = []
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+
+        @session.on_conversation
+        async def say_more(reply):
+            if seen:
+                return
+            for text in ("one", "two", "three"):
+                try:
+                    await session.chat(text)
+                    seen.append(text)
+                except InboxFull:
+                    seen.append("full")
+
+        await session.wait_idle()
+    assert seen == ["one", "two", "full"]
+    assert [m.text for m in session.history] == ["hi", "ok", "one", "ok", "two", "ok"]
+
+
+async def _use(session, seen):
+    try:
+        await session.wait_idle()
+    except WouldDeadlock:
+        seen.append("deadlock")
+    for text in ("one", "two"):
+        try:
+            await session.chat(text)
+            seen.append(text)
+        except InboxFull:
+            seen.append("full")
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("kind", ["async", "thread", "task"])
+async def test_a_tool_is_as_much_inside_as_a_handler(make, kind, others):
+    """However a tool runs, alone or beside another, its session's turn waits for it."""
+    seen = []
+
+    @tool
+    async def asking(context: ToolContext) -> str:
+        """Ask."""
+        await _use(context.session, seen)
+        return "asked"
+
+    @tool
+    def threaded(context: ToolContext) -> str:
+        """Ask from a thread."""
+        trio.from_thread.run(_use, context.session, seen)
+        return "asked"
+
+    @tool
+    async def nested(context: ToolContext) -> str:
+        """Ask from a task of its own."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_use, context.session, seen)
+        return "asked"
+
+    @tool
+    async def other() -> str:
+        """Do nothing."""
+        return "done"
+
+    used = {"async": asking, "thread": threaded, "task": nested}[kind]
+    calls = [ToolCall(used.name, {}), *[ToolCall("other", {})] * others]
+    agent, _ = make(calls, "a", "b", tools=[used, other], session_inbox=1)
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        with trio.fail_after(5):
+            await session.wait_idle()
+    assert seen == ["deadlock", "one", "full"]
+    assert [m.text for m in session.history if m.text] == ["hi", "a", "one", "b"]

@@ -1,0 +1,258 @@
+"""Sessions: how they begin, what they belong to, and what can be seen of them."""
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    InboxFull,
+    NotRunning,
+    ScriptedLLM,
+    Sender,
+    SessionClosed,
+    SessionNotFound,
+    Usage,
+    UsageError,
+)
+from actgent.llm.base import Answer
+from actgent.messages import Text
+
+
+async def test_the_description_is_the_first_message_and_handlers_attached_after_it_hear_all(make, listen):
+    """A non-empty description is answered, and nothing of it is missed, tokens neither."""
+    agent, _ = make("Hello Ada.")
+    async with agent:
+        session = await agent.create_session("ada", "Hi!")
+        heard = listen(session, tokens=True)
+        await session.wait_idle()
+    assert [type(item).__name__ for item in heard] == ["Token", "Reply"]
+    assert [m.text for m in session.history] == ["Hi!", "Hello Ada."]
+    assert session.history[0].sender == Sender("ada", "user")
+
+
+async def test_handlers_attached_after_a_description_that_had_to_wait_hear_all(autojump_clock, listen):
+    """Also where the inbox had no room at first, the answer begins after the caller had its chance."""
+    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "done", delay=1), inbox=1)
+    async with agent:
+        busy = await agent.create_session("ada")
+        for _ in range(20):
+            await busy.chat("one")
+            await busy.chat("two")
+            session = await agent.create_session("bob", "three")
+            heard = listen(session, tokens=True)
+            await session.wait_idle()
+            assert [type(item).__name__ for item in heard] == ["Token", "Reply"]
+            await busy.wait_idle()
+
+
+async def test_without_a_description_nothing_is_asked(make):
+    """An empty description is no message."""
+    agent, llm = make("never")
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.wait_idle()
+    assert llm.chats == []
+    assert session.history == ()
+
+
+async def test_on_session_is_awaited_before_the_first_message(make):
+    """Handlers of the agent's own are in place before anything of the session runs, in every session."""
+    agent, _ = make(lambda _: "hello")
+    order = []
+
+    @agent.on_session
+    async def greet(session):
+        await trio.testing.wait_all_tasks_blocked()
+        order.append(f"opened {session.owner.name}")
+        session.on_conversation(lambda reply: order.append(reply.text))
+
+    async with agent:
+        session = await agent.create_session("ada", "Hi!")
+        await session.wait_idle()
+        await agent.run("again")
+    assert order == ["opened ada", "hello", "opened user", "hello"]
+
+
+async def test_a_session_whose_beginning_fails_leaves_nothing_behind(make):
+    """What an `on_session` function raises comes out, and its session id is free again."""
+    agent, _ = make("hello")
+    wrong = [True]
+
+    @agent.on_session
+    def refuse(session):
+        if wrong[0]:
+            raise LookupError("not today")
+
+    async with agent:
+        with pytest.raises(LookupError, match="not today"):
+            await agent.create_session("ada", "Hi!", session_id="s")
+        with pytest.raises(LookupError, match="not today"):
+            await agent.run("Hi!")
+        with pytest.raises(LookupError, match="not today"):
+            await agent.ref.tell("Hi!")
+        assert agent._running.sessions == {}
+        wrong.clear()
+        wrong.append(False)
+        session = await agent.create_session("ada", "Hi!", session_id="s")
+        await session.wait_idle()
+    assert session.history[-1].text == "hello"
+
+
+async def test_a_session_that_failed_to_begin_still_answers_what_it_was_told(make, caplog):
+    """Nothing that was accepted is lost, and the agent goes on."""
+    agent, llm = make(lambda _: "ok")
+
+    @agent.on_session
+    async def say_and_fail(session):
+        await session.chat("I am here")
+        raise LookupError("not today")
+
+    async with agent:
+        with pytest.raises(LookupError):
+            await agent.create_session("ada")
+        await trio.testing.wait_all_tasks_blocked()
+        assert agent._running.sessions == {}
+    assert len(llm.chats) == 1
+
+
+async def test_a_run_that_finds_no_room_leaves_no_session_behind(autojump_clock):
+    """A fresh session whose only message was refused is gone."""
+    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "x", delay=100), sessions=1, inbox=1, grace=0)
+    async with agent:
+        busy = await agent.create_session("ada", "one")
+        await busy.chat("two")
+        with pytest.raises(InboxFull):
+            await agent.run("three")
+        with pytest.raises(InboxFull):
+            await agent.ref.tell("three", deadline=1)
+        assert list(agent._running.sessions) == [busy.id]
+
+
+async def test_a_session_id_of_ones_own_finds_the_session_again(make):
+    """`open_session` gives the open session of an id, and knows no other."""
+    agent, _ = make("x")
+    async with agent:
+        session = await agent.create_session("ada", session_id="lesson-1")
+        assert session.id == "lesson-1"
+        assert await agent.open_session("lesson-1") is session
+        with pytest.raises(SessionNotFound, match="lesson-2"):
+            await agent.open_session("lesson-2")
+        with pytest.raises(ConfigurationError, match="lesson-1"):
+            await agent.create_session("bob", session_id="lesson-1")
+        await session.aclose()
+        with pytest.raises(SessionNotFound):
+            await agent.open_session("lesson-1")
+
+
+@pytest.mark.parametrize("owner", ["", "  ", Sender(""), None, 7])
+async def test_an_owner_that_is_nobody_is_refused(make, owner):
+    """A session belongs to someone; the text says what is missing."""
+    agent, _ = make("x")
+    async with agent:
+        with pytest.raises(ConfigurationError, match="owner"):
+            await agent.create_session(owner, "Hi!")
+
+
+async def test_sessions_form_a_tree_that_closes_with_its_root(make):
+    """A child knows its parent, the parent its open children, and closing goes down."""
+    agent, _ = make(lambda _: "x")
+    async with agent:
+        root = await agent.create_session("ada")
+        child = await agent.create_session("ada", parent=root)
+        grandchild = await agent.create_session("ada", parent=child)
+        other = await agent.create_session("ada", parent=root)
+        assert child.parent is root
+        assert root.parent is None
+        assert root.children == (child, other)
+        await other.aclose()
+        assert root.children == (child,)
+        await root.aclose()
+        assert [s.status for s in (root, child, grandchild)] == ["closed"] * 3
+        with pytest.raises(SessionClosed):
+            await grandchild.chat("anyone?")
+        with pytest.raises(SessionClosed):
+            await agent.create_session("ada", parent=root)
+
+
+async def test_status_and_usage_tell_how_a_session_is_doing(listen):
+    """Idle, working, idle, closed; usage adds up over all calls, and a reply has its turn's."""
+    usage = Usage(input_tokens=10, output_tokens=2, cost=0.5)
+    answer = Answer(parts=(Text("hi"),), usage=usage)
+    agent = BareAgent("a", llm=ScriptedLLM([answer, answer]))
+    seen = []
+    async with agent:
+        session = await agent.create_session("ada")
+        session.on_conversation(lambda reply: seen.append((session.status, reply.usage)))
+        assert session.status == "idle"
+        await session.chat("one")
+        assert session.status == "working"
+        await session.wait_idle()
+        await session.chat("two")
+        await session.wait_idle()
+        assert session.status == "idle"
+        assert seen == [("working", usage), ("working", usage)]
+        assert session.usage == usage + usage
+        await session.aclose()
+        assert session.status == "closed"
+
+
+async def test_history_is_a_tuple_of_what_happened(make):
+    """A history that was looked at does not change."""
+    agent, _ = make("one", "two")
+    async with agent:
+        session = await agent.create_session("ada", "a")
+        await session.wait_idle()
+        before = session.history
+        await session.chat("b")
+        await session.wait_idle()
+    assert isinstance(before, tuple)
+    assert [m.text for m in before] == ["a", "one"]
+    assert [m.text for m in session.history] == ["a", "one", "b", "two"]
+    assert session.history[3].sender == Sender("tutor", "assistant")
+    assert session.history[3].causation_id == session.history[2].id
+
+
+async def test_the_state_is_a_mapping_that_only_actions_change(make):
+    """Actions give one pair, several or nothing; what else they give changes nothing."""
+    agent, _ = make("x")
+    async with agent:
+        session = await agent.create_session("ada")
+        state = session.state
+        state.dispatch(lambda s: ("count", s.get("count", 0) + 1))
+        state.dispatch(lambda s: [("a", 1), ("count", s["count"] + 1)])
+        state.dispatch(lambda _: None)
+        assert dict(state) == {"count": 2, "a": 1}
+        with pytest.raises(UsageError, match="action"):
+            state.dispatch(lambda _: {"count": 9})
+        with pytest.raises(TypeError):
+            state["count"] = 3
+        assert session.state is state
+        assert state["count"] == 2
+
+
+async def test_nothing_is_said_to_an_agent_that_does_not_run(make):
+    """Before and after its block an agent takes nothing, and the text says how to open it."""
+    agent, _ = make("x")
+    with pytest.raises(NotRunning, match="async with"):
+        await agent.create_session("ada", "Hi!")
+    with pytest.raises(NotRunning):
+        await agent.run("Hi!")
+    async with agent:
+        session = await agent.create_session("ada")
+    with pytest.raises(NotRunning):
+        await session.chat("Hi!")
+    with pytest.raises(NotRunning):
+        await agent.create_session("ada")
+
+
+async def test_one_agent_does_not_answer_in_the_session_of_another(make):
+    """A session belongs to its agent; another one refuses it and goes on."""
+    agent, _ = make("mine")
+    other = BareAgent("other", llm=ScriptedLLM(["yours"]))
+    async with agent, other:
+        session = await agent.create_session("ada")
+        with pytest.raises(UsageError, match="other"):
+            await other.run("Hi!", session=session)
+        assert (await other.run("Hi!")).text == "yours"
+        assert (await agent.run("Hi!", session=session)).text == "mine"

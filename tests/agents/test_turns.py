@@ -1,0 +1,450 @@
+"""A turn: from a message to its last outcome, with tools, repairs, limits and all the ways it may fail."""
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    BrokenAnswer,
+    Event,
+    Failure,
+    Instruction,
+    LimitReached,
+    Limits,
+    ModelTimeout,
+    NotAuthorized,
+    RateLimited,
+    ReActAgent,
+    Reply,
+    ScriptedLLM,
+    SimpleAgent,
+    ToolCall,
+    ToolResult,
+    tool,
+)
+from actgent.llm.base import Answer
+from actgent.messages import Text, Thinking, Usage
+from actgent.testing import assert_valid_transcript
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@tool
+async def slow(seconds: float) -> str:
+    """Wait."""
+    await trio.sleep(seconds)
+    return f"waited {seconds}"
+
+
+@tool
+def create(name: str) -> str:
+    """Create something."""
+    return f"created {name}"
+
+
+def said(text, **options):
+    return Answer(parts=(Text(text),) if text else (), **options)
+
+
+def simple(kind, content):
+    import json
+
+    return json.dumps({"messageType": kind, "content": content})
+
+
+def kinds(heard):
+    return [getattr(item, "kind", type(item).__name__) for item in heard]
+
+
+def last_text(chat):
+    return "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
+
+
+# --- tools ---------------------------------------------------------------------------------
+
+
+async def test_a_tool_runs_and_its_result_comes_back_before_the_answer(make, listen):
+    """The call, its result for the handlers, the next model call with both, the answer."""
+    order = []
+    agent, llm = make(
+        ToolCall("add", {"a": 2, "b": 3}),
+        lambda _: order.append("asked again") or "It is 5.",
+        tools=[add],
+    )
+    async with agent:
+        session = await agent.create_session("ada", "2 + 3?")
+        session.on_tool_result(lambda result: order.append(result.content))
+        heard = listen(session)
+        await session.wait_idle()
+    assert order == ["5", "asked again"]
+    result, reply = heard
+    assert (result.tool_name, result.status, result.error) == ("add", "success", None)
+    assert str(reply) == "It is 5."
+    assert [m.role for m in llm.chats[1].messages] == ["user", "assistant", "tool"]
+    assert llm.chats[1].messages[2].parts[0].call_id == llm.chats[1].messages[1].parts[0].id
+    assert_valid_transcript(llm.chats[1])
+
+
+async def test_results_come_in_the_order_of_the_calls_when_all_have_ended(autojump_clock, listen):
+    """However long each takes, and one that fails is a result too, never an exception."""
+    calls = [
+        ToolCall("slow", {"seconds": 3}),
+        ToolCall("nowhere", {}),
+        ToolCall("slow", {"seconds": 1}),
+        ToolCall("add", {"a": 1, "b": "x"}),
+    ]
+    llm = ScriptedLLM([calls, "done"])
+    times = []
+    async with BareAgent("a", llm=llm, tools=[slow, add]) as agent:
+        session = await agent.create_session("ada", "go")
+        session.on_tool_result(lambda _: times.append(trio.current_time()))
+        heard = listen(session)
+        await session.wait_idle()
+    assert times == [3.0] * 4
+    assert [item.status for item in heard[:-1]] == ["success", "error", "success", "error"]
+    assert [item.tool_name for item in heard[:-1]] == ["slow", "nowhere", "slow", "add"]
+    assert str(heard[-1]) == "done"
+    assert_valid_transcript(llm.chats[-1])
+
+
+async def test_text_beside_native_calls_is_for_the_record_and_tokens_only(make, listen):
+    """It is what the model thinks aloud, not an answer."""
+    agent, _ = make(["Let me add.", ToolCall("add", {"a": 1, "b": 1})], "2", tools=[add])
+    async with agent:
+        session = await agent.create_session("ada", "1 + 1?")
+        heard = listen(session, tokens=True)
+        await session.wait_idle()
+    assert [type(item).__name__ for item in heard] == ["Token", "ToolResult", "Token", "Reply"]
+    assert heard[0].text == "Let me add."
+    assert session.history[1].text == "Let me add."
+    assert heard[2].reply_id == heard[3].id
+
+
+async def test_call_ids_that_repeat_are_told_apart(make, listen):
+    """Models count from `call_1` again in each answer; the transcript stays valid."""
+    call = ToolCall("add", {"a": 1, "b": 1}, provider_id="call_1")
+    other = ToolCall("add", {"a": 2, "b": 2}, provider_id="call_1")
+    agent, llm = make([call, other], call, "done", tools=[add])
+    async with agent:
+        session = await agent.create_session("ada", "go")
+        heard = listen(session)
+        await session.wait_idle()
+    assert len({item.call_id for item in heard[:-1]}) == 3
+    assert_valid_transcript(llm.chats[-1])
+
+
+async def test_a_tool_call_in_text_gets_its_result_as_user_text(make, listen):
+    """A text protocol's model reads results as text, and the handlers hear them all the same."""
+    agent, llm = make(
+        simple("TOOL_INVOCATION", {"name": "add", "parameters": {"a": 2, "b": 2}}),
+        simple("DIRECT_RESPONSE", "4"),
+        kind=SimpleAgent,
+        tools=[add],
+    )
+    async with agent:
+        session = await agent.create_session("ada", "2 + 2?")
+        heard = listen(session)
+        await session.wait_idle()
+    assert [(type(item).__name__, getattr(item, "content", None)) for item in heard] == [
+        ("ToolResult", "4"),
+        ("Reply", None),
+    ]
+    assert [m.role for m in llm.chats[1].messages] == ["user", "assistant", "user"]
+    assert "4" in last_text(llm.chats[1])
+    assert_valid_transcript(llm.chats[1])
+
+
+async def test_a_mapped_instruction_gives_its_event_then_its_words_then_runs_its_tool(make, listen):
+    """And its tool is in no function list, nor can it be called by name."""
+    agent, llm = make(
+        ToolCall("create", {"name": "by name"}),
+        simple("creation", {"name": "Bob", "text": "Creating Bob."}),
+        simple("DIRECT_RESPONSE", "done"),
+        kind=SimpleAgent,
+        tools=[add, create],
+        instructions=[Instruction("creation", "Creates.", {"name": "<name>"}, tool="create")],
+    )
+    async with agent:
+        session = await agent.create_session("ada", "make Bob")
+        heard = listen(session)
+        await session.wait_idle()
+    assert [spec.name for spec in llm.chats[0].tools] == ["add"]
+    refused, event, words, result, reply = heard
+    assert (refused.status, "not found" in refused.error) == ("error", True)
+    assert isinstance(event, Event)
+    assert (event.name, event.data["name"]) == ("creation", "Bob")
+    assert (isinstance(words, Reply), str(words), words.message_type) == (True, "Creating Bob.", "creation")
+    assert isinstance(result, ToolResult)
+    assert result.tool_name == "create"
+    assert str(reply) == "done"
+
+
+async def test_an_instruction_without_a_tool_is_an_event(make, listen):
+    """A structure without words is an event and ends the turn."""
+    agent, _ = make(
+        simple("order", {"dish": "soup"}),
+        kind=SimpleAgent,
+        instructions=[Instruction("order", "", {"dish": "<>"})],
+    )
+    async with agent:
+        session = await agent.create_session("ada", "soup, please")
+        heard = listen(session)
+        await session.wait_idle()
+    assert [(type(item), item.name, item.data) for item in heard] == [(Event, "order", {"dish": "soup"})]
+
+
+# --- limits --------------------------------------------------------------------------------
+
+
+async def test_a_turn_takes_25_model_calls_and_not_one_more(listen):
+    """The 26th is a failure of kind limit, and the next message is answered on a valid transcript."""
+    count = iter(range(1000))
+    llm = ScriptedLLM(lambda _: ToolCall("add", {"a": next(count), "b": 1}))
+    async with BareAgent("a", llm=llm, tools=[add]) as agent:
+        session = await agent.create_session("ada", "go")
+        heard = listen(session)
+        await session.wait_idle()
+        assert len(llm.chats) == 25
+        assert kinds(heard) == ["ToolResult"] * 25 + ["limit"]
+        assert isinstance(heard[-1].error, LimitReached)
+        llm._script = [said("fine")]
+        await session.chat("and now?")
+        await session.wait_idle()
+    assert str(heard[-1]) == "fine"
+    assert_valid_transcript(llm.chats[-1])
+
+
+async def test_three_identical_calls_in_a_row_are_the_limit(make, listen):
+    """The fourth does not run; its result is `cancelled` and the failure says which tool it was."""
+    agent, llm = make(lambda _: ToolCall("add", {"a": 1, "b": 1}), tools=[add])
+    async with agent:
+        session = await agent.create_session("ada", "go")
+        heard = listen(session)
+        await session.wait_idle()
+        assert [item.status for item in heard[:-1]] == ["success"] * 3 + ["cancelled"]
+        assert (heard[-1].kind, "add" in str(heard[-1].error)) == ("limit", True)
+        llm._script = [said("fine")]
+        await session.chat("and now?")
+        await session.wait_idle()
+    assert_valid_transcript(llm.chats[-1])
+
+
+async def test_calls_that_differ_between_are_no_repetition(make, listen):
+    """Only the same call in a row counts, and a new turn counts anew."""
+    one, two = ToolCall("add", {"a": 1, "b": 1}), ToolCall("add", {"a": 1, "b": 2})
+    agent, _ = make(one, one, one, two, one, one, one, "done", one, "done", tools=[add])
+    async with agent:
+        session = await agent.create_session("ada", "go")
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("more")
+        await session.wait_idle()
+    assert kinds(heard).count("Reply") == 2
+    assert "limit" not in kinds(heard)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"model_calls": 0},
+        {"identical_calls": 0},
+        {"repairs": -1},
+        {"model_timeout": 0},
+        {"tool_timeout": -1},
+        {"handler_timeout": 0},
+        {"result_characters": 0},
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(bad):
+    """The text names the limit."""
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Limits(**bad)
+
+
+# --- repairs -------------------------------------------------------------------------------
+
+
+async def test_a_bad_answer_is_asked_again_with_the_error(make, listen):
+    """The model reads what was wrong, and the good answer is the only one that handlers hear."""
+    agent, llm = make("no JSON", simple("greeting", "hi"), simple("DIRECT_RESPONSE", "hi"), kind=SimpleAgent)
+    async with agent:
+        session = await agent.create_session("ada", "hello")
+        heard = listen(session)
+        await session.wait_idle()
+    assert [str(item) for item in heard] == ["hi"]
+    assert "Unknown messageType: greeting" in last_text(llm.chats[2])
+    assert "JSON" in last_text(llm.chats[1])
+    for chat in llm.chats:
+        assert_valid_transcript(chat)
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "agent_kind"),
+    [
+        ("no JSON", "parse", SimpleAgent),
+        ("", "empty", BareAgent),
+        (" \n", "empty", ReActAgent),
+        ("{}", "parse", ReActAgent),
+    ],
+)
+async def test_after_two_repairs_it_is_a_failure(make, listen, bad, kind, agent_kind):
+    """Three bad answers in a row end the turn with the last one's text; the session goes on."""
+    agent, llm = make(*[said(bad)] * 3, said("no JSON") if kind == "parse" else said(""), kind=agent_kind)
+    async with agent:
+        session = await agent.create_session("ada", "hello")
+        heard = listen(session)
+        await session.wait_idle()
+        (failure,) = heard
+        assert isinstance(failure, Failure)
+        assert (failure.kind, failure.raw, len(llm.chats)) == (kind, bad if kind == "parse" else "", 3)
+        assert failure.message_id == session.history[0].id
+        await session.chat("again")
+        await session.wait_idle()
+    for chat in llm.chats:
+        assert_valid_transcript(chat)
+
+
+async def test_a_good_answer_forgets_the_bad_ones(make, listen):
+    """The bound is on bad answers in a row."""
+    call = simple("TOOL_INVOCATION", {"name": "add", "parameters": {"a": 1, "b": 1}})
+    agent, _ = make("x", "x", call, "x", "x", simple("DIRECT_RESPONSE", "2"), kind=SimpleAgent, tools=[add])
+    async with agent:
+        session = await agent.create_session("ada", "1 + 1?")
+        heard = listen(session)
+        await session.wait_idle()
+    assert kinds(heard) == ["ToolResult", "Reply"]
+
+
+async def test_the_number_of_repairs_is_a_limit(make, listen):
+    """`repairs=0` asks never again."""
+    agent, llm = make("x", kind=SimpleAgent, limits=Limits(repairs=0))
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+    assert (kinds(heard), len(llm.chats)) == (["parse"], 1)
+
+
+# --- answers that are none -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stop", "kind"), [("refusal", "refusal"), ("filter", "filter"), ("length", "length")]
+)
+@pytest.mark.parametrize("text", ["I can", ""])
+async def test_an_answer_that_did_not_come_to_its_end_is_a_failure(make, listen, stop, kind, text):
+    """It is not asked again and never shown as an answer; the next message is answered."""
+    agent, llm = make(said(text, stop=stop), "fine")
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("again")
+        await session.wait_idle()
+    assert kinds(heard) == [kind, "Reply"]
+    assert heard[0].raw == text
+    assert_valid_transcript(llm.chats[-1])
+
+
+@pytest.mark.parametrize("stop", ["length", "refusal", "filter"])
+async def test_calls_of_such_an_answer_never_run(make, listen, stop):
+    """A cut call may be half of what was meant."""
+    answer = Answer(parts=(Text("I will"), ToolCall("add", {"a": 1, "b": 1})), stop=stop)
+    agent, llm = make(answer, "fine", tools=[add])
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("again")
+        await session.wait_idle()
+    assert not [item for item in heard if isinstance(item, ToolResult) and item.status == "success"]
+    assert_valid_transcript(llm.chats[-1])
+
+
+async def test_a_paused_answer_goes_on(make, listen):
+    """The model gets its own words back and continues."""
+    agent, llm = make(said("Looking", stop="pause"), "done")
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+    assert [str(item) for item in heard] == ["done"]
+    assert llm.chats[1].messages[-1].parts == (Text("Looking"),)
+
+
+async def test_an_answer_of_thoughts_alone_is_empty(make, listen):
+    """Nobody can read thoughts; and the next request is one that providers take."""
+    thoughts = Answer(parts=(Thinking("hm", "scripted"),))
+    agent, llm = make(thoughts, "done")
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+    assert [str(item) for item in heard] == ["done"]
+    assert [m.role for m in llm.chats[1].messages if m.role == "assistant"] == []
+
+
+async def test_usage_of_a_reply_counts_all_calls_of_its_turn(make, listen):
+    """Tools and repairs cost, too."""
+    usage = Usage(input_tokens=5, output_tokens=1)
+    call = Answer(parts=(ToolCall("add", {"a": 1, "b": 1}),), stop="tool_calls", usage=usage)
+    agent, _ = make(call, said("", usage=usage), said("2", usage=usage), tools=[add])
+    async with agent:
+        session = await agent.create_session("ada", "1 + 1?")
+        heard = listen(session)
+        await session.wait_idle()
+    assert heard[-1].usage == usage + usage + usage == session.usage
+
+
+# --- errors of the model -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (NotAuthorized("no", status=401), "model"),
+        (RateLimited("later", retry_after=3), "model"),
+        (BrokenAnswer("half"), "model"),
+        (ZeroDivisionError("a bug"), "internal"),
+    ],
+)
+async def test_what_a_model_raises_is_a_failure_and_the_session_goes_on(make, listen, error, kind):
+    """The failure has the error itself; an unknown one is nobody's but a mistake."""
+    agent, llm = make(error, "fine")
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("again")
+        await session.wait_idle()
+    assert (heard[0].kind, heard[0].error) == (kind, error)
+    assert str(heard[1]) == "fine"
+    assert_valid_transcript(llm.chats[-1])
+
+
+async def test_a_model_call_has_120_seconds(autojump_clock, listen):
+    """Then it is a `ModelTimeout`, with what had come until then kept as cut."""
+    llm = ScriptedLLM(["slow and steady"], chunk=5, chunk_delay=100)
+    async with BareAgent("a", llm=llm) as agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session, tokens=True)
+        await session.wait_idle()
+    assert trio.current_time() == pytest.approx(120)
+    assert isinstance(heard[-1].error, ModelTimeout)
+    assert heard[-1].kind == "model"
+    assert (session.history[-1].text, session.history[-1].cut) == ("slow and s", True)
+
+
+async def test_other_sessions_do_not_notice(make, listen):
+    """A failure is one session's."""
+    agent, _ = make(lambda chat: 1 / 0 if "bad" in last_text(chat) else "ok")
+    async with agent:
+        good, bad = await agent.create_session("ada", "good"), await agent.create_session("bob", "bad")
+        heard, failed = listen(good), listen(bad)
+        await good.wait_idle()
+        await bad.wait_idle()
+    assert (kinds(heard), kinds(failed)) == (["Reply"], ["internal"])
