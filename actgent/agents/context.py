@@ -1,6 +1,5 @@
 """The agent's end of a session: its record, its state, and the turn that runs."""
 
-import contextlib
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, ToolCall
 from actgent.protocols.base import Protocol
 
 from .handlers import Handlers
+from .reader import TurnReader
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 ACCEPTED_IDS = 10_000
@@ -29,6 +29,10 @@ class CallOptions:
     protocol: Protocol
     temperature: float | None = None
     max_tokens: int | None = None
+    system: str | None = None
+    """The system prompt of this turn alone; None is the session's."""
+    tail: str = ""
+    """Said at the end of the prompt, in each call of this turn, and not remembered."""
 
 
 class TurnWaiter:
@@ -57,28 +61,33 @@ class TurnWaiter:
         """Whether it wants all that handlers hear, tokens too."""
         return False
 
-    async def hear(self, delivery: object) -> None:
+    def hear(self, delivery: object) -> None:
         """Take something that handlers hear."""
+
+    async def wait_room(self) -> None:
+        """Wait until it can take another token."""
 
 
 class StreamWaiter(TurnWaiter):
     """Someone who reads along."""
 
-    def __init__(self, options: CallOptions, *, send: trio.MemorySendChannel[Any]) -> None:
+    def __init__(self, options: CallOptions, *, reader: TurnReader[Any]) -> None:
         super().__init__(options)
-        self._send = send
+        self._reader = reader
 
     @property
     def hears(self) -> bool:
         return True
 
-    async def hear(self, delivery: object) -> None:
-        with contextlib.suppress(trio.BrokenResourceError):  # the reader left
-            await self._send.send(delivery)
+    def hear(self, delivery: object) -> None:
+        self._reader.put(delivery)
+
+    async def wait_room(self) -> None:
+        await self._reader.wait_room()
 
     def finish(self) -> None:
         super().finish()
-        self._send.close()
+        self._reader.end()
 
 
 @attrs.define(eq=False)
@@ -96,6 +105,8 @@ class Turn:
     """Model calls so far."""
     repairs: int = 0
     """Bad answers in a row."""
+    is_paused: bool = False
+    """True: the provider paused the last answer, and goes on with it as it was."""
     last_call: ToolCall | None = None
     identical: int = 0
     """How often in a row `last_call` was asked for."""
@@ -108,6 +119,10 @@ class Turn:
     """Why the turn is to end, once someone or its timeout wants it."""
     results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has seen yet."""
+    aside: str = ""
+    """What query pre-processors add to the next model call."""
+    told: int = 0
+    """How far into the record its listeners have heard."""
     answer_id: str = ""
     """Under which the answer of this pass stands in the record."""
     partial: str = ""
@@ -127,12 +142,6 @@ class Turn:
             self.stop = error
         if self.exposed and self.scope is not None:
             self.scope.cancel()
-
-    async def wait_ended(self) -> None:
-        """Wait until it has ended, its handlers included."""
-        if self.ended is None:
-            self.ended = trio.Event()
-        await self.ended.wait()
 
     def check(self) -> None:
         """End the turn here if someone wants it.
@@ -164,6 +173,8 @@ class SessionContext:
     closed: bool = False
     is_arriving: bool = False
     """True: its first message waits for room in the inbox."""
+    system: str | None = None
+    """The session's system prompt; None is the agent's."""
     transient: bool = False
     """True: the session ends with its last message."""
     open_calls: tuple[ToolCall, ...] = ()

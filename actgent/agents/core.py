@@ -9,7 +9,7 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Timer
-from actgent.errors import AnswerError, EmptyAnswer, LimitReached, ModelTimeout, ParseError, Stopped
+from actgent.errors import AnswerError, EmptyAnswer, LimitReached, ModelTimeout, ParseError, SessionClosed, Stopped
 from actgent.events import EventStream, ModelAnswered, PassStarted, ToolFinished, TurnEnded
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.messages import (
@@ -45,6 +45,7 @@ from .context import CallOptions, SessionContext, Turn, running_turn
 from .dispatcher import Delivery, Dispatcher, to_deliveries
 from .failures import check_stop, kind_of
 from .growing import GrowingAnswer
+from .hooks import Hooks
 from .limits import DEFAULT_MODEL_CALLS, Limits
 
 LAST_WORDS = 1.0
@@ -52,6 +53,8 @@ LAST_WORDS = 1.0
 SYSTEM = Sender("actgent", "system")
 TOOLS = Sender("tools", "tool")
 REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
+GO_ON = ChatMessage("user", (Text("Go on."),))
+"""Said where a stage says nothing of its own: a conversation that ends with the model's words would be a prefill."""
 
 Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
 """Hands a message on to another agent; None where the action has no agent."""
@@ -77,8 +80,13 @@ class AgentCore:
     timer: Timer
     threads: Threads
     router: Router
+    hooks: Hooks = attrs.field(factory=Hooks)
     _silence: float | None = None
     """When the time for last words is over."""
+
+    def begin(self) -> None:
+        """Be ready for turns, at the start and after each restart."""
+        self._silence = None
 
     # --- the turn ------------------------------------------------------------------------
 
@@ -86,7 +94,10 @@ class AgentCore:
         """Claim a session for an outside message; from now on it can be interrupted."""
         waiter = context.waiter_of(message)
         options = self.options if waiter is None else waiter.options
-        turn = context.turn = Turn(message, options, time.monotonic(), waiter=waiter)
+        told = len(context.record)
+        turn = context.turn = Turn(message, options, time.monotonic(), waiter=waiter, told=told)
+        if context.closed:  # it came in while the session was closing
+            turn.stop_with(SessionClosed(context.id))
         if waiter is not None:
             waiter.turn = turn
             if waiter.abandoned:
@@ -104,8 +115,7 @@ class AgentCore:
         except trio.Cancelled:
             if turn.error is None:
                 turn.error = Stopped(self.sender.name)
-                with self.last_words():
-                    await self._fail(context, turn, turn.error)
+                await self._say_stopped(context, turn, turn.error)
             raise
         finally:
             self._end_turn(context, turn)
@@ -123,11 +133,23 @@ class AgentCore:
         return turn.stop if turn.scope.cancelled_caught else None
 
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
+        self._keep_partial(context, turn)
         if context.open_calls:
             batch = self._batch(context, context.open_calls)
             self._close_calls(context, turn, turn.message, batch, None)
-        await self._deliver_results(context, turn)
-        await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)
+        try:
+            await self.hooks.tell(context, turn, self.dispatcher)
+            await self._deliver_results(context, turn)
+        finally:  # also when the time for last words is over: sync handlers can still be told
+            await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)
+
+    async def _say_stopped(self, context: SessionContext, turn: Turn, error: Stopped) -> None:
+        heard = turn.waiter is not None and turn.waiter.hears
+        if not heard and not context.handlers.any_of("exception", "tool_result"):  # a shield is dear where thousands stop
+            await self._fail(context, turn, error)
+            return
+        with self.last_words():
+            await self._fail(context, turn, error)
 
     def last_words(self) -> trio.CancelScope:
         """A shield for handlers that have to hear that their agent stops: one second for all of them together."""
@@ -166,15 +188,26 @@ class AgentCore:
 
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         self._remember(context, turn, message)
+        if self.hooks.queries or self.hooks.listeners:
+            await self._run_hooks(context, turn, message)
         view = self._view(context, turn, message)
-        answer, calls, answer_id = await self._ask(context, turn, view)
+        answer, calls = await self._ask(context, turn, view)
         try:
             outcomes = self._read(turn, view, answer, calls)
         except (ParseError, EmptyAnswer) as error:
             self._repair(context, turn, message, error)
         else:
             turn.repairs = 0
-            await self._act(context, turn, message, outcomes, answer_id)
+            turn.aside = ""
+            await self._act(context, turn, message, outcomes)
+        if self.hooks.listeners:
+            await self.hooks.tell(context, turn, self.dispatcher)
+
+    async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
+        if message is turn.message and message.sender.kind == "user":
+            turn.aside = await self.hooks.context_of(context, message, self.dispatcher)
+        await self.hooks.tell(context, turn, self.dispatcher)
+        turn.check()
 
     # --- remember ------------------------------------------------------------------------
 
@@ -208,25 +241,21 @@ class AgentCore:
 
     async def _ask(
         self, context: SessionContext, turn: Turn, view: View
-    ) -> tuple[Answer, tuple[ToolCall, ...], str]:
-        """One model call: the answer, its calls, and the id under which it stands in the record."""
+    ) -> tuple[Answer, tuple[ToolCall, ...]]:
+        """One model call: the answer as the record has it by then, and its calls under the ids they have there."""
         self._count_model_call(turn)
         request = turn.options.protocol.request(view)
         llm = self.models.get(request.model) or self.models["default"]
         chat = self._chat(context, turn, request)
-        answer_id = new_id()
+        turn.answer_id = new_id()
         started = time.monotonic()
-        try:
-            answer = await self._complete(context, turn, llm, chat, answer_id)
-        except BaseException:
-            self._keep_partial(context, turn, answer_id)
-            raise
+        answer = await self._complete(context, turn, llm, chat)
         turn.partial = ""
-        calls = self._remember_answer(context, view.message, answer, answer_id)
+        calls = self._remember_answer(context, turn, view.message, answer)
         self._count_usage(context, turn, answer)
         if self.events.watched:
             self._observe_answer(context, view.message, answer, time.monotonic() - started)
-        return answer, calls, answer_id
+        return answer, calls
 
     def _count_model_call(self, turn: Turn) -> None:
         limit = self.limits.model_calls or turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
@@ -235,25 +264,28 @@ class AgentCore:
         turn.calls += 1
 
     def _chat(self, context: SessionContext, turn: Turn, request: Request) -> Chat:
-        messages = context.view.messages()
-        if request.tail:
-            messages = (*messages, ChatMessage("user", (Text(request.tail),)))
+        messages, tail, options = context.view.messages(), request.tail, turn.options
+        if turn.aside or options.tail:
+            tail = "\n\n".join(filter(None, (turn.aside, options.tail, tail)))
+        if tail:
+            messages = (*messages, ChatMessage("user", (Text(tail),)))
+        elif messages and messages[-1].role == "assistant" and not turn.is_paused:
+            messages = (*messages, GO_ON)
+        system = options.system if options.system is not None else context.system
         return Chat(
-            system=self.system,
+            system=self.system if system is None else system,
             messages=messages,
             tools=self.registry.specs(),
-            temperature=turn.options.temperature,
-            max_tokens=turn.options.max_tokens,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
             response_format=request.response_format,
         )
 
-    async def _complete(
-        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, answer_id: str
-    ) -> Answer:
+    async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
         """The call itself, under its timeout and within reach of an interruption."""
         on_text = None
         if context.handlers.of("token") or (turn.waiter is not None and turn.waiter.hears):
-            on_text = GrowingAnswer(self.dispatcher, context, turn, answer_id).add
+            on_text = GrowingAnswer(self.dispatcher, context, turn).add
         alarm = self.timer.call_at(
             trio.current_time() + self.limits.model_timeout, partial(self._time_out, turn, llm)
         )
@@ -269,22 +301,22 @@ class AgentCore:
     def _time_out(self, turn: Turn, llm: LLM) -> None:
         turn.stop_with(ModelTimeout(f"no answer within {self.limits.model_timeout:g} s", model=llm.name))
 
-    def _keep_partial(self, context: SessionContext, turn: Turn, answer_id: str) -> None:
+    def _keep_partial(self, context: SessionContext, turn: Turn) -> None:
         """What an answer had come to when it was cut stays in the record, marked as such."""
         if turn.partial:
             parts, turn.partial = (Text(turn.partial),), ""
-            context.append(self._said(context, parts, answer_id, turn.message, cut=True))
+            context.append(self._said(context, parts, turn.answer_id, turn.message, cut=True))
 
     def _remember_answer(
-        self, context: SessionContext, message: Message, answer: Answer, answer_id: str
+        self, context: SessionContext, turn: Turn, message: Message, answer: Answer
     ) -> tuple[ToolCall, ...]:
         """Write the answer into the record; returns its calls, under ids that are unique in the session."""
         cut = answer.stop == "length"
         if not answer.tool_calls:
-            context.append(self._said(context, answer.parts, answer_id, message, cut=cut))
+            context.append(self._said(context, answer.parts, turn.answer_id, message, cut=cut))
             return ()
         parts = tuple([context.adopt(p) if isinstance(p, ToolCall) else p for p in answer.parts])
-        said = self._said(context, parts, answer_id, message, cut=cut)
+        said = self._said(context, parts, turn.answer_id, message, cut=cut)
         context.append(said)
         context.open_calls = () if cut else said.tool_calls
         return context.open_calls
@@ -327,7 +359,8 @@ class AgentCore:
     def _read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
         """What the answer means; native calls come before any text, in every protocol."""
         check_stop(answer)
-        if answer.stop == "pause":
+        turn.is_paused = answer.stop == "pause"
+        if turn.is_paused:
             return [Continue(view.stage)]
         if calls:
             return [CallTools(calls, view.stage)]
@@ -349,26 +382,39 @@ class AgentCore:
     # --- reply and act -------------------------------------------------------------------
 
     async def _act(
+        self, context: SessionContext, turn: Turn, message: Message, outcomes: Sequence[Outcome]
+    ) -> None:
+        """Act on the outcomes in their order: state, events, routing, conversation, and what the turn goes on with."""
+        further = []
+        for outcome in outcomes:
+            if isinstance(outcome, Change):
+                context.state.dispatch(outcome.action)
+            elif isinstance(outcome, CallTools | Continue | Finish):
+                further.append(outcome)
+        deliveries = to_deliveries(outcomes, turn.answer_id, turn.usage)
+        for delivery in deliveries:
+            await self._deliver(context, turn, delivery)
+        for delivery in deliveries:
+            if isinstance(delivery, Route):
+                await self._hand_over(context, turn, delivery)
+        if further:
+            await self._go_on(context, turn, message, further)
+
+    async def _go_on(
         self,
         context: SessionContext,
         turn: Turn,
         message: Message,
-        outcomes: Sequence[Outcome],
-        answer_id: str,
+        further: Sequence[CallTools | Continue | Finish],
     ) -> None:
-        """Act on the outcomes in their order: state, events, routing, conversation, and what the turn goes on with."""
-        for outcome in outcomes:
-            if isinstance(outcome, Change):
-                context.state.dispatch(outcome.action)
-        for delivery in to_deliveries(outcomes, answer_id, turn.usage):
-            await self._deliver(context, turn, delivery)
-        if any(isinstance(o, Finish) for o in outcomes):
+        """Bring about the turn's next message, unless it is to end; tools come before going on without."""
+        if any(isinstance(outcome, Finish) for outcome in further):
             return
-        if tools := [o for o in outcomes if isinstance(o, CallTools)]:
-            calls = [call for o in tools for call in o.calls]
+        if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:
+            calls = [call for outcome in tools for call in outcome.calls]
             await self._call_tools(context, turn, message, calls, stage=tools[-1].stage)
             return
-        for outcome in outcomes:
+        for outcome in further:
             if isinstance(outcome, Continue):
                 self._follow_up(context, message, outcome.note, outcome.stage)
 
@@ -376,8 +422,6 @@ class AgentCore:
         if turn.waiter is not None and isinstance(delivery, Reply):
             turn.waiter.reply = delivery
         await self.dispatcher.dispatch(context, delivery)
-        if isinstance(delivery, Route):
-            await self._hand_over(context, turn, delivery)
 
     async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
         """Let another agent answer; its reply is this session's too."""
@@ -412,6 +456,7 @@ class AgentCore:
         finally:
             turn.exposed = False
             results = self._close_calls(context, turn, message, batch, stage)
+        turn.check()  # before handlers, who are not to be cancelled
         await self._deliver_results(context, turn)
         turn.check()
         self.inbox.put_followup(results)

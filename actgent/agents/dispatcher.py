@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import attrs
 import trio
@@ -11,6 +11,7 @@ from actgent.errors import HandlerFailed
 from actgent.messages import (
     Event,
     Failure,
+    Message,
     Reply,
     Route,
     Token,
@@ -43,26 +44,29 @@ def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> 
     The ids follow from the answer's, so that a repetition after a crash has the same; the first reply has the
     answer's own.
     """
-    events: list[Delivery] = []
-    routes: list[Delivery] = []
-    replies: list[Delivery] = []
-    for outcome in outcomes:
-        match outcome:
-            case Event():
-                events.append(attrs.evolve(outcome, id=f"{answer_id}/event/{len(events)}"))
-            case Route():
-                routes.append(attrs.evolve(outcome, id=f"{answer_id}/route/{len(routes)}"))
-            case Say():
-                replies.append(
-                    Reply(
-                        id=f"{answer_id}/reply/{len(replies)}" if replies else answer_id,
-                        text=outcome.text,
-                        data=outcome.data,
-                        message_type=outcome.message_type,
-                        usage=usage,
-                    )
+    deliveries: list[Delivery] = []
+    replies = 0
+    for outcome in sorted(outcomes, key=_rank) if len(outcomes) > 1 else outcomes:
+        if isinstance(outcome, Say):
+            deliveries.append(
+                Reply(
+                    id=f"{answer_id}/{replies}" if replies else answer_id,
+                    text=outcome.text,
+                    data=outcome.data,
+                    message_type=outcome.message_type,
+                    usage=usage,
                 )
-    return events + routes + replies
+            )
+            replies += 1
+        elif isinstance(outcome, Event | Route):
+            kind = type(outcome).__name__.lower()
+            deliveries.append(attrs.evolve(outcome, id=f"{answer_id}/{kind}/{len(deliveries)}"))
+    return deliveries
+
+
+def _rank(outcome: Outcome) -> int:
+    """Events, then routing, then conversation."""
+    return 0 if isinstance(outcome, Event) else 1 if isinstance(outcome, Route) else 2
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -78,12 +82,28 @@ class Dispatcher:
         """Hand something to the handlers of its kind. A handler that fails does not keep the next from hearing."""
         turn = context.turn
         if turn is not None and turn.waiter is not None and turn.waiter.hears:
-            await turn.waiter.hear(delivery)
+            turn.waiter.hear(delivery)
         for handler, takes_session in context.handlers.of(_KINDS[type(delivery)]):
             try:
-                await self._call(context, handler, delivery, takes_session=takes_session)
+                awaitable = to_awaitable(
+                    self._call(context, handler, delivery, takes_session=takes_session)
+                )
+                if awaitable is not None:
+                    await self._finish(handler, awaitable)
             except Exception as error:  # noqa: BLE001 - the edge to foreign code
                 await self._report(context, handler, delivery, error)
+
+    async def consult(
+        self, context: SessionContext, hook: Handler, message: Message, *, takes_session: bool
+    ) -> object:
+        """What a hook makes of a message; None where it fails, which is reported as a handler's failure."""
+        try:
+            result = self._call(context, hook, message, takes_session=takes_session)
+            awaitable = to_awaitable(result)
+            return result if awaitable is None else await self._finish(hook, awaitable)
+        except Exception as error:  # noqa: BLE001 - the edge to foreign code
+            await self._report(context, hook, message, error)
+            return None
 
     async def fail(
         self, context: SessionContext, message_id: str, error: Exception, *, waiter: TurnWaiter | None = None
@@ -102,24 +122,26 @@ class Dispatcher:
             self._log_unheard(context, failure)
         await self.dispatch(context, failure)
 
-    async def _call(
-        self, context: SessionContext, handler: Handler, delivery: Delivery, *, takes_session: bool
-    ) -> None:
+    def _call(
+        self, context: SessionContext, handler: Handler, payload: Delivery | Message, *, takes_session: bool
+    ) -> object:
+        """Call a handler, under the eyes of the watchdog; what it returns may be left to await."""
         self.watch.busy = (handler, context.id, time.monotonic())
         try:
-            result = handler(delivery, context.session) if takes_session else handler(delivery)
+            return handler(payload, context.session) if takes_session else handler(payload)
         finally:
             self.watch.busy = None
-        awaitable = to_awaitable(result)
-        if awaitable is None:
-            return
+
+    async def _finish(self, handler: Handler, awaitable: Awaitable[object]) -> object:
+        result: object = None
         with trio.move_on_after(self.timeout) as scope:
-            await awaitable
+            result = await awaitable
         if scope.cancelled_caught:
             raise HandlerFailed(name_of(handler), f"it took longer than {self.timeout:g} s (handler_timeout)")
+        return result
 
     async def _report(
-        self, context: SessionContext, handler: Handler, delivery: Delivery, error: Exception
+        self, context: SessionContext, handler: Handler, delivery: Delivery | Message, error: Exception
     ) -> None:
         """Tell the session that a handler failed; where the failing one is to be told, only the log is left."""
         if not isinstance(error, HandlerFailed):
@@ -155,6 +177,6 @@ class Dispatcher:
         )
 
 
-def delivery_id(delivery: Delivery) -> str:
+def delivery_id(delivery: Delivery | Message) -> str:
     """The id by which repetitions of a delivery can be told."""
     return delivery.reply_id if isinstance(delivery, Token) else delivery.id

@@ -15,7 +15,6 @@ class GrowingAnswer:
     _dispatcher: Dispatcher
     _context: SessionContext
     _turn: Turn
-    _reply_id: str
     _attempt: int = 0
     _shown: int = 0
 
@@ -28,8 +27,11 @@ class GrowingAnswer:
         visible = turn.options.protocol.partial(turn.partial)
         if visible is None or len(visible) <= self._shown:
             return
-        token = Token(visible[self._shown :], self._reply_id, attempt)
+        token = Token(visible[self._shown :], turn.answer_id, attempt)
         self._shown = len(visible)
+        if turn.waiter is not None:
+            await turn.waiter.wait_room()
+            turn.check()
         turn.exposed = False  # an interruption waits for the handler
         await self._dispatcher.dispatch(self._context, token)
         turn.exposed = True

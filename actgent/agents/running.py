@@ -285,22 +285,19 @@ class RunningAgent:
         Waits until all this has happened, unless the turn is where we are called from.
         """
         turn = context.turn
-        if turn is not None:
-            turn.interrupt(reason)
         inside = is_inside(turn)
+        ended = _interrupted(turn, reason)
         if drop is not None and (messages := self._withdraw(context)):
-            ended = trio.Event()
-            end_queued = functools.partial(self._end_queued, context, turn, messages, error=drop, ended=ended)
+            after, ended = ended, trio.Event()
+            end_queued = functools.partial(self._end_queued, context, messages, drop, after=after, ended=ended)
             if self._turns is None:  # the agent is about to restart
                 await end_queued()
             else:
                 self._turns.start_soon(end_queued)
-            if not inside:
-                await ended.wait()
-        if turn is not None and not inside:
-            await turn.wait_ended()
-        else:
+        if ended is None or inside:
             await trio.lowlevel.checkpoint()
+        else:
+            await ended.wait()
 
     def _withdraw(self, context: SessionContext) -> list[Message]:
         """Take out what is queued, and what comes in by that from senders without room."""
@@ -312,16 +309,16 @@ class RunningAgent:
     async def _end_queued(
         self,
         context: SessionContext,
-        turn: Turn | None,
         messages: list[Message],
-        *,
         error: Exception,
+        *,
+        after: trio.Event | None,
         ended: trio.Event,
     ) -> None:
         """End messages that never had their turn, after the one that runs."""
         try:
-            if turn is not None:
-                await turn.wait_ended()
+            if after is not None:
+                await after.wait()
             while messages:
                 await self.core.fail_unstarted(context, messages.pop(0), error)
         except trio.Cancelled:
@@ -337,3 +334,13 @@ class RunningAgent:
         if is_inside(context.turn):
             raise WouldDeadlock("wait_idle()", context.id)
         await context.wait_idle()
+
+
+def _interrupted(turn: Turn | None, reason: str) -> trio.Event | None:
+    """Interrupt a turn, and return what tells its end."""
+    if turn is None:
+        return None
+    turn.interrupt(reason)
+    if turn.ended is None:
+        turn.ended = trio.Event()
+    return turn.ended
