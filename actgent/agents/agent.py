@@ -220,12 +220,14 @@ class Agent:
                 await awaitable
         await trio.lowlevel.checkpoint()
 
-    async def ensure_session(self, owner: Sender | str, session_id: str) -> Session:
+    async def ensure_session(
+        self, owner: Sender | str, session_id: str, *, parent: Session | None = None
+    ) -> Session:
         """The session of this id, created where there is none."""
         running = self._require_running()
         if session_id in running.sessions:
             return await self.open_session(session_id)
-        return await self.create_session(owner, session_id=session_id)
+        return await self.create_session(owner, session_id=session_id, parent=parent)
 
     # --- one answer ----------------------------------------------------------------------
 
@@ -461,7 +463,7 @@ class RouterAgent(Agent):
             await trio.lowlevel.checkpoint()
             return None
         session_id = f"{context.id}/{route.action}"
-        session = await target.ensure_session(context.owner, session_id)
+        session = await target.ensure_session(context.owner, session_id, parent=context.session)
         reply = await target.run(turn.message.parts, session=session)
         context.append(
             Message(

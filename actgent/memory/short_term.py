@@ -21,6 +21,8 @@ CHARACTERS_A_TOKEN = 4
 """A rough estimate that holds for English text; only the budget depends on it."""
 MEDIA_CHARACTERS = 4000
 """What a picture, document or opaque block is counted as."""
+_TOLD = "Tool results:"
+"""What results of calls that stood in text begin with."""
 
 
 def count_characters(parts: Iterable[Part]) -> int:
@@ -87,7 +89,7 @@ def _results_to_chat(message: Message) -> list[ChatMessage]:
     chat = _chat("tool", native)
     if told:
         lines = "\n\n".join(f"[{r.tool_name}] (ID: {r.call_id})\n{_outcome(r)}" for r in told)
-        chat.append(ChatMessage("user", (Text(f"Tool results:\n\n{lines}"),)))
+        chat.append(ChatMessage("user", (Text(f"{_TOLD}\n\n{lines}"),)))
     return chat
 
 
@@ -153,6 +155,7 @@ class ShortTermView(ModelView):
 
     def _begins(self, place: int) -> bool:
         """Whether a message stands by itself, so that what is before it can be left out."""
-        return self._chat[place].role != "tool" and not any(
-            isinstance(part, ToolCall) for part in self._chat[place - 1].parts
-        )
+        message = self._chat[place]
+        if message.role == "tool" or any(isinstance(part, ToolCall) for part in self._chat[place - 1].parts):
+            return False
+        return not (isinstance(text := message.parts[0], Text) and text.text.startswith(_TOLD))

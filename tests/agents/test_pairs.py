@@ -1,0 +1,189 @@
+"""A user's own protocol runs through the same core: a pair of template and classifier, and one of two stages."""
+
+import json
+
+from actgent import Agent, BareAgent, Event, LimitReached, Route, ScriptedLLM, ToolCall, ToolResult, tool
+from actgent.errors import ParseError
+from actgent.messages import Text
+from actgent.protocols.base import CallTools, Change, Continue, Fail, Finish, Protocol, Request, Say
+from actgent.testing import assert_valid_transcript
+
+
+class Shouting(Protocol):
+    """Answers are shouted; what does not shout is asked again."""
+
+    name = "shouting"
+    template = "You are {{ profile.name }}, {{ profile.role }}. SHOUT."
+
+    def read(self, answer, view):
+        text = answer.text
+        return [Say(text=text)] if text.isupper() else [Fail(ParseError("it does not shout", text))]
+
+
+class Drafting(Protocol):
+    """Two stages: a plan by a strong model, then the answer by the default one, from another prompt."""
+
+    name = "drafting"
+    template = "You are {{ profile.name }}."
+
+    def __init__(self, note="", tail="Write the answer from the plan."):
+        self.note, self.tail = note, tail
+
+    def request(self, view):
+        if view.stage is None:
+            return Request(tail="Plan first, as a JSON list.", model="planner")
+        return Request(tail=self.tail)
+
+    def read(self, answer, view):
+        if view.stage is not None:
+            return [Say(text=answer.text, data=view.state["plan"])]
+        try:
+            plan = json.loads(answer.text)
+        except ValueError as error:
+            raise ParseError("the plan is no JSON", answer.text) from error
+        return [Change(lambda _: ("plan", plan)), Continue("write", self.note)]
+
+
+class Everything(Protocol):
+    """All outcomes at once, in the wrong order."""
+
+    name = "everything"
+    template = "x"
+
+    def read(self, answer, view):
+        if view.stage == "end":
+            return [Say(text="end"), Finish()]
+        return [
+            Say(text="words"),
+            CallTools([ToolCall("look", {}, native=False)], "end"),
+            Route(action="elsewhere"),
+            Event(name="thing", data=1),
+            Change(lambda _: ("seen", True)),
+        ]
+
+
+class Endless(Protocol):
+    """Never comes to an end by itself."""
+
+    name = "endless"
+    template = "x"
+    max_iterations = 4
+
+    def read(self, answer, view):
+        return [Continue("on", "Go on.")]
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def test_a_pair_of_ones_own(make, listen):
+    """Its template is the system prompt, its classifier reads, and its errors are asked again."""
+    agent, llm = make("hello", "HELLO", kind=Agent, protocol=Shouting(), role="loud")
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+    assert [str(item) for item in heard] == ["HELLO"]
+    assert llm.chats[0].system == "You are tutor, loud. SHOUT."
+    assert "it does not shout" in llm.chats[1].messages[-1].parts[0].text
+
+
+async def test_two_stages_are_two_model_calls_of_one_turn(listen):
+    """Each with its own prompt at the end, its own model, and the state between them."""
+    planner, writer = ScriptedLLM(['["a", "b"]']), ScriptedLLM(["A and B."])
+    agent = Agent("author", llm=writer, models={"planner": planner}, protocol=Drafting())
+    async with agent:
+        session = await agent.create_session("ada", "write")
+        heard = listen(session)
+        await session.wait_idle()
+        assert session.state["plan"] == ["a", "b"]
+    (reply,) = heard
+    assert (reply.text, reply.data) == ("A and B.", ["a", "b"])
+    assert planner.chats[0].messages[-1].parts == (Text("Plan first, as a JSON list."),)
+    assert writer.chats[0].messages[-1].parts == (Text("Write the answer from the plan."),)
+    assert planner.chats[0].system == writer.chats[0].system
+    assert [m.sender.kind for m in session.history if m.text] == ["user", "assistant", "assistant"]
+    for chat in (*planner.chats, *writer.chats):
+        assert_valid_transcript(chat)
+
+
+async def test_a_stage_that_says_nothing_still_ends_with_a_user(listen):
+    """Neither note nor tail: the model's own words must not come last, which would be a prefill."""
+    llm = ScriptedLLM(['["a"]', "A."])
+    async with Agent("author", llm=llm, protocol=Drafting(tail="")) as agent:
+        session = await agent.create_session("ada", "write")
+        heard = listen(session)
+        await session.wait_idle()
+    assert str(heard[0]) == "A."
+    assert_valid_transcript(llm.chats[1])
+
+
+async def test_a_repair_stays_in_its_stage(listen):
+    """A bad plan is asked for again, with the error."""
+    planner, writer = ScriptedLLM(["no plan", '["a"]']), ScriptedLLM(["A."])
+    async with Agent("author", llm=writer, models={"planner": planner}, protocol=Drafting()) as agent:
+        assert (await agent.run("write")).data == ["a"]
+    assert any("no JSON" in part.text for m in planner.chats[1].messages for part in m.parts)
+
+
+async def test_outcomes_are_acted_on_in_one_order(make, listen):
+    """State, events, routing, conversation, tools; whatever order the protocol gave them."""
+    seen = []
+    agent, _ = make("x", "y", kind=Agent, protocol=Everything(), tools=[look])
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_event(lambda _: seen.append(session.state.get("seen")))
+        heard = listen(session)
+        await session.wait_idle()
+    assert [type(item).__name__ for item in heard] == ["Event", "Route", "Reply", "ToolResult", "Reply"]
+    assert seen == [True]
+    assert len({item.id for item in heard}) == 5
+
+
+async def test_the_iteration_limit_of_a_protocol_replaces_the_agents(make, listen):
+    """Four calls, then a failure of kind limit."""
+    agent, llm = make(lambda _: "x", kind=Agent, protocol=Endless())
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+    assert len(llm.chats) == 4
+    assert isinstance(heard[0].error, LimitReached)
+
+
+async def test_a_protocol_with_a_mistake_fails_its_turn_only(make, listen):
+    """Its exception is a failure of kind internal."""
+
+    class Broken(Shouting):
+        def read(self, answer, view):
+            raise KeyError(answer.text)
+
+    agent, _ = make("x", "y", kind=Agent, protocol=Broken())
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("again")
+        await session.wait_idle()
+    assert [item.kind for item in heard] == ["internal", "internal"]
+
+
+async def test_native_calls_are_read_before_any_text_in_every_protocol(make, listen):
+    """A protocol never sees them."""
+    agent, _ = make(["whatever", ToolCall("look", {})], "DONE", kind=Agent, protocol=Shouting(), tools=[look])
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+    assert isinstance(heard[0], ToolResult)
+    assert str(heard[1]) == "DONE"
+
+
+async def test_an_unknown_role_of_a_model_is_the_default(listen):
+    """A protocol may ask for a model that the agent does not have."""
+    llm = ScriptedLLM(['["a"]', "A."])
+    async with BareAgent("author", llm=llm, protocol=Drafting()) as agent:
+        assert str(await agent.run("write")) == "A."

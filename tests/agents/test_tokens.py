@@ -1,0 +1,130 @@
+"""Tokens: the pieces of a growing answer, as far as its protocol shows it."""
+
+import json
+
+import pytest
+import trio
+
+from actgent import BareAgent, Fallback, ReActAgent, RouterAgent, ScriptedLLM, SimpleAgent, Token
+from actgent.errors import BrokenAnswer
+from actgent.llm.base import LLM, Answer
+from actgent.messages import Text
+
+
+class Stumbling(LLM):
+    """Breaks off in its first attempts, as a client that tries again does."""
+
+    name = "stumbling"
+
+    async def complete(self, chat, *, on_text=None):
+        for attempt, text in enumerate(("Hel", "Hello th", "Hello.")):
+            if on_text is not None:
+                await on_text(text[:2], attempt)
+                await on_text(text[2:], attempt)
+        await trio.lowlevel.checkpoint()
+        return Answer(parts=(Text("Hello."),))
+
+
+def shown(tokens):
+    return "".join(token.text for token in tokens)
+
+
+async def test_tokens_are_the_reply_in_pieces(listen):
+    """Together they are its text, and they carry its id."""
+    async with BareAgent("a", llm=ScriptedLLM(["Hello Ada, how are you?"], chunk=4)) as agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session, tokens=True)
+        await session.wait_idle()
+    *tokens, reply = heard
+    assert len(tokens) == 6
+    assert shown(tokens) == reply.text
+    assert {(token.reply_id, token.attempt) for token in tokens} == {(reply.id, 0)}
+
+
+REACT = {
+    "primary_action": {
+        "response_purpose": "DIRECT_RESPONSE",
+        "response_description": "Hello!",
+        "response_content": {},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (SimpleAgent, {"messageType": "DIRECT_RESPONSE", "content": "Hello!"}),
+        (ReActAgent, {"question_nature": "SIMPLE", "context": "secret thoughts", **REACT}),
+        (RouterAgent, {"top_level_intent": "CONVERSATION", "response": "Hello!"}),
+    ],
+)
+async def test_only_what_the_user_reads_is_shown(listen, kind, answer):
+    """No braces, no thoughts, nothing of the envelope."""
+    async with kind("a", llm=ScriptedLLM([json.dumps(answer)], chunk=3)) as agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session, tokens=True)
+        await session.wait_idle()
+    assert str(heard[-1]) == "Hello!"
+    assert shown(item for item in heard if isinstance(item, Token)) == "Hello!"
+
+
+async def test_a_new_attempt_voids_the_former_text(listen):
+    """Each attempt begins from nothing, and the last one's text is the reply's."""
+    async with BareAgent("a", llm=Stumbling()) as agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session, tokens=True)
+        await session.wait_idle()
+    texts = {}
+    for token in heard[:-1]:
+        texts[token.attempt] = texts.get(token.attempt, "") + token.text
+    assert texts == {0: "Hel", 1: "Hello th", 2: "Hello."}
+
+
+async def test_a_fallback_is_a_new_attempt(listen):
+    """What the first model had said is void."""
+
+    class Half(ScriptedLLM):
+        async def complete(self, chat, *, on_text=None):
+            await on_text("I am", 0)
+            raise BrokenAnswer("half")
+
+    async with BareAgent("a", llm=Fallback(Half(["x"]), ScriptedLLM(["Hello."]))) as agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session, tokens=True)
+        await session.wait_idle()
+    assert [(t.text, t.attempt > 0) for t in heard[:-1]] == [("I am", False), ("Hello.", True)]
+    assert str(heard[-1]) == "Hello."
+
+
+async def test_nobody_listens_nobody_streams():
+    """Without a handler for tokens the model is not asked to stream."""
+    asked = []
+
+    class Watched(ScriptedLLM):
+        async def complete(self, chat, *, on_text=None):
+            asked.append(on_text is not None)
+            return await super().complete(chat, on_text=on_text)
+
+    async with BareAgent("a", llm=Watched(["one", "two"])) as agent:
+        session = await agent.create_session("ada", "hi")
+        await session.wait_idle()
+        session.on_token(lambda _: None)
+        await session.chat("more")
+        await session.wait_idle()
+    assert asked == [False, True]
+
+
+async def test_the_text_of_an_interrupted_answer_is_kept_as_cut(autojump_clock, listen):
+    """The record has what had come; the model reads it as its own earlier words."""
+    llm = ScriptedLLM(["Once upon a time", "fine"], chunk=5, chunk_delay=1)
+    async with BareAgent("a", llm=llm) as agent:
+        session = await agent.create_session("ada", "a story")
+        heard = listen(session, tokens=True)
+        await trio.sleep(1.5)
+        await session.interrupt("enough")
+        assert (session.history[-1].text, session.history[-1].cut) == ("Once upon ", True)
+        assert heard[-1].kind == "interrupted"
+        assert heard[0].reply_id == session.history[-1].id
+        await session.chat("go on")
+        await session.wait_idle()
+    assert [m.role for m in llm.chats[-1].messages] == ["user", "assistant", "user"]

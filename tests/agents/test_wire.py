@@ -1,0 +1,219 @@
+"""What agents say, as it stands on the wires of real clients at the loopback provider."""
+
+import itertools
+
+import pytest
+import trio
+
+from actgent import (
+    Anthropic,
+    BareAgent,
+    Image,
+    Limits,
+    MissingKey,
+    OpenAI,
+    OpenAIResponses,
+    ProviderUnavailable,
+    ReActAgent,
+    Sender,
+    SimpleAgent,
+    ToolCall,
+    tool,
+)
+from actgent.llm.base import Answer
+from actgent.llm.retry import Retry
+from actgent.messages import Thinking
+from actgent.testing import ErrorStatus, assert_no_leaks, assert_valid_transcript, open_provider, refused_url
+
+CLIENTS = {
+    "openai": (OpenAI, "openai_url"),
+    "openai-responses": (OpenAIResponses, "openai_url"),
+    "anthropic": (Anthropic, "anthropic_url"),
+}
+
+
+@tool(thread=False)
+def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@pytest.fixture(params=sorted(CLIENTS))
+def dialect(request):
+    """Each of the three wires."""
+    return request.param
+
+
+def connect(dialect, provider, **options):
+    client, url = CLIENTS[dialect]
+    options = {"base_url": getattr(provider, url), "retry": Retry(attempts=1), **options}
+    return client("any-model", api_key="any", **options)
+
+
+def roles(request):
+    return [message.role for message in request.chat.messages]
+
+
+async def test_senders_have_their_roles_on_every_wire(dialect):
+    """Users as user; agents in the history as assistant; the last word never the model's."""
+    async with open_provider(lambda _: "ok") as provider:
+        llm = connect(dialect, provider)
+        async with BareAgent("a", llm=llm, role="tutor") as agent:
+            session = await agent.create_session("ada", "hi")
+            for sender in (None, Sender("helper", "agent"), "system", "tool", "bob"):
+                await session.chat("more", sender)
+                await session.wait_idle()
+        await llm.aclose()
+        for request in provider.requests:
+            assert not request.problems
+            assert request.chat.system == agent.system_prompt
+            assert request.chat.messages[-1].role == "user"
+            assert "system" not in roles(request)
+
+
+async def test_pictures_reach_every_wire(dialect):
+    """As the bytes that they are."""
+    picture = Image(media_type="image/png", data=b"\x89PNG\r\n")
+    async with open_provider(["A dot."]) as provider:
+        llm = connect(dialect, provider)
+        async with BareAgent("a", llm=llm) as agent:
+            assert str(await agent.run(["What is it?", picture])) == "A dot."
+        await llm.aclose()
+    parts = [part for message in provider.requests[0].chat.messages for part in message.parts]
+    assert [part.data for part in parts if isinstance(part, Image)] == [b"\x89PNG\r\n"]
+
+
+@pytest.mark.parametrize("kind", [BareAgent, SimpleAgent, ReActAgent])
+async def test_the_prefix_of_a_long_session_never_moves(dialect, kind):
+    """System prompt, tools and earlier messages are the same in each request, whatever the tails say."""
+    turns = 12
+    answers = {
+        BareAgent: "done",
+        SimpleAgent: '{"messageType": "DIRECT_RESPONSE", "content": "done"}',
+        ReActAgent: '{"primary_action": {"response_purpose": "DIRECT_RESPONSE", "response_description": "done",'
+        ' "response_content": {}}}',
+    }
+
+    def answer(request):
+        if request.number % 2 == 0:
+            return answers[kind]
+        return ["Let me see.", ToolCall("add", {"a": request.number, "b": 1})]
+
+    async with open_provider(answer) as provider:
+        llm = connect(dialect, provider)
+        async with kind("a", llm=llm, tools=[add], goal="add") as agent:
+            session = await agent.create_session("ada")
+            for number in range(turns):
+                # In turns, so that the strategy of react chooses both of its modes.
+                await session.chat(f"calculate step by step {number}" if number % 2 else "hi")
+                await session.wait_idle()
+        await llm.aclose()
+    assert len(provider.requests) == 2 * turns
+    conversations = [request.chat for request in provider.requests]
+    for number, (before, after) in enumerate(itertools.pairwise(conversations)):
+        assert before.system == after.system
+        assert before.tools == after.tools
+        kept = [part for message in after.messages for part in message.parts]
+        earlier = [part for message in before.messages for part in message.parts]
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(earlier, kept, strict=False)) if a != b), len(earlier)
+        )
+        assert len(earlier) - shared <= (kind is ReActAgent), number  # only the tail of this one call may go
+
+
+async def test_the_bytes_of_the_prefix_never_move_on_the_wire():
+    """With OpenAI's wire the messages of a request begin with all messages of the one before."""
+    async with open_provider(
+        lambda r: "done" if r.tool_results else ToolCall("add", {"a": r.number, "b": 1})
+    ) as provider:
+        llm = connect("openai", provider)
+        async with BareAgent("a", llm=llm, tools=[add], role="tutor") as agent:
+            session = await agent.create_session("ada")
+            for number in range(20):
+                await session.chat(f"turn {number}")
+                await session.wait_idle()
+        await llm.aclose()
+    bodies = [request.body for request in provider.requests]
+    for before, after in itertools.pairwise(bodies):
+        start = before.index(b'"messages":[') + len(b'"messages":[')
+        end = before.index(b'}],"', start) if b'}],"' in before[start:] else before.rindex(b"}]")
+        assert after[after.index(b'"messages":[') + len(b'"messages":[') :].startswith(before[start:end])
+    tools = {request.body[request.body.index(b'"tools":') :][:200] for request in provider.requests}
+    assert len(tools) == 1
+
+
+async def test_thoughts_go_back_and_an_answer_of_nothing_else_does_not(dialect):
+    """A provider takes its own thoughts back, but none that nothing followed."""
+    data = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    thought = Thinking("hm", "anthropic", data)
+    script = [Answer(parts=(thought,)) if dialect == "anthropic" else "", "done"]
+    async with open_provider(script) as provider:
+        llm = connect(dialect, provider)
+        async with BareAgent("a", llm=llm) as agent:
+            assert str(await agent.run("hi")) == "done"
+        await llm.aclose()
+    assert not any(request.problems for request in provider.requests)
+    assert "assistant" not in roles(provider.requests[1])
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 529])
+async def test_what_a_provider_refuses_is_a_failure_of_kind_model(dialect, status, listen):
+    """And the next message is answered."""
+    async with open_provider([ErrorStatus(status), "fine"]) as provider:
+        llm = connect(dialect, provider)
+        async with BareAgent("a", llm=llm) as agent:
+            session = await agent.create_session("ada", "hi")
+            heard = listen(session)
+            await session.wait_idle()
+            await session.chat("again")
+            await session.wait_idle()
+        await llm.aclose()
+    assert (heard[0].kind, str(heard[1])) == ("model", "fine")
+    assert heard[0].error.status in (status, None)
+
+
+async def test_a_provider_that_cannot_be_reached_is_a_failure_of_kind_model(dialect, listen):
+    """Nobody listens there; the session goes on."""
+    client, _ = CLIENTS[dialect]
+    with refused_url() as url:
+        llm = client("any-model", base_url=url, api_key="any", retry=Retry(attempts=2, first_delay=0.01))
+        async with BareAgent("a", llm=llm) as agent:
+            session = await agent.create_session("ada", "hi")
+            heard = listen(session)
+            await session.wait_idle()
+        await llm.aclose()
+    assert heard[0].kind == "model"
+    assert isinstance(heard[0].error, ProviderUnavailable)
+
+
+async def test_a_slow_provider_is_a_failure_in_time(dialect, listen):
+    """The limit of the agent holds, and no connection is left."""
+    async with assert_no_leaks(), open_provider(["late"], delay=30) as provider:
+        llm = connect(dialect, provider)
+        async with BareAgent("a", llm=llm, limits=Limits(model_timeout=0.2)) as agent:
+            session = await agent.create_session("ada", "hi")
+            heard = listen(session)
+            with trio.fail_after(5):
+                await session.wait_idle()
+        await llm.aclose()
+    assert heard[0].kind == "model"
+
+
+def test_a_missing_key_is_told_when_the_agent_is_made(no_keys):
+    """The text names the variables and never a value."""
+    with pytest.raises(MissingKey, match="OPENAI_API_KEY"):
+        BareAgent("a", llm="openai:gpt-5.2")
+    with pytest.raises(MissingKey, match="ANTHROPIC_API_KEY"):
+        BareAgent("a", llm="anthropic:claude")
+
+
+async def test_a_model_by_name_is_closed_and_opened_with_its_agent(no_keys):
+    """The agent may be opened again; the client it made is its own."""
+    async with open_provider(["one", "two"]) as provider:
+        no_keys.setenv("OPENAI_API_KEY", "any")
+        no_keys.setenv("OPENAI_BASE_URL", provider.openai_url)
+        agent = BareAgent("a", llm="openai:gpt-5.2")
+        for text in ("one", "two"):
+            async with agent:
+                assert str(await agent.run("hi")) == text
+    assert_valid_transcript(provider.requests[-1].json, "openai")
