@@ -190,7 +190,14 @@ def _run(path: str) -> dict[str, object]:
     except ActgentError:
         raise
     except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1].lineno
         raise ConfigurationError(
-            f"{path} cannot be run: {type(error).__name__} in line {line}: {one_line(error)}"
+            f"{path} cannot be run: {type(error).__name__} in line {_line_of(error, path)}: {one_line(error)}"
         ) from error
+
+
+def _line_of(error: Exception, path: str) -> int | None:
+    """Where in the file it went wrong."""
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    steps = traceback.extract_tb(error.__traceback__)
+    return next((step.lineno for step in reversed(steps) if step.filename == path), None)

@@ -137,7 +137,7 @@ def _show(
     terminal.line(f"{sessions:,} sessions on {agents:,} agents")
     terminal.console.print(table)
     if tally.failures:
-        terminal.complain(f"{len(tally.failures)} turns failed; the first: {tally.failures[0]}")
+        terminal.complain(f"turns failed: {len(tally.failures)}; the first: {tally.failures[0]}")
 
 
 def _rows(tally: Tally, elapsed: float, *, memory: int, grown: float) -> list[tuple[str, str]]:

@@ -76,6 +76,7 @@ class Lines:
         Raises:
             ConfigurationError: a line has more than a million bytes.
         """
+        await trio.lowlevel.checkpoint()
         while (end := self._buffer.find(b"\n")) < 0 and not self._is_at_end:
             if len(self._buffer) > _LINE_BYTES:
                 raise ConfigurationError(f"a line of the input is longer than {_LINE_BYTES:,} bytes")

@@ -1,0 +1,546 @@
+"""The command line, as a process of its own where signals, pipes and terminals matter."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import trio
+from rich.console import Console
+
+from actgent import BareAgent, ConfigurationError, NotAuthorized, ScriptedLLM, Token, ToolCall, ToolResult
+from actgent.cli.chat import ChatOptions, answer, load_agent, open_agent
+from actgent.cli.crowd import crowd, percentile
+from actgent.cli.main import app
+from actgent.cli.models import open_models
+from actgent.cli.offline import TOOLS
+from actgent.cli.signals import Shutdown, run_until_signalled
+from actgent.cli.terminal import Conversation, Lines, Terminal, one_line, printable
+from actgent.llm.base import Chat
+
+ACTGENT = Path(sys.executable).with_name("actgent")
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+PATIENCE = 60
+
+
+def environment(**more):
+    """This process's own, without keys and without what changes how rich writes."""
+    dropped = re.compile(r"(OPENAI|ANTHROPIC|LLM)_|NO_COLOR|FORCE_COLOR|TTY_|COLUMNS|TERM$")
+    return {name: value for name, value in os.environ.items() if not dropped.match(name)} | more
+
+
+def actgent(*arguments, said="", **variables):
+    """Run a command to its end, with pipes."""
+    return subprocess.run(
+        [ACTGENT, *arguments],
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=environment(**variables),
+    )
+
+
+@contextlib.contextmanager
+def started(*arguments):
+    """A command that runs, with pipes; killed if it still does at the end."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([ACTGENT, *arguments], **pipes, env=environment()) as process:
+        watchdog = threading.Timer(PATIENCE, process.kill)
+        watchdog.start()
+        try:
+            yield process
+        finally:
+            watchdog.cancel()
+            process.kill()
+
+
+def read_until(stream, text):
+    """What a process writes, up to a text."""
+    read = b""
+    while text not in read:
+        piece = os.read(stream.fileno(), 4096)
+        assert piece, read
+        read += piece
+    return read.decode()
+
+
+# --- help and wrong use --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--help"], ["chat", "demo"]),
+        (["demo", "--help"], ["--sessions", "--agents", "--live", "no key"]),
+        (["chat", "--help"], ["--model", "--base-url", "--offline", "Ctrl-C"]),
+        ([], ["chat", "demo"]),
+        (["--version"], ["0."]),
+    ],
+)
+def test_help(arguments, said):
+    """Every command says what it does and takes, without loading an SDK for it."""
+    done = actgent(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [word for word in said if word not in done.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nonsense"], "nonsense"),
+        (["demo", "--nonsense"], "--nonsense"),
+        (["demo", "--sessions", "0"], "--sessions"),
+        (["demo", "--agents", "many"], "--agents"),
+        (["demo", "--live"], "OPENAI_API_KEY"),
+        (["demo", "--model", "openai:gpt-5.2"], "--live"),
+        (["chat"], "--offline"),
+        (["chat", "--model", "gpt-5.2"], "openai:MODEL"),
+        (["chat", "--model", "anthropic:claude"], "ANTHROPIC_API_KEY"),
+        (["chat", "--model", "openai:x", "--base-url", "nowhere"], "base_url"),
+        (["chat", "--offline", "--system", "Be kind.", "--role", "poet"], "--role"),
+        (["chat", "missing.py"], "missing.py"),
+    ],
+)
+def test_wrong_use_is_one_line_and_2(arguments, named):
+    """The line says what is wrong or what to do; there is no traceback."""
+    done = actgent(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("actgent: ")
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+
+
+def test_help_loads_no_sdk():
+    """What costs seconds is loaded by the command that needs it."""
+    code = (
+        "import sys, actgent.cli.main; print(*sorted({'openai', 'anthropic', 'httpx2'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == ""
+
+
+# --- the demo ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demonstration():
+    """A small demo in a pipe."""
+    return actgent("demo", "--sessions", "30", "--agents", "3")
+
+
+def test_demo_plays_three_acts(demonstration):
+    """Without a key it talks through both SDKs, lets an urgent message overtake, and runs the crowd."""
+    assert (demonstration.returncode, demonstration.stderr) == (0, "")
+    shown = demonstration.stdout
+    assert shown.count("17 * 23 = 391, and 1969-07-20 is a Sunday.") == 2
+    order = [
+        "one more is refused",
+        "urgent message",
+        "interrupted",
+        "Leave by the stairs",
+        "note 1",
+        "note 5",
+    ]
+    second = shown[shown.index("\n2. ") : shown.index("\n3. ")]
+    assert re.search(".*".join(order), second, re.DOTALL), second
+    rows = dict(re.findall(r"^ +(\S.*?)  +(\S.*?) *$", shown[shown.index("\n3. ") :], re.MULTILINE))
+    assert rows["turns answered"] == rows["of them with the right result"] == rows["tool calls"] == "60"
+    assert rows["turns failed"] == "0"
+    assert {
+        "turns per second",
+        "latency of a turn, p50",
+        "latency of a turn, p99",
+        "tokens in",
+    } <= rows.keys()
+    assert rows["memory of the process"].endswith(" MB")
+
+
+def test_demo_is_plain_in_a_pipe(demonstration):
+    """No colour, no redrawn line, nothing that is not text."""
+    assert CONTROLS.findall(demonstration.stdout) == []
+
+
+def test_live_demo_asks_the_given_provider(loopback_url):
+    """With an address in the environment the same acts run against a provider outside."""
+    done = actgent("demo", "--live", "--sessions", "4", "--agents", "2", LLM_PROVIDER_URL=loopback_url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "(openai:gpt-5.2)" in done.stdout
+    assert "4 sessions on 2 agents" in done.stdout
+
+
+def test_a_demo_that_fails_says_so():
+    """Where nobody answers, a line on standard error says who, and the exit code is 1."""
+    done = actgent("demo", "--live", LLM_PROVIDER_URL="http://127.0.0.1:9/v1")
+    assert done.returncode == 1
+    assert "no connection to 127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    """`actgent demo | head -1` ends as any other program does."""
+    with started("demo", "--sessions", "10") as process:
+        read_until(process.stdout, b"conversation")
+        process.stdout.close()
+        assert process.wait() == 141
+        assert process.stderr.read() == b""
+
+
+# --- chat ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loopback_url():
+    """A provider in a process of its own, which answers everything with two words."""
+    code = (
+        "import trio\nfrom actgent.testing import open_provider\n"
+        "async def main():\n"
+        "    async with open_provider(lambda request: 'Certainly, sir.') as provider:\n"
+        "        print(provider.openai_url, flush=True)\n"
+        "        await trio.sleep_forever()\n"
+        "trio.run(main)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_chat_in_a_pipe():
+    """Each line is a message; empty ones are none; answers and tool calls come out as plain lines."""
+    done = actgent(
+        "chat", "--offline", said="What is 17 * 23?\n\n   \nWhat is 2 * 2?\n/quit\nWhat is 3 * 3?\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "tool: multiply(a=17, b=23) = 17 * 23 = 391",
+        "17 * 23 = 391.",
+        "tool: multiply(a=2, b=2) = 2 * 2 = 4",
+        "2 * 2 = 4.",
+    ]
+
+
+def test_chat_reads_a_file(tmp_path):
+    """A plain file as input, which no event loop can wait for; the last line needs no end."""
+    (tmp_path / "said").write_text("What is 17 * 23?", encoding="utf-8")
+    with (tmp_path / "said").open() as said:
+        done = subprocess.run(
+            [ACTGENT, "chat", "--offline"],
+            stdin=said,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment(),
+        )
+    assert done.stdout.endswith("17 * 23 = 391.\n")
+
+
+def test_chat_with_any_model(loopback_url):
+    """A model by name and address, the key left out as on one's own server."""
+    done = actgent("chat", "--model", "openai:any", "--base-url", loopback_url, said="Tea, please.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Certainly, sir.\n", "")
+
+
+def test_chat_goes_on_after_a_failure_and_ends_with_1():
+    """An unanswered message of a pipe is one line on standard error each, and exit code 1."""
+    done = actgent("chat", "--model", "openai:any", "--base-url", "http://127.0.0.1:9/v1", said="One\nTwo\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert [line[:19] for line in done.stderr.splitlines()] == ["actgent: openai:any"] * 2
+
+
+def talk_on_a_terminal(*arguments, keys, **variables):
+    """What a command shows on a terminal while it is typed to."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [ACTGENT, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm", **variables),
+    )
+    os.close(theirs)
+    shown, deadline = b"", time.monotonic() + PATIENCE
+    for prompt, typed in keys:
+        while prompt not in shown and time.monotonic() < deadline:
+            if select.select([ours], [], [], 1)[0]:
+                shown += os.read(ours, 4096)
+        os.write(ours, typed)
+    with contextlib.suppress(OSError):  # how a terminal says that the other side is gone
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    return process.wait(PATIENCE), shown.decode().replace("\r\n", "\n")
+
+
+def test_chat_on_a_terminal():
+    """A prompt, the growing answer, tool calls; /quit ends it."""
+    keys = [(b"> ", b"What is 17 * 23?\n"), (b"391.", b"/quit\n")]
+    code, shown = talk_on_a_terminal("chat", "--offline", keys=keys)
+    assert code == 0
+    assert "Talking to assistant." in shown
+    assert "17 * 23 = 391." in shown
+    assert "\x1b[" in shown  # the tool call is dimmed
+
+
+def test_chat_without_colour():
+    """NO_COLOR leaves no colour, only what is bold or dim."""
+    _, shown = talk_on_a_terminal("chat", "--offline", keys=[(b"> ", b"\x04")], NO_COLOR="1")
+    assert re.findall(r"\x1b\[[\d;]*m", shown.replace("\x1b[0m", "").replace("\x1b[2m", "")) in (
+        [],
+        ["\x1b[1m"],
+    )
+
+
+# --- signals -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_chat_that_waits(number):
+    """Nothing runs, so the first signal ends it at once."""
+    with started("chat", "--offline") as process:
+        process.stdin.write(b"Hello\n")
+        process.stdin.flush()
+        read_until(process.stdout, b"Both are tools.")
+        process.send_signal(number)
+        assert process.wait() == SIGNALS[number]
+        assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_drains(number):
+    """An answer that has begun is given whole; the next line is not taken up."""
+    with started("chat", "--offline") as process:
+        process.stdin.write(b"What is 17 * 23?\nWhat is 2 * 2?\n")
+        process.stdin.flush()
+        read_until(process.stdout, b"tool: multiply(a=17")
+        process.send_signal(number)
+        assert process.wait() == SIGNALS[number]
+        assert process.stdout.read().decode().endswith("17 * 23 = 391.\n")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_second_signal_cancels(number):
+    """A long answer is cut off, without a traceback."""
+    with started("demo") as process:
+        read_until(process.stdout, b"writing a long report")
+        process.send_signal(number)
+        read_until(process.stderr, b"at once")
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait() == SIGNALS[number]
+        assert time.monotonic() - began < 3
+        assert b"Traceback" not in process.stderr.read()
+
+
+async def test_a_drain_has_an_end(autojump_clock):
+    """What does not end within the grace is cancelled."""
+    noticed = []
+
+    async def command(shutdown: Shutdown) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        with shutdown.waiting():
+            await trio.sleep_forever()
+        assert shutdown.is_asked
+        await trio.sleep_forever()
+
+    assert await run_until_signalled(command, notice=noticed.append) == 143
+    assert trio.current_time() >= 10
+    assert noticed
+
+
+async def test_without_a_signal_the_code_is_the_commands():
+    """So is its error, which is not wrapped into a group."""
+
+    async def command(shutdown: Shutdown) -> int:
+        return 3
+
+    async def broken(shutdown: Shutdown) -> int:
+        raise NotAuthorized("the key is wrong")
+
+    assert await run_until_signalled(command, notice=print) == 3
+    with pytest.raises(NotAuthorized):
+        await run_until_signalled(broken, notice=print)
+
+
+# --- the rooms of the command line -----------------------------------------------------------
+
+
+@pytest.fixture
+def live(capsys):
+    """A terminal that somebody looks at, and what it shows."""
+    terminal = Terminal()
+    terminal.console = Console(force_terminal=True, color_system=None, highlight=False)
+    return terminal, lambda: capsys.readouterr().out
+
+
+async def test_a_new_attempt_voids_the_text_before_it(live):
+    """A retried answer begins on a line of its own, and is shown once."""
+    terminal, shown = live
+    conversation = Conversation(terminal)
+    for token in (Token("Good mo", "r"), Token("Good ", "r", 1), Token("evening", "r", 1)):
+        conversation.token(token.text, (token.reply_id, token.attempt))
+    conversation.reply("Good evening")
+    conversation.reply("Next")
+    assert shown() == "Good mo\nGood evening\nNext\n"
+
+
+async def test_a_tool_call_after_text(live):
+    """Text that a tool call cuts off keeps its line."""
+    terminal, shown = live
+    conversation = Conversation(terminal)
+    conversation.token("Let me see", ("r", 0))
+    conversation.tool(ToolResult(call_id="1", tool_name="find", content="a\nb"), {"what": "x\x1b[2J"})
+    assert shown() == "Let me see\ntool: find(what='x\\x1b[2J') = a b\n"
+
+
+def test_control_characters_are_spelled_out():
+    """No model can move the cursor, ring, or write over a line; text in all scripts stays."""
+    assert printable("\x1b[2Jhi\r\x07\x9b\x00") == "\\x1b[2Jhi\\x0d\\x07\\x9b\\x00"
+    assert printable("größer\n\t日本 🙂") == "größer\n\t日本 🙂"
+    assert one_line("a\n  b" + "c" * 10, limit=8) == "a bcc..."
+
+
+async def test_lines_of_a_pipe():
+    """Lines come as they are written, in any portions; bytes that are no UTF-8 do no harm."""
+    reading, writing = os.pipe()
+    lines, received = Lines(reading), []
+
+    async def receive() -> None:
+        while (line := await lines.receive()) is not None:
+            received.append(line)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        for piece in (b"on", b"e\r\ntwo\n\nth\xff", b"ree"):
+            os.write(writing, piece)
+            await trio.testing.wait_all_tasks_blocked()
+        os.close(writing)
+    os.close(reading)
+    assert received == ["one", "two", "", "th\ufffdree"]
+
+
+async def test_a_line_without_end_is_refused():
+    """Memory is bounded, whatever is piped in."""
+    endless = os.open("/dev/zero", os.O_RDONLY)
+    with pytest.raises(ConfigurationError, match="1,000,000 bytes"):
+        await Lines(endless).receive()
+    os.close(endless)
+
+
+async def test_a_failure_is_shown_and_told(live, capsys):
+    """The answer that did not come is a line on standard error."""
+    terminal, _ = live
+    async with BareAgent("a", llm=ScriptedLLM([NotAuthorized("the key is wrong")])) as agent:
+        session = await agent.create_session("ada")
+        assert not await answer(agent, session, "Hello", terminal)
+    assert "the key is wrong" in capsys.readouterr().err
+
+
+async def test_the_crowd_counts_wrong_and_failed_turns(capsys):
+    """A turn that failed and an answer that is wrong are told apart, and the first error is named."""
+    script = [
+        ToolCall("multiply", {"a": 2, "b": 11}),
+        "22",
+        NotAuthorized("the key is wrong"),
+        "23",
+        "I pass",
+    ]
+    ok = await crowd([ScriptedLLM(script)], Terminal(), Shutdown(print), sessions=2, agents=1)
+    printed = capsys.readouterr()
+    assert not ok
+    rows = dict(re.findall(r"^ +(\S.*?)  +(\S.*?) *$", printed.out, re.MULTILINE))
+    assert (rows["turns answered"], rows["turns failed"]) == ("3", "1")
+    assert "turns failed: 1; " in printed.err
+    assert "the key is wrong" in printed.err
+
+
+async def test_the_crowd_on_a_terminal_has_a_bar(live):
+    """Who looks sees how far it is."""
+    terminal, shown = live
+    assert await crowd([ScriptedLLM(["22"], repeat=True)], terminal, Shutdown(print), sessions=3, agents=2)
+    assert re.search(r"turns .* \d/6 ", shown())
+
+
+async def test_a_signal_in_the_crowd(capsys):
+    """The turns under way end; no session begins another one."""
+    shutdown = Shutdown(print)
+
+    def reply(chat: Chat) -> str:
+        shutdown.signal = signal.SIGTERM
+        return "22"
+
+    assert await crowd([ScriptedLLM(reply)], Terminal(), shutdown, sessions=3, agents=3)
+    assert re.search(r"turns answered +3 ", capsys.readouterr().out)
+
+
+def test_percentiles():
+    """The nearest rank, of one value or many."""
+    assert percentile([], 50) == 0
+    assert percentile([7.0], 99) == 7
+    assert percentile([float(n) for n in range(100, 0, -1)], 99) == 99
+    assert percentile([1.0, 2.0], 50) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "place", "wanted"),
+    [
+        ("import actgent\nx = 1", "", "defines: none"),
+        (
+            "from actgent import *\na = BareAgent('a', llm=ScriptedLLM(['x']))\nb = BareAgent('b', llm=ScriptedLLM(['x']))",
+            "",
+            "a, b",
+        ),
+        ("from actgent import *\na = BareAgent('a', llm=ScriptedLLM(['x']))", ":c", "a"),
+        ("\n1 / 0", "", "ZeroDivisionError in line 2"),
+        ("def", "", "SyntaxError in line 1"),
+    ],
+)
+def test_files_that_define_no_agent(code, place, wanted, tmp_path):
+    """The error says what the file defines, or where it is broken."""
+    (tmp_path / "team.py").write_text(code, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=wanted):
+        load_agent(f"{tmp_path}/team.py{place}")
+
+
+async def test_an_agent_from_a_file(tmp_path):
+    """The only agent of a file needs no name; several names of one agent are one."""
+    code = "from actgent import *\nagent = BareAgent('poet', llm=ScriptedLLM(['x']))\nsame = agent\n"
+    (tmp_path / "poet.py").write_text(code, encoding="utf-8")
+    async with open_agent(ChatOptions(file=f"{tmp_path}/poet.py")) as agent:
+        assert agent.name == "poet"
+    assert load_agent(f"{tmp_path}/poet.py:same").name == "poet"
+
+
+async def test_a_system_prompt_is_taken_as_it_stands(no_keys):
+    """Braces in it are text, never a template."""
+    options = ChatOptions(offline=True, system="Say {{ nothing }} {% else.")
+    async with open_agent(options) as agent:
+        assert agent.system_prompt == "Say {{ nothing }} {% else."
+
+
+async def test_models_by_name_are_closed(no_keys):
+    """The clients belong to the block."""
+    async with open_models(["openai:any"], base_url="http://127.0.0.1:9/v1") as models:
+        assert models[0].name == "openai:any"
+
+
+def test_the_tools_of_the_script():
+    """They compute; a wrong date is the tool's error."""
+    multiply, weekday = TOOLS
+    assert multiply(6, 7) == "6 * 7 = 42"
+    assert weekday("2000-01-01") == "2000-01-01 is a Saturday"
+
+
+def test_the_app_has_the_commands_of_the_readme():
+    """What the documentation names is there."""
+    assert {"demo", "chat"} <= set(app)
