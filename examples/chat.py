@@ -1,0 +1,34 @@
+"""A conversation: one agent, one session, and the session's memory of what was said.
+
+A script answers here, so no key is needed. With a key, write `llm="openai:gpt-5.2"` or
+`llm="anthropic:claude-sonnet-4-5"` instead; nothing else changes.
+"""
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM
+
+SCRIPT = [
+    "Good morning, Ada! What are you working on?",
+    "Then start with the smallest program that could work.",
+    "You are Ada, and you are writing a compiler.",
+]
+
+
+async def main() -> None:
+    coach = BareAgent("coach", role="a patient programming coach", llm=ScriptedLLM(SCRIPT))
+    async with coach:  # the agent lives in this block, and not after it
+        session = await coach.create_session("Ada")
+        session.on_conversation(lambda reply: print("coach:", reply))
+        session.on_exception(lambda failure: print("no answer:", failure.error))
+
+        for line in ("Good morning, I am Ada.", "I am writing a compiler.", "Who am I?"):
+            print("Ada:  ", line)
+            await session.chat(line)  # returns when the inbox has taken it
+            await session.wait_idle()  # returns when it is answered
+
+        print(f"The session remembers {len(session.history)} messages.")
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,57 @@
+"""A protocol of your own: a template for the prompt, and a classifier that reads the answer.
+
+This one works in two stages. First the model gives an outline as JSON, then, with another prompt, the text.
+An outline that cannot be read is asked for again, with the error; the core needs to know nothing of that.
+"""
+
+from typing import ClassVar
+
+import trio
+
+from actgent import Agent, ScriptedLLM
+from actgent.llm.base import Answer
+from actgent.protocols.base import Continue, Outcome, Protocol, Request, Say, View
+from actgent.protocols.extract import extract_only
+
+
+class Drafted(Protocol):
+    """An outline, then the text that follows it."""
+
+    name: ClassVar[str] = "drafted"
+    template: ClassVar[str] = "You are {{ profile.name }}, {{ profile.role }}."
+
+    def request(self, view: View) -> Request:
+        if view.stage == "write":
+            return Request(tail="Now write the text, a sentence for each point.")
+        return Request(tail='First give an outline, as JSON: {"points": ["...", "..."]}')
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        if view.stage == "write":
+            return [Say(text=answer.text)]
+        points = extract_only(answer.text, self._what_is_wrong)["points"]
+        return [Continue("write", note="The outline:\n" + "\n".join(f"- {point}" for point in points))]
+
+    @staticmethod
+    def _what_is_wrong(value: object) -> str | None:
+        points = value.get("points") if isinstance(value, dict) else None
+        return None if points else 'the answer must be {"points": [...]}, with at least one point'
+
+
+SCRIPT = [
+    "Sure, I will write about Oslo!",  # no outline: it is asked again
+    'Here you are: {"points": ["the fjord", "the hills"]}',
+    "Oslo lies at the end of a fjord. Behind it rise the hills.",
+]
+
+
+async def main() -> None:
+    model = ScriptedLLM(SCRIPT)
+    writer = Agent("writer", role="a writer of short texts", llm=model, protocol=Drafted())
+    async with writer:
+        reply = await writer.run("Write about Oslo.")
+    print(reply)
+    print(f"{len(model.chats)} model calls: no outline, an outline, the text")
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,45 @@
+"""Streaming: read an answer while it grows, tool calls included, as typed events.
+
+The model is a real OpenAI client here. It talks to a provider that `actgent.testing` runs on loopback, as your
+own tests may do.
+"""
+
+import trio
+
+from actgent import BareAgent, Failure, OpenAI, Reply, Token, ToolCall, ToolResult, tool
+from actgent.testing import open_provider
+
+
+@tool(effect="pure")
+def depth(lake: str) -> int:
+    """Tell how deep a lake is, in metres."""
+    return {"Baikal": 1642, "Tanganyika": 1470}[lake]
+
+
+SCRIPT = [ToolCall("depth", {"lake": "Baikal"}), "Lake Baikal is 1,642 metres deep, deeper than all others."]
+
+
+async def show(agent: BareAgent, question: str) -> None:
+    async with agent.stream(question) as events:
+        async for event in events:
+            match event:
+                case Token():
+                    print(event.text, end="", flush=True)
+                case ToolResult():
+                    print(f"[{event.tool_name}: {event.text}]")
+                case Reply():
+                    print(f"\n[{event.usage.output_tokens} tokens]")
+                case Failure():
+                    print(f"\n[failed: {event.error}]")
+
+
+async def main() -> None:
+    async with open_provider(SCRIPT, chunk=8, gap=0.05) as provider:
+        model = OpenAI("any-model", base_url=provider.openai_url, api_key="any")
+        async with BareAgent("guide", llm=model, tools=[depth]) as agent:
+            await show(agent, "How deep is Lake Baikal?")
+        await model.aclose()
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,41 @@
+"""Structured output: say the type that you want, and get a value of it, or an error, and nothing in between.
+
+The schema goes to the model, and its answer is checked against it. A wrong answer is asked again with the error:
+the script gives a negative price first.
+"""
+
+from typing import Annotated
+
+import attrs
+import msgspec
+import trio
+
+from actgent import BareAgent, ScriptedLLM
+
+
+@attrs.frozen
+class Offer:
+    """What someone wants to sell."""
+
+    item: str
+    price: Annotated[float, msgspec.Meta(ge=0)]
+    colours: list[str] = attrs.field(factory=list)
+
+
+SCRIPT = [
+    '{"item": "bicycle", "price": -1}',
+    '```json\n{"item": "bicycle", "price": 120.0, "colours": ["red", "white"]}\n```',
+]
+
+
+async def main() -> None:
+    model = ScriptedLLM(SCRIPT)
+    async with BareAgent("reader", role="a reader of small ads", llm=model) as reader:
+        reply = await reader.run("For sale: red and white bicycle, 120 euros.", output=Offer)
+    offer = reply.data
+    print(type(offer).__name__, offer)
+    print(f"{offer.item} for {offer.price:.2f}, after {len(model.chats)} model calls")
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,54 @@
+"""Tools: plain functions that a model may call. Their schemas come from signatures and docstrings.
+
+Calls of one answer run side by side; a tool that fails is an answer for the model to read, not an exception.
+The script plays a model that calls three tools at once and then says what came of it.
+"""
+
+import math
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, ToolResult, tool
+
+
+@tool(effect="pure")
+def square_root(number: float) -> float:
+    """Take the square root of a number.
+
+    Args:
+        number: At least 0.
+    """
+    return math.sqrt(number)
+
+
+@tool(timeout=5, effect="pure")
+async def population(city: str) -> int:
+    """Look up how many people live in a city."""
+    await trio.sleep(0.1)  # a request to some service
+    return {"Oslo": 718_000, "Lima": 10_092_000}[city]
+
+
+SCRIPT = [
+    [
+        ToolCall("square_root", {"number": 1764}),
+        ToolCall("population", {"city": "Oslo"}),
+        ToolCall("square_root", {"number": -1}),
+    ],
+    "The root of 1764 is 42, Oslo has 718,000 people, and -1 has no real root.",
+]
+
+
+async def main() -> None:
+    agent = BareAgent("clerk", llm=ScriptedLLM(SCRIPT), tools=[square_root, population])
+    async with agent:
+        session = await agent.create_session("ada")
+
+        @session.on_tool_result
+        def show(result: ToolResult) -> None:
+            print(f"{result.tool_name}: {result.status}: {result.error or result.content}")
+
+        print(await agent.run("Roots of 1764 and -1, and how big is Oslo?", session=session))
+
+
+if __name__ == "__main__":
+    trio.run(main)

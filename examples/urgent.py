@@ -1,0 +1,39 @@
+"""Priorities: an URGENT message stops what its session is doing and goes before everything that waits.
+
+The inbox is full of ordinary work here, and the agent is in the middle of a slow answer.
+"""
+
+import trio
+
+from actgent import BareAgent, InboxFull, Priority, ScriptedLLM
+from actgent.llm.base import Chat
+
+
+async def answer(chat: Chat) -> str:
+    """A model that needs an hour for a report and answers everything else at once."""
+    said = "".join(part.text for part in chat.messages[-1].parts)
+    if said == "Write a report.":
+        await trio.sleep(3600)
+    return f"Done: {said}"
+
+
+async def main() -> None:
+    clerk = BareAgent("clerk", llm=ScriptedLLM(answer), inbox=3)
+    async with clerk:
+        session = await clerk.create_session("ada", "Write a report.")
+        session.on_conversation(print)
+        session.on_exception(lambda failure: print(failure.error))
+
+        for number in (1, 2, 3):
+            await session.chat(f"file letter {number}")
+        try:
+            await session.chat("file letter 4", deadline=0.1)
+        except InboxFull as error:
+            print("refused:", error)
+
+        await session.chat("Leave the building!", priority=Priority.URGENT)
+        await session.wait_idle()
+
+
+if __name__ == "__main__":
+    trio.run(main)

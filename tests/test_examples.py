@@ -1,0 +1,48 @@
+"""Each example runs offline, as a newcomer would run it, and prints what it is there to show."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+ESSENTIAL = {
+    "chat.py": ["coach: Good morning, Ada!", "coach: You are Ada", "remembers 6 messages"],
+    "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
+    "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],
+    "streaming.py": ["[depth: 1642]", "Lake Baikal is 1,642 metres deep", "tokens]"],
+    "structured_output.py": ["Offer(item='bicycle', price=120.0", "after 2 model calls"],
+    "thousand_agents.py": ["1000 different answers in"],
+    "tools.py": ["square_root: success: 42.0", "population: success: 718000", "square_root: error: "],
+    "urgent.py": [
+        "refused: the inbox of agent clerk is full",
+        "interrupted: an urgent message came",
+        "Done: Leave the building!",
+        "Done: file letter 1",
+        "Done: file letter 3",
+    ],
+}
+"""What has to be printed, in this order."""
+
+
+def test_every_example_is_tried():
+    """No example is without its essential lines."""
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(ESSENTIAL)
+
+
+@pytest.mark.parametrize("name", sorted(ESSENTIAL))
+def test_example(name, no_keys, capsys):
+    """The essential lines stand in the output, in their order, and nobody needs a key for them."""
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert re.search(".*".join(map(re.escape, ESSENTIAL[name])), printed, re.DOTALL), printed
+
+
+@pytest.mark.parametrize("name", sorted(ESSENTIAL))
+def test_examples_say_what_they_show(name):
+    """The first thing in an example is what it is about; all of it fits on a screen or two."""
+    code = (EXAMPLES / name).read_text(encoding="utf-8")
+    assert code.startswith('"""')
+    assert len(code.splitlines()) < 80
