@@ -9,7 +9,15 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Timer
-from actgent.errors import AnswerError, EmptyAnswer, LimitReached, ModelTimeout, ParseError, SessionClosed, Stopped
+from actgent.errors import (
+    AnswerError,
+    EmptyAnswer,
+    LimitReached,
+    ModelTimeout,
+    ParseError,
+    SessionClosed,
+    Stopped,
+)
 from actgent.events import EventStream, ModelAnswered, PassStarted, ToolFinished, TurnEnded
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.messages import (
@@ -145,7 +153,9 @@ class AgentCore:
 
     async def _say_stopped(self, context: SessionContext, turn: Turn, error: Stopped) -> None:
         heard = turn.waiter is not None and turn.waiter.hears
-        if not heard and not context.handlers.any_of("exception", "tool_result"):  # a shield is dear where thousands stop
+        if not heard and not context.handlers.any_of(
+            "exception", "tool_result"
+        ):  # a shield is dear where thousands stop
             await self._fail(context, turn, error)
             return
         with self.last_words():
@@ -312,13 +322,14 @@ class AgentCore:
     ) -> tuple[ToolCall, ...]:
         """Write the answer into the record; returns its calls, under ids that are unique in the session."""
         cut = answer.stop == "length"
-        if not answer.tool_calls:
-            context.append(self._said(context, answer.parts, turn.answer_id, message, cut=cut))
-            return ()
-        parts = tuple([context.adopt(p) if isinstance(p, ToolCall) else p for p in answer.parts])
-        said = self._said(context, parts, turn.answer_id, message, cut=cut)
-        context.append(said)
-        context.open_calls = () if cut else said.tool_calls
+        parts = answer.parts
+        calls: list[ToolCall] = []
+        if answer.tool_calls:
+            adopted = [context.adopt(p) if isinstance(p, ToolCall) else p for p in parts]
+            calls = [] if cut else [p for p in adopted if isinstance(p, ToolCall)]
+            parts = tuple(adopted)
+        context.append(self._said(context, parts, turn.answer_id, message, cut=cut))
+        context.open_calls = tuple(calls)
         return context.open_calls
 
     def _said(

@@ -45,8 +45,8 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
     tool, because a trailing assistant message would be a prefill.
     """
     kind = message.sender.kind
-    if kind == "tool" and message.tool_results:
-        return _results_to_chat(message)
+    if kind == "tool" and (results := message.tool_results):
+        return _results_to_chat(results)
     if kind == "system":
         return _chat("user", _marked(message))
     if kind in {"assistant", "agent"} and not answered:
@@ -72,6 +72,8 @@ def _sayable(message: Message) -> tuple[Part, ...]:
     Of a cut one only the text, since its thinking has no signature. Providers take no thoughts without what followed.
     """
     parts = message.parts
+    if len(parts) == 1 and not message.cut:
+        return parts if _says_something(parts[0]) else ()
     if message.cut:
         parts = tuple(part for part in parts if isinstance(part, Text))
     said = tuple(part for part in parts if not isinstance(part, Text) or part.text)
@@ -79,13 +81,13 @@ def _sayable(message: Message) -> tuple[Part, ...]:
 
 
 def _says_something(part: Part) -> bool:
-    return not part.text.isspace() if isinstance(part, Text) else not isinstance(part, Thinking)
+    return bool(part.text.strip()) if isinstance(part, Text) else not isinstance(part, Thinking)
 
 
-def _results_to_chat(message: Message) -> list[ChatMessage]:
+def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     """Results of native calls as they are; those of calls that stood in text as text."""
-    native = tuple(result for result in message.tool_results if result.native)
-    told = [result for result in message.tool_results if not result.native]
+    native = tuple([result for result in results if result.native])
+    told = [result for result in results if not result.native]
     chat = _chat("tool", native)
     if told:
         lines = "\n\n".join(f"[{r.tool_name}] (ID: {r.call_id})\n{_outcome(r)}" for r in told)

@@ -135,10 +135,11 @@ class Batch:
     async def _run_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
         call = self.calls[place]
         self._started[place] = tool
-        _notify(tool, "on_start", call)
-        result = await self._outcome(call, tool, arguments)
-        self._finished[place] = result
-        _notify(tool, "on_success" if result.error is None else "on_error", call, result)
+        if tool.hooks:
+            _notify(tool, "on_start", call)
+        result = self._finished[place] = await self._outcome(call, tool, arguments)
+        if tool.hooks:
+            _notify(tool, "on_success" if result.error is None else "on_error", call, result)
 
     async def _outcome(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
         try:

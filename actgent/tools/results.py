@@ -77,6 +77,8 @@ def to_text(value: object) -> str:
     """
     if isinstance(value, str):
         return _carried(str.__str__(value))
+    if type(value) is int:  # the usual small result; the encoder takes ten times as long
+        return str(value)
     try:
         return _carried(_encode(value))
     except Exception as error:  # the value's own methods may raise anything
