@@ -29,7 +29,7 @@ test: $(INSTALLED) ## all tests
 check: $(INSTALLED) ## lint, format, types and import floors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy --strict actgent
+	$(BIN)/mypy --strict actgent examples
 	$(BIN)/flake8-async --enable=$(ASYNC_RULES) $$(find actgent -name '*.py')
 	$(BIN)/lint-imports --config setup.cfg
 

@@ -7,7 +7,7 @@ own tests may do.
 import trio
 
 from actgent import BareAgent, Failure, OpenAI, Reply, Token, ToolCall, ToolResult, tool
-from actgent.testing import open_provider
+from actgent.testing import ProviderRequest, open_provider
 
 
 @tool(effect="pure")
@@ -16,7 +16,10 @@ def depth(lake: str) -> int:
     return {"Baikal": 1642, "Tanganyika": 1470}[lake]
 
 
-SCRIPT = [ToolCall("depth", {"lake": "Baikal"}), "Lake Baikal is 1,642 metres deep, deeper than all others."]
+def answer(request: ProviderRequest) -> ToolCall | str:
+    if not request.tool_results:
+        return ToolCall("depth", {"lake": "Baikal"})
+    return f"Lake Baikal is {request.tool_results[0].content} metres deep, deeper than all others."
 
 
 async def show(agent: BareAgent, question: str) -> None:
@@ -34,7 +37,7 @@ async def show(agent: BareAgent, question: str) -> None:
 
 
 async def main() -> None:
-    async with open_provider(SCRIPT, chunk=8, gap=0.05) as provider:
+    async with open_provider(answer, chunk=8, gap=0.05) as provider:
         model = OpenAI("any-model", base_url=provider.openai_url, api_key="any")
         async with BareAgent("guide", llm=model, tools=[depth]) as agent:
             await show(agent, "How deep is Lake Baikal?")

@@ -28,18 +28,17 @@ async def population(city: str) -> int:
     return {"Oslo": 718_000, "Lima": 10_092_000}[city]
 
 
-SCRIPT = [
-    [
+def scripted_model() -> ScriptedLLM:
+    calls = [
         ToolCall("square_root", {"number": 1764}),
         ToolCall("population", {"city": "Oslo"}),
         ToolCall("square_root", {"number": -1}),
-    ],
-    "The root of 1764 is 42, Oslo has 718,000 people, and -1 has no real root.",
-]
+    ]
+    return ScriptedLLM([calls, "The root of 1764 is 42, Oslo has 718,000 people, and -1 has no real root."])
 
 
 async def main() -> None:
-    agent = BareAgent("clerk", llm=ScriptedLLM(SCRIPT), tools=[square_root, population])
+    agent = BareAgent("clerk", llm=scripted_model(), tools=[square_root, population])
     async with agent:
         session = await agent.create_session("ada")
 

@@ -5,13 +5,13 @@ The inbox is full of ordinary work here, and the agent is in the middle of a slo
 
 import trio
 
-from actgent import BareAgent, InboxFull, Priority, ScriptedLLM
+from actgent import BareAgent, InboxFull, Priority, ScriptedLLM, Text
 from actgent.llm.base import Chat
 
 
 async def answer(chat: Chat) -> str:
     """A model that needs an hour for a report and answers everything else at once."""
-    said = "".join(part.text for part in chat.messages[-1].parts)
+    said = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
     if said == "Write a report.":
         await trio.sleep(3600)
     return f"Done: {said}"

@@ -12,7 +12,7 @@ ESSENTIAL = {
     "chat.py": ["coach: Good morning, Ada!", "coach: You are Ada", "remembers 6 messages"],
     "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
     "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],
-    "streaming.py": ["[depth: 1642]", "Lake Baikal is 1,642 metres deep", "tokens]"],
+    "streaming.py": ["[depth: 1642]", "Lake Baikal is 1642 metres deep", "tokens]"],
     "structured_output.py": ["Offer(item='bicycle', price=120.0", "after 2 model calls"],
     "thousand_agents.py": ["1000 different answers in"],
     "tools.py": ["square_root: success: 42.0", "population: success: 718000", "square_root: error: "],
