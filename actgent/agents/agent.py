@@ -29,6 +29,7 @@ from actgent.protocols.strategies import Strategy
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 
+from .checks import check_arguments, check_routes, check_seconds
 from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter, is_inside
 from .core import AgentCore
 from .delegation import AgentRef, AgentTool
@@ -107,8 +108,9 @@ class Agent:
         grace: float = 10.0,
         thread_grace: float = 5.0,
     ) -> None:
-        if not name.strip():
-            raise ConfigurationError("an agent needs a name= that is not empty")
+        check_arguments(name=name, tools=tools, protocol=protocol, limits=limits)
+        check_seconds("grace", grace)
+        check_seconds("thread_grace", thread_grace)
         self.name = name
         self.limits = limits or Limits()
         self.grace = grace
@@ -452,6 +454,7 @@ class RouterAgent(Agent):
     def __init__(self, name: str, *, routes: Mapping[str, Agent] | None = None, **options: Any) -> None:
         super().__init__(name, **options)
         self.routes = dict(routes or {})
+        check_routes(self.routes, kind=Agent)
 
     def companions(self) -> Iterable[Agent]:
         return [*super().companions(), *self.routes.values()]

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import traceback
 from collections.abc import Awaitable, Sequence
 
 import attrs
@@ -85,9 +86,7 @@ class Dispatcher:
             turn.waiter.hear(delivery)
         for handler, takes_session in context.handlers.of(_KINDS[type(delivery)]):
             try:
-                awaitable = to_awaitable(
-                    self._call(context, handler, delivery, takes_session=takes_session)
-                )
+                awaitable = to_awaitable(self._call(context, handler, delivery, takes_session=takes_session))
                 if awaitable is not None:
                     await self._finish(handler, awaitable)
             except Exception as error:  # noqa: BLE001 - the edge to foreign code
@@ -151,17 +150,25 @@ class Dispatcher:
         turn = context.turn
         message_id = turn.message.id if turn is not None else ""
         if isinstance(delivery, Failure) or not context.handlers.of("exception"):
-            _log.error(
-                "a handler of session %s failed: %s",
-                context.id,
-                name_of(handler),
-                exc_info=error.__cause__ or error,
-            )
+            self._log_failed(context, handler, error.__cause__ or error)
             return
         failure = Failure(
             id=f"{delivery_id(delivery)}/handler", kind="handler", error=error, message_id=message_id
         )
         await self.dispatch(context, failure)
+
+    def _log_failed(self, context: SessionContext, handler: Handler, error: BaseException) -> None:
+        """Without the error's words, which may tell contents: its class and place are enough to look further."""
+        steps = traceback.extract_tb(error.__traceback__)
+        place = f"{steps[-1].filename}:{steps[-1].lineno}" if steps else "an unknown place"
+        _log.error(
+            "agent %s, session %s: handler %s failed with %s at %s",
+            self.agent,
+            context.id,
+            name_of(handler),
+            type(error).__name__,
+            place,
+        )
 
     def _log_unheard(self, context: SessionContext, failure: Failure) -> None:
         """Without contents: the error's class and what it failed at are enough to look further."""

@@ -19,6 +19,7 @@ from actgent.messages import (
     to_parts,
 )
 
+from .checks import check_seconds
 from .context import SessionContext
 from .running import RunningAgent
 
@@ -124,6 +125,10 @@ class Session:
             sender = self._context.owner
         elif isinstance(sender, str):
             sender = Sender.named(sender)
+        elif not isinstance(sender, Sender):
+            raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
+        if deadline is not None:
+            check_seconds("deadline", deadline)
         return Message(
             id=message_id or new_id(),
             session_id=self._context.id,

@@ -1,0 +1,139 @@
+"""Wrong configuration and wrong moments: a typed error that says whose fault it is and what to do."""
+
+import pytest
+
+from actgent import (
+    Agent,
+    BareAgent,
+    ConfigurationError,
+    DuplicateTool,
+    Instruction,
+    ReActAgent,
+    RouterAgent,
+    ScriptedLLM,
+    SessionClosed,
+    open_runtime,
+    tool,
+)
+from actgent.protocols.bare import Bare
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+def llm():
+    return ScriptedLLM(lambda _: "ok")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "  "}, "name"),
+        ({"name": None}, "name"),
+        ({"llm": None}, "llm"),
+        ({"llm": ""}, "provider|names no model"),
+        ({"llm": "gpt-5.2"}, "openai:"),
+        ({"llm": "nobody:model"}, "openai:"),
+        ({"llm": "openai:"}, "openai:"),
+        ({"models": {"planner": "gpt"}}, "openai:"),
+        ({"tools": [lambda: 1]}, "@tool"),
+        ({"tools": add}, "tools="),
+        ({"protocol": Bare}, "protocol="),
+        ({"sessions": 0}, "sessions"),
+        ({"inbox": 0}, "inbox"),
+        ({"session_inbox": -1}, "session_inbox"),
+        ({"urgent_inbox": 0}, "urgent_inbox"),
+        ({"instructions": [Instruction("creation", tool="nowhere")]}, "nowhere"),
+        ({"output": object()}, "object"),
+        ({"limits": {"model_calls": 3}}, "limits="),
+        ({"grace": -1}, "grace"),
+    ],
+)
+def test_a_wrong_argument_is_named_when_the_agent_is_made(options, words, no_keys):
+    """Before anything runs, in the words of the caller."""
+    with pytest.raises(ConfigurationError, match=words):
+        BareAgent(**{"name": "a", "llm": llm(), **options})
+
+
+def test_a_tool_twice_is_refused():
+    """A call could mean either."""
+    with pytest.raises(DuplicateTool, match="add"):
+        BareAgent("a", llm=llm(), tools=[add, add])
+
+
+@pytest.mark.parametrize("kind", [Agent, ReActAgent, RouterAgent])
+def test_an_argument_that_nobody_knows_is_refused(kind):
+    """Python says which one."""
+    with pytest.raises(TypeError, match="modle"):
+        kind("a", llm=llm(), modle="x")
+
+
+def test_a_route_to_something_else_than_an_agent_is_refused():
+    """The text names the route."""
+    with pytest.raises(ConfigurationError, match="billing"):
+        RouterAgent("desk", llm=llm(), routes={"billing": "clerk"})
+
+
+async def test_an_agent_runs_once_at_a_time_and_again_afterwards():
+    """Twice at once is refused and disturbs nothing; after its block it may be opened again."""
+    agent = BareAgent("a", llm=llm())
+    async with agent:
+        with pytest.raises(ConfigurationError, match="already"):
+            async with agent:
+                pass
+        async with open_runtime() as runtime:
+            with pytest.raises(ConfigurationError, match="already"):
+                await runtime.start(agent)
+        assert str(await agent.run("hi")) == "ok"
+    async with agent:
+        assert str(await agent.run("hi")) == "ok"
+
+
+async def test_two_agents_of_one_name_do_not_share_a_runtime():
+    """The second is refused, and the first goes on."""
+    first, second = BareAgent("a", llm=llm()), BareAgent("a", llm=llm())
+    async with open_runtime() as runtime:
+        await runtime.start(first)
+        with pytest.raises(ConfigurationError, match="'a'"):
+            await runtime.start(second)
+        assert str(await first.run("hi")) == "ok"
+    async with second:
+        assert str(await second.run("hi")) == "ok"
+
+
+async def test_a_mistake_in_one_session_disturbs_no_other():
+    """Errors at the door leave the inbox as it was."""
+    async with BareAgent("a", llm=llm()) as agent:
+        good = await agent.create_session("ada")
+        bad = await agent.create_session("bob")
+        with pytest.raises(TypeError):
+            await bad.chat(5)
+        with pytest.raises((TypeError, ConfigurationError)):
+            await bad.chat("hi", 5)
+        await bad.aclose()
+        with pytest.raises(SessionClosed):
+            await bad.chat("hi")
+        assert str(await agent.run("hi", session=good)) == "ok"
+
+
+@pytest.mark.parametrize("deadline", [-1, float("nan"), "soon"])
+async def test_a_deadline_is_a_number_of_seconds(deadline):
+    """Zero or more, and the text says so."""
+    async with BareAgent("a", llm=llm()) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match="deadline"):
+            await session.chat("hi", deadline=deadline)
+
+
+@pytest.mark.parametrize("priority", [7, None, 2.5])
+async def test_a_priority_that_is_no_text_and_no_level_is_refused(priority):
+    """Only unknown text is NORMAL."""
+    async with BareAgent("a", llm=llm()) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ValueError, match="Priority"):
+            await session.chat("hi", priority=priority)
+        assert session.status == "idle"
