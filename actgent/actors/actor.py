@@ -138,7 +138,7 @@ class ActorContext:
                 await actor.started(self)
                 await self._serve(actor)
             finally:
-                await self._say_stopped(actor)
+                await self._say_stopped(actor)  # noqa: ASYNC102 - it shields itself, for STOP_GRACE
 
     async def _say_stopped(self, actor: "Actor") -> None:
         with trio.move_on_after(STOP_GRACE, shield=True) as scope:

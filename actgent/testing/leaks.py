@@ -57,11 +57,11 @@ class assert_no_leaks:  # noqa: N801 - reads like the assertion that it is
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - whoever is cancelled checks nothing
         if error is None:
             deadline = time.monotonic() + self.grace
             while (left := self._left()) and time.monotonic() < deadline:
-                await trio.lowlevel.checkpoint()  # not sleep: a mock clock may stand still
+                await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - as above; not sleep: a mock clock may stand still
             _complain(left)
 
     def _left(self) -> list[str]:
