@@ -123,7 +123,7 @@ class AgentCore:
         except trio.Cancelled:
             if turn.error is None:
                 turn.error = Stopped(self.sender.name)
-                await self._say_stopped(context, turn, turn.error)
+                await self._say_stopped(context, turn, turn.error)  # noqa: ASYNC102 - it shields what waits
             raise
         finally:
             self._end_turn(context, turn)
@@ -141,15 +141,15 @@ class AgentCore:
         return turn.stop if turn.scope.cancelled_caught else None
 
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
-        self._keep_partial(context, turn)
-        if context.open_calls:
-            batch = self._batch(context, context.open_calls)
-            self._close_calls(context, turn, turn.message, batch, None)
         try:
+            self._keep_partial(context, turn)
+            if context.open_calls:
+                batch = self._batch(context, context.open_calls)
+                self._close_calls(context, turn, turn.message, batch, None)
             await self.hooks.tell(context, turn, self.dispatcher)
             await self._deliver_results(context, turn)
-        finally:  # also when the time for last words is over: sync handlers can still be told
-            await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)
+        finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
+            await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)  # noqa: ASYNC102 - the callers shield
 
     async def _say_stopped(self, context: SessionContext, turn: Turn, error: Stopped) -> None:
         heard = turn.waiter is not None and turn.waiter.hears
@@ -370,11 +370,11 @@ class AgentCore:
     def _read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
         """What the answer means; native calls come before any text, in every protocol."""
         check_stop(answer)
+        if calls:
+            return [CallTools(calls, view.stage)]
         turn.is_paused = answer.stop == "pause"
         if turn.is_paused:
             return [Continue(view.stage)]
-        if calls:
-            return [CallTools(calls, view.stage)]
         if not answer.text.strip():
             raise EmptyAnswer("it was empty")
         outcomes = turn.options.protocol.read(answer, view)

@@ -376,6 +376,17 @@ async def test_a_paused_answer_goes_on(make, listen):
     assert llm.chats[1].messages[-1].parts == (Text("Looking"),)
 
 
+async def test_calls_of_a_paused_answer_run(make, listen):
+    """A call has its result before the model goes on, whatever the provider says besides."""
+    agent, llm = make(Answer(parts=(ToolCall("add", {"a": 1, "b": 1}),), stop="pause"), "2", tools=[add])
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        heard = listen(session)
+        await session.wait_idle()
+    assert kinds(heard) == ["ToolResult", "Reply"]
+    assert_valid_transcript(llm.chats[-1])
+
+
 async def test_an_answer_of_thoughts_alone_is_empty(make, listen):
     """Nobody can read thoughts; and the next request is one that providers take."""
     thoughts = Answer(parts=(Thinking("hm", "scripted"),))
