@@ -36,6 +36,8 @@ def sayable_parts(content: str | Part | Sequence[str | Part]) -> tuple[Part, ...
         TypeError: neither text nor such parts.
         ConfigurationError: there is nothing in it.
     """
+    if type(content) is str and content and not content.isspace():  # the usual case, in a third of the time
+        return (Text(content),)
     parts = to_parts(content)
     for part in parts:
         if isinstance(part, _NOT_SAID):

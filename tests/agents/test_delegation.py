@@ -164,3 +164,27 @@ async def test_leaving_the_block_lets_a_turn_ask_its_helper_still(autojump_clock
         heard = listen(session)
     assert kinds(heard) == ["ToolResult", "Reply"]
     assert heard[0].status == "success"
+
+
+@pytest.mark.parametrize("how", ["interrupt", "close", "urgent"])
+async def test_stopping_a_session_stops_the_agent_that_answers_for_it(autojump_clock, listen, how):
+    """Wherever the turn is, it ends at once, and as one failure."""
+    clerk_llm = ScriptedLLM(["late", "urgent answer"], delay=100)
+    clerk = BareAgent("clerk", llm=clerk_llm)
+    desk_llm = ScriptedLLM([action("billing"), '{"top_level_intent": "CONVERSATION", "response": "yes?"}'])
+    async with RouterAgent("desk", llm=desk_llm, routes={"billing": clerk}) as agent:
+        session = await agent.create_session("ada", "my bill?")
+        heard = listen(session)
+        await trio.sleep(1)
+        if how == "interrupt":
+            await session.interrupt("enough")
+        elif how == "close":
+            await session.aclose()
+        else:
+            await session.chat("now!", priority="urgent")
+            await session.wait_idle()
+        assert trio.current_time() < 2
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(context.turn is None for context in clerk._running.sessions.values())
+        assert len(clerk._running.sessions) == (how != "close")
+    assert kinds(heard) == ["Route", "interrupted", *["Reply"] * (how == "urgent")]
