@@ -197,7 +197,6 @@ class Agent:
         *,
         session_id: str | None = None,
         parent: Session | None = None,
-        transient: bool = False,
     ) -> Session:
         sender = Sender(owner) if isinstance(owner, str) else owner
         if not isinstance(sender, Sender) or not sender.name.strip():  # type: ignore[redundant-expr]
@@ -209,7 +208,6 @@ class Agent:
             sender,
             self._memory.open_view(),
             parent=parent._context if parent is not None else None,  # noqa: SLF001
-            transient=transient,
         )
         session = context.session = Session(context, running)
         running.open(context)
@@ -287,8 +285,8 @@ class Agent:
     async def _send(self, content: Content, session: Session | None, waiter: TurnWaiter) -> None:
         running = self._require_running()
         if session is None:
-            session = self._open_session(running, "user", transient=True)
-            with _forgetting(session, running):
+            session = self._open_session(running, "user")
+            with _letting_go(session, running):
                 await self._introduce(session)
                 await running.accept(session._context, session._message(content), waiter=waiter)  # noqa: SLF001
             return
@@ -315,8 +313,8 @@ class Agent:
 
     async def _post(self, content: Content, *, deadline: float) -> None:
         running = self._require_running()
-        session = self._open_session(running, "user", transient=True)
-        with _forgetting(session, running):
+        session = self._open_session(running, "user")
+        with _letting_go(session, running):
             await self._introduce(session)
             await session.chat(content, deadline=deadline)
 
@@ -404,6 +402,15 @@ class Agent:
         for role, model in models.items():
             if isinstance(self._model_names[role], str):
                 await model.aclose()
+
+
+@contextmanager
+def _letting_go(session: Session, running: RunningAgent) -> Iterator[None]:
+    """Say something in a session that ends with its last message; it does not end before."""
+    try:
+        yield
+    finally:
+        running.let_go(session._context)  # noqa: SLF001
 
 
 @contextmanager

@@ -256,3 +256,22 @@ async def test_one_agent_does_not_answer_in_the_session_of_another(make):
             await other.run("Hi!", session=session)
         assert (await other.run("Hi!")).text == "yours"
         assert (await agent.run("Hi!", session=session)).text == "mine"
+
+
+async def test_what_is_said_before_the_first_message_does_not_end_a_passing_session(make):
+    """A fresh session of `run` or `tell` lasts until its own message is dealt with."""
+    agent, _ = make(lambda chat: chat.messages[-1].parts[0].text)
+    heard = []
+
+    @agent.on_session
+    async def prepare(session):
+        session.on_conversation(lambda reply: heard.append(str(reply)))
+        await session.chat("before")
+        await session.wait_idle()
+
+    async with agent:
+        assert str(await agent.run("run")) == "run"
+        await agent.ref.tell("tell")
+        await trio.testing.wait_all_tasks_blocked()
+        assert agent._running.sessions == {}
+    assert heard == ["before", "run", "before", "tell"]
