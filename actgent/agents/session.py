@@ -102,7 +102,7 @@ class Session:
     ) -> str:
         """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
 
-        Waits for room in the inbox for `deadline` seconds; in a handler or tool of this session it never waits. An
+        Without a sender the owner speaks, as a user. Waits for room in the inbox for `deadline` seconds; in a handler or tool of this session it never waits. An
         URGENT message stops what the session is doing. The same `message_id` is accepted once, a repetition does nothing.
 
         Raises:
@@ -124,7 +124,8 @@ class Session:
         deadline: float | None = None,
     ) -> Message:
         if sender is None:
-            sender = self._context.owner
+            owner = self._context.owner
+            sender = owner if owner.kind == "user" else Sender(owner.name)
         elif isinstance(sender, str):
             sender = Sender.named(sender)
         elif not isinstance(sender, Sender):

@@ -121,6 +121,18 @@ async def test_in_the_history_assistants_and_agents_speak_as_assistant(make):
         assert_valid_transcript(chat)
 
 
+async def test_an_owner_speaks_as_user_whatever_it_is(make):
+    """Without a sender the other side of the conversation speaks, also where that is an agent."""
+    agent, llm = make(lambda _: "ok")
+    async with agent:
+        session = await agent.create_session(Sender("bot", "agent"), "one")
+        await session.wait_idle()
+        await session.chat("two")
+        await session.wait_idle()
+    assert session.owner == Sender("bot", "agent")
+    assert [m.role for m in llm.chats[-1].messages] == ["user", "assistant", "user"]
+
+
 async def test_a_system_message_is_a_marked_block_and_the_system_prompt_stays(make):
     """There is one system prompt; later instructions stand where they were said."""
     agent, llm = make(lambda _: "ok", role="tutor")
