@@ -102,8 +102,9 @@ class Session:
     ) -> str:
         """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
 
-        Without a sender the owner speaks, as a user. Waits for room in the inbox for `deadline` seconds; in a handler or tool of this session it never waits. An
-        URGENT message stops what the session is doing. The same `message_id` is accepted once, a repetition does nothing.
+        Without a sender the owner speaks, as a user. Waits for room in the inbox for `deadline` seconds; in a handler or
+        tool of this session it never waits. An URGENT message stops what the session is doing. The same `message_id` is
+        accepted once, a repetition does nothing.
 
         Raises:
             ConfigurationError: the message is empty.
