@@ -195,6 +195,17 @@ def test_a_reader_that_goes_away_is_no_error():
         assert process.stderr.read() == b""
 
 
+def test_a_full_disk_is_one_line():
+    """Output that cannot be written is the machine's fault, and told without a traceback."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        command = [ACTGENT, "chat", "--offline"]
+        done = subprocess.run(
+            command, input=b"Hello\n", stdout=full, stderr=subprocess.PIPE, check=False, env=environment()
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"actgent: [Errno 28] No space left on device\n"
+
+
 # --- chat ----------------------------------------------------------------------------------
 
 
@@ -204,7 +215,7 @@ def loopback_url():
     code = (
         "import trio\nfrom actgent.testing import open_provider\n"
         "async def main():\n"
-        "    async with open_provider(lambda request: 'Certainly, sir.') as provider:\n"
+        "    async with open_provider(lambda request: 'Sch\\u00f6n.' if request.text == 'Umlaut' else 'Certainly, sir.') as provider:\n"
         "        print(provider.openai_url, flush=True)\n"
         "        await trio.sleep_forever()\n"
         "trio.run(main)\n"
@@ -249,6 +260,23 @@ def test_chat_with_any_model(loopback_url):
     """A model by name and address, the key left out as on one's own server."""
     done = actgent("chat", "--model", "openai:any", "--base-url", loopback_url, said="Tea, please.\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Certainly, sir.\n", "")
+
+
+def test_chat_in_a_small_alphabet(loopback_url):
+    """What the output has no character for becomes a question mark; it is no error."""
+    options = ["--model", "openai:any", "--base-url", loopback_url]
+    done = actgent("chat", *options, said="Umlaut\n", PYTHONIOENCODING="ascii:strict")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Sch?n.\n", "")
+
+
+def test_chat_without_an_input():
+    """A closed standard input is told, not stumbled over."""
+    command = f"exec {ACTGENT} chat --offline <&-"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False, env=environment()
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "actgent: there is no standard input to read messages from\n"
 
 
 def test_chat_goes_on_after_a_failure_and_ends_with_1():

@@ -50,6 +50,8 @@ class AsTold(Bare):
 
 async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Talk until the input ends; 1 if a message of a pipe was not answered."""
+    if sys.stdin is None:
+        raise ConfigurationError("there is no standard input to read messages from")
     async with open_agent(options) as agent, agent:
         session = await agent.create_session("user")
         if not terminal.is_live or not sys.stdin.isatty():

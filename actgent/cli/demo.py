@@ -52,6 +52,8 @@ async def demo(options: DemoOptions, terminal: Terminal, shutdown: Shutdown) -> 
     async with _fast_models(options) as models:
         if ok and not shutdown.is_asked:
             _title(terminal, 3, "A crowd: many sessions on a few agents, all at once")
+            if not options.live:
+                terminal.line("(the provider runs in the same process, so its work counts too)", style="dim")
             sessions = options.sessions or (LIVE_SESSIONS if options.live else SESSIONS)
             ok = await crowd(models, terminal, shutdown, sessions=sessions, agents=options.agents)
     return 0 if ok else 1

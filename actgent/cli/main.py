@@ -1,5 +1,6 @@
 """The commands and their options. What a command needs is imported when it runs: `--help` does not wait for it."""
 
+import io
 import os
 import signal
 import sys
@@ -115,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     0 is success, 1 a failure, 2 wrong use or configuration, 130 and 143 the end by SIGINT and SIGTERM.
     """
     signal.signal(signal.SIGTERM, _exit_early)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model may say what the terminal has no character for
     code = _code_of(arguments)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(
@@ -122,8 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )  # the exit code is decided; the interpreter takes a while to end
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        code = _leave_pipe()
+    except OSError as error:
+        code = _without_output(error)
     sys.exit(code)
 
 
@@ -146,11 +150,14 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         return FAILED
     except KeyboardInterrupt:  # before trio listens, or after
         return INTERRUPTED
-    except BrokenPipeError:
-        return _leave_pipe()
+    except OSError as error:
+        return _without_output(error)
 
 
-def _leave_pipe() -> int:
-    """Nobody reads any more, e.g. `| head`: keep the interpreter from complaining at its end."""
+def _without_output(error: OSError) -> int:
+    """Nobody reads any more, e.g. `| head`, or a disk is full: keep the interpreter from complaining at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    Terminal().complain(error)
+    return FAILED
