@@ -1,0 +1,361 @@
+"""Blocks of agents: how they end, how agents come back, and what they share."""
+
+import threading
+
+import pytest
+import trio
+
+from actgent import (
+    ActgentError,
+    BareAgent,
+    ConfigurationError,
+    NotRunning,
+    RouterAgent,
+    ScriptedLLM,
+    Stopped,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.memory.short_term import ShortTermMemory
+from actgent.testing import assert_no_leaks
+
+
+async def never(chat):
+    await trio.sleep_forever()
+
+
+async def slow(chat):
+    await trio.sleep(1)
+    return f"re: {chat.messages[-1].parts[-1].text}"
+
+
+def hear(session):
+    log = []
+    session.on_conversation(lambda reply: log.append(reply.text))
+    session.on_exception(lambda failure: log.append(failure.kind))
+    return log
+
+
+async def test_leaving_the_block_answers_what_was_accepted(autojump_clock):
+    """A queue of several messages is drained, in order."""
+    async with assert_no_leaks(), BareAgent(name="a", llm=ScriptedLLM(slow)) as agent:
+        session = await agent.create_session("ada")
+        log = hear(session)
+        for number in range(5):
+            await session.chat(f"{number}")
+    assert log == [f"re: {number}" for number in range(5)]
+    assert trio.current_time() == pytest.approx(5)
+
+
+async def test_what_is_not_answered_within_the_grace_ends_as_stopped(autojump_clock):
+    """The running message and the queued ones, told to sync and async handlers."""
+    async with assert_no_leaks(), BareAgent(name="a", llm=ScriptedLLM(never), grace=3) as agent:
+        session = await agent.create_session("ada")
+        log, told = hear(session), []
+
+        @session.on_exception
+        async def tell(failure):
+            await trio.sleep(0.1)
+            told.append(failure)
+
+        for number in range(3):
+            await session.chat(f"{number}")
+    assert log == ["stopped"] * 3
+    assert [failure.kind for failure in told] == ["stopped"] * 3
+    assert isinstance(told[0].error, Stopped)
+    assert 3 <= trio.current_time() < 4
+
+
+async def test_after_an_exception_there_is_no_grace(autojump_clock):
+    """The block's own exception comes out as itself, and everything accepted ends as stopped."""
+    async with assert_no_leaks():
+        with pytest.raises(ValueError, match="mine") as caught:  # noqa: PT012 - what the block does is the test
+            async with BareAgent(name="a", llm=ScriptedLLM(never)) as agent:
+                session = await agent.create_session("ada")
+                log = hear(session)
+                for number in range(3):
+                    await session.chat(f"{number}")
+                await trio.testing.wait_all_tasks_blocked()
+                raise ValueError("mine")
+    assert log == ["stopped"] * 3
+    assert not isinstance(caught.value, ExceptionGroup)
+    assert trio.current_time() == 0
+
+
+async def test_a_handler_that_hangs_does_not_silence_the_others(autojump_clock):
+    """One second for all; sync handlers of every session are told even after it."""
+    logs = []
+    with trio.CancelScope() as scope:
+        async with BareAgent(name="a", llm=ScriptedLLM(never), sessions=1) as agent:
+            for number in range(4):
+                session = await agent.create_session("ada")
+                logs.append(log := [])
+
+                @session.on_exception
+                async def hang(failure, log=log):
+                    log.append(failure.kind)
+                    await trio.sleep_forever()
+
+                session.on_exception(lambda _, log=log: log.append("sync"))
+                for text in "ab":
+                    await session.chat(f"{text}{number}")
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    assert [log.count("stopped") for log in logs] == [2] * 4
+    assert trio.current_time() == pytest.approx(1)
+
+
+async def test_a_waiting_run_is_told_that_the_agent_stopped(autojump_clock):
+    """It raises, whatever the handlers of its session do; running and queued alike."""
+    errors = []
+    agent = BareAgent(name="a", llm=ScriptedLLM(never), sessions=1, grace=0)
+
+    @agent.on_session
+    def attach(session):
+        session.on_tool_result(lambda _: None)
+        session.on_exception(never)
+
+    async def ask():
+        try:
+            await agent.run("hello")
+        except Stopped as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery, agent:
+        for _ in range(3):
+            nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(errors) == 3
+
+
+async def test_handlers_may_chat_while_the_block_is_left(autojump_clock):
+    """In their own session and in another one; what is outside may not."""
+    agent, hear_third, outside = BareAgent(name="a", llm=ScriptedLLM(slow)), [], []
+
+    async def try_outside():
+        await trio.sleep(0.5)
+        for attempt in (agent.create_session("dan"), agent.run("x")):
+            try:
+                await attempt
+            except NotRunning as error:
+                outside.append(error)
+
+    async with trio.open_nursery() as nursery, agent:
+        first, second = await agent.create_session("ada"), await agent.create_session("bob")
+        log, other = hear(first), hear(second)
+
+        @first.on_conversation
+        async def go_on(reply):
+            if reply.text == "re: 1":
+                await first.chat("2")
+                await second.chat("3")
+                third = await agent.create_session("cleo", "4")
+                hear_third.append(hear(third))
+
+        await first.chat("1")
+        nursery.start_soon(try_outside)
+    assert (log, other, hear_third) == (["re: 1", "re: 2"], ["re: 3"], [["re: 4"]])
+    assert len(outside) == 2
+
+
+async def test_agents_may_ask_each_other_while_the_block_is_left(autojump_clock):
+    """An idle agent stays as long as another may need it."""
+    helper = BareAgent(name="helper", llm=ScriptedLLM(slow))
+    llm = ScriptedLLM([ToolCall("helper", {"task": "sum"}), ToolCall("helper", {"task": "more"}), "done"])
+    async with BareAgent(name="boss", llm=llm, tools=[helper.as_tool()]) as boss:
+        session = await boss.create_session("ada", "begin")
+        results = []
+        session.on_tool_result(results.append)
+        log = hear(session)
+    assert [result.content for result in results] == ["re: sum", "re: more"]
+    assert log == ["done"]
+
+
+async def test_each_agent_drains_for_its_own_grace(autojump_clock):
+    """A patient agent is not cut short by a hasty one."""
+    async with open_runtime() as runtime:
+        hasty = await runtime.start(BareAgent(name="hasty", llm=ScriptedLLM(never), grace=2))
+        patient = await runtime.start(BareAgent(name="patient", llm=ScriptedLLM(slow), grace=50))
+        sessions = [await hasty.create_session("ada"), await patient.create_session("ada")]
+        logs = [hear(session) for session in sessions]
+        for session in sessions:
+            for number in range(10):
+                await session.chat(f"{number}")
+    assert logs[0] == ["stopped"] * 10
+    assert logs[1] == [f"re: {number}" for number in range(10)]
+    assert trio.current_time() == pytest.approx(10)
+
+
+async def test_a_cancelled_scope_around_the_block_ends_it_at_once(autojump_clock):
+    """Nothing is left, everything accepted ends as stopped, also when it is cancelled while it drains."""
+    async with assert_no_leaks():
+        with trio.move_on_after(5) as scope:
+            async with BareAgent(name="a", llm=ScriptedLLM(never), grace=1000) as agent:
+                session = await agent.create_session("ada")
+                log = hear(session)
+                await session.chat("1")
+                await session.chat("2")
+        assert scope.cancelled_caught
+    assert log == ["stopped", "stopped"]
+    assert trio.current_time() == pytest.approx(5)
+
+
+async def test_a_sender_without_room_is_answered_or_refused_when_the_block_is_left(autojump_clock):
+    """What it waited with is never lost, and takes nothing of its session along."""
+    agent = BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox=3)
+    async with trio.open_nursery() as nursery, agent:
+        session = await agent.create_session("ada")
+        log = hear(session)
+        for number in range(4):
+            await session.chat(f"{number}")
+        nursery.start_soon(session.chat, "4")
+        nursery.start_soon(session.chat, "4")
+        await trio.testing.wait_all_tasks_blocked()
+    assert log == ["re: 0", "re: 1", "re: 2", "re: 3", "re: 4", "re: 4"]
+
+
+async def test_a_sender_without_room_hears_of_a_closed_session(autojump_clock):
+    """Its message ends as stopped with the others, or it is refused; other sessions go on."""
+    agent = BareAgent(name="a", llm=ScriptedLLM(slow), sessions=1, inbox=3)
+    outcomes = []
+
+    async def chat(session, text):
+        try:
+            await session.chat(text)
+        except ActgentError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append("accepted")
+
+    async with agent, trio.open_nursery() as nursery:
+        busy, closing = await agent.create_session("ada"), await agent.create_session("bob")
+        log, busy_log = hear(closing), hear(busy)
+        await busy.chat("0")
+        for number in range(3):
+            await busy.chat(f"{number + 1}")
+        nursery.start_soon(chat, closing, "waits at the inbox's gate")
+        await trio.testing.wait_all_tasks_blocked()
+        await closing.aclose()
+        assert closing.status == "closed"
+        await busy.wait_idle()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (len(outcomes), len(log)) in {(1, 1), (1, 0)}
+        assert (outcomes[0] == "accepted") == (log == ["stopped"])
+        assert busy_log == [f"re: {number}" for number in range(4)]
+        assert closing.id not in agent._running.sessions
+
+
+class Breaking(ShortTermMemory):
+    """A memory that breaks where nobody expects it: while tool results are written."""
+
+    def open_view(self):
+        view = super().open_view()
+        view.__class__ = BreakingView
+        return view
+
+
+class BreakingView(type(ShortTermMemory().open_view())):
+    def add(self, message, *, answered=False):
+        if message.tool_results:
+            raise RuntimeError("a mistake in the memory")
+        super().add(message, answered=answered)
+
+
+async def test_an_agent_that_crashes_comes_back_with_its_sessions(autojump_clock):
+    """The message that it crashed with still ends; what waits is answered after the restart."""
+
+    @tool
+    def look() -> str:
+        return "seen"
+
+    def answer(chat):
+        return ToolCall("look", {}) if chat.messages[-1].parts[-1].text == "crash" else slow(chat)
+
+    agent = BareAgent(name="a", llm=ScriptedLLM(answer), tools=[look], memory=Breaking())
+    async with open_runtime() as runtime, runtime.events() as events:
+        await runtime.start(agent)
+        crashing, other = await agent.create_session("ada"), await agent.create_session("bob")
+        log, other_log = hear(crashing), hear(other)
+        await crashing.chat("crash")
+        await crashing.chat("after")
+        await crashing.wait_idle()
+        await other.chat("hello")
+        await other.wait_idle()
+        seen = []
+        while not seen or seen[-1] != "ActorRestarted":
+            seen.append(type(await events.receive()).__name__)
+    assert log[0] in {"internal", "stopped"}
+    assert log[-1] == "re: after"
+    assert other_log == ["re: hello"]
+
+
+async def test_a_name_is_taken_once():
+    """The clash is named, and the first agent goes on."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent(name="a", llm=ScriptedLLM(["one"])))
+        with pytest.raises(ConfigurationError, match="'a'"):
+            await runtime.start(BareAgent(name="a", llm=ScriptedLLM(["two"])))
+        with pytest.raises(ConfigurationError, match="runs already"):
+            await runtime.start(agent)
+        assert (await agent.run("hello")).text == "one"
+
+
+async def test_a_block_that_cannot_begin_leaves_nothing():
+    """A clash of names between an agent and its tool is an error before anything runs."""
+    inner = BareAgent(name="a", llm=ScriptedLLM(["x"]))
+    async with assert_no_leaks():
+        with pytest.raises(ConfigurationError, match="'a'"):
+            async with BareAgent(name="a", llm=ScriptedLLM(["x"]), tools=[inner.as_tool("b")]):
+                raise AssertionError("not reached")
+
+
+async def test_an_agent_can_be_opened_again():
+    """After its block, and never twice at a time."""
+    agent = BareAgent(name="a", llm=ScriptedLLM(["one", "two"]))
+    async with agent:
+        assert (await agent.run("hello")).text == "one"
+        with pytest.raises(ConfigurationError, match="runs already"):
+            await agent.__aenter__()
+    with pytest.raises(NotRunning):
+        await agent.run("hello")
+    async with agent:
+        assert (await agent.run("hello")).text == "two"
+
+
+async def test_companions_are_started_and_stopped_with_their_agent():
+    """Agents that are routes or tools run as long as the agent that needs them."""
+    maths = BareAgent(name="maths", llm=ScriptedLLM(["42"]))
+    helper = BareAgent(name="helper", llm=ScriptedLLM(["help"]))
+    router = RouterAgent(
+        name="router", llm=ScriptedLLM(["x"]), routes={"MATHS": maths}, tools=[helper.as_tool()]
+    )
+    async with router:
+        assert (await maths.run("?")).text == "42"
+        assert (await helper.run("?")).text == "help"
+    for agent in (maths, helper):
+        with pytest.raises(NotRunning):
+            await agent.run("?")
+
+
+async def test_a_thousand_agents_come_and_go():
+    """With nothing left of them."""
+    async with assert_no_leaks(), open_runtime() as runtime:
+        agents = [
+            await runtime.start(BareAgent(name=f"agent {n}", llm=ScriptedLLM([f"{n}"]))) for n in range(1000)
+        ]
+        assert (await agents[7].run("?")).text == "7"
+
+
+async def test_the_watchdog_ends_with_the_last_block():
+    """Its thread exists while a runtime is open, one for all of them."""
+
+    def watchdogs():
+        return [thread for thread in threading.enumerate() if "watchdog" in thread.name]
+
+    async with open_runtime():
+        async with open_runtime():
+            assert len(watchdogs()) == 1
+        assert len(watchdogs()) == 1
+    assert watchdogs() == []
