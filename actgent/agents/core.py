@@ -112,33 +112,33 @@ class AgentCore:
                 waiter.abandon()
         return turn
 
-    async def run_turn(self, context: SessionContext, turn: Turn) -> None:
-        """All passes from an outside message to its last outcome. What goes wrong ends in handlers, not here."""
+    async def run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
+        """All passes from an outside message to its last outcome, within reach of an interruption through `scope`."""
         turn.task = trio.lowlevel.current_task()
+        turn.scope = scope
         running_turn.set(turn)
-        try:
-            turn.error = await self._run_passes(context, turn)
-            if turn.error is not None:
-                await self._fail(context, turn, turn.error)
-        except trio.Cancelled:
-            if turn.error is None:
-                turn.error = Stopped(self.sender.name)
-                await self._say_stopped(context, turn, turn.error)  # noqa: ASYNC102 - it shields what waits
-            raise
-        finally:
-            self._end_turn(context, turn)
-
-    async def _run_passes(self, context: SessionContext, turn: Turn) -> Exception | None:
-        """The passes, within reach of an interruption; returns what the turn failed with."""
         message: Message | None = turn.message
         try:
-            with trio.CancelScope() as turn.scope:
-                while message is not None:
-                    await self._pass(context, turn, message)
-                    message = self.inbox.next_followup(context.id)
+            while message is not None:
+                await self._pass(context, turn, message)
+                message = self.inbox.next_followup(context.id)
+            turn.stop = None  # it came too late
+        except trio.Cancelled:
+            if not scope.cancel_called:
+                await self._say_stopped(context, turn)  # noqa: ASYNC102 - it shields what waits
+            raise
         except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
-            return turn.stop or error
-        return turn.stop if turn.scope.cancelled_caught else None
+            turn.error = error
+
+    async def finish_turn(self, context: SessionContext, turn: Turn) -> None:
+        """What a turn failed with goes to the handlers, out of an interruption's reach; then the turn is over."""
+        turn.exposed = False
+        turn.error = turn.stop or turn.error
+        try:
+            if turn.error is not None:
+                await self._fail(context, turn, turn.error)
+        finally:
+            self._end_turn(context, turn)
 
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
         try:
@@ -151,15 +151,17 @@ class AgentCore:
         finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
             await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)  # noqa: ASYNC102 - the callers shield
 
-    async def _say_stopped(self, context: SessionContext, turn: Turn, error: Stopped) -> None:
+    async def _say_stopped(self, context: SessionContext, turn: Turn) -> None:
+        turn.error = Stopped(self.sender.name)
         heard = turn.waiter is not None and turn.waiter.hears
-        if not heard and not context.handlers.any_of(
-            "exception", "tool_result"
-        ):  # a shield is dear where thousands stop
-            await self._fail(context, turn, error)
-            return
-        with self.last_words():
-            await self._fail(context, turn, error)
+        try:
+            if heard or context.handlers.any_of("exception", "tool_result"):
+                with self.last_words():
+                    await self._fail(context, turn, turn.error)
+            else:  # a shield is dear where thousands stop
+                await self._fail(context, turn, turn.error)
+        finally:
+            self._end_turn(context, turn)
 
     def last_words(self) -> trio.CancelScope:
         """A shield for handlers that have to hear that their agent stops: one second for all of them together."""

@@ -7,6 +7,7 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.supervision import Supervision, supervise
+from actgent.actors.workers import Workers
 from actgent.errors import (
     ConfigurationError,
     Interrupted,
@@ -46,7 +47,8 @@ class RunningAgent:
         self._on_stop = on_stop
         self._accepts = True
         self._draining = False
-        self._turns: trio.Nursery | None = None
+        self._nursery: trio.Nursery | None = None
+        self._turns: Workers[SessionContext, Turn] | None = None
         self._scope = trio.CancelScope()
 
     # --- life ----------------------------------------------------------------------------
@@ -58,7 +60,7 @@ class RunningAgent:
                 await supervise(self._serve, name=self.name, policy=supervision, events=self.events)
             finally:
                 self._accepts = self._draining = False
-                await self._fail_rest()
+                await self._fail_rest()  # noqa: ASYNC102 - last_words() shields, with a time limit
                 with trio.move_on_after(CLEANUP, shield=True):
                     await self._on_stop()
 
@@ -74,11 +76,13 @@ class RunningAgent:
     async def _serve(self) -> None:
         self.core.begin()
         try:
-            async with trio.open_nursery() as self._turns:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._turns = Workers(nursery, run=self._run_turn, finish=self._finish_turn)
                 self._pump()
                 await trio.sleep_forever()
         finally:
-            self._turns = None
+            self._nursery = self._turns = None
 
     def _pump(self) -> None:
         """Start the turns of all messages that may go out."""
@@ -87,21 +91,36 @@ class RunningAgent:
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
             turn = self.core.begin_turn(context, message)
-            self._turns.start_soon(self._take, context, turn, name="turn")
+            self._turns.start_soon(context, turn)
 
-    async def _take(self, context: SessionContext, turn: Turn) -> None:
-        """The turn of a claimed session, and those of the URGENT messages that came meanwhile."""
-        if context.is_arriving:  # its sender was just woken, and may attach handlers first
-            context.is_arriving = False
-            await trio.lowlevel.cancel_shielded_checkpoint()
+    async def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
+        """The turn of a claimed session."""
         try:
-            await self.core.run_turn(context, turn)
-            while (urgent := self.inbox.next_urgent(context.id)) is not None:
-                await self.core.run_turn(context, self.core.begin_turn(context, urgent))
+            if context.is_arriving:  # its sender was just woken, and may attach handlers first
+                context.is_arriving = False
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            await self.core.run_turn(scope, context, turn)
+        except trio.Cancelled:
+            if not scope.cancel_called:  # the agent stops
+                self._let_go(context)
+            raise
+
+    async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
+        """The turn's end; an URGENT message that came meanwhile keeps the session."""
+        urgent = None
+        try:
+            await self.core.finish_turn(context, turn)
+            urgent = self.inbox.next_urgent(context.id)
         finally:
-            self.inbox.release(context.id)
-            self._forget_if_over(context)
+            if urgent is None:
+                self._let_go(context)
+        if urgent is not None and self._turns is not None:
+            self._turns.start_soon(context, self.core.begin_turn(context, urgent))
         self._pump()
+
+    def _let_go(self, context: SessionContext) -> None:
+        self.inbox.release(context.id)
+        self._forget_if_over(context)
 
     async def _fail_rest(self) -> None:
         """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
@@ -289,11 +308,13 @@ class RunningAgent:
         ended = _interrupted(turn, reason)
         if drop is not None and (messages := self._withdraw(context)):
             after, ended = ended, trio.Event()
-            end_queued = functools.partial(self._end_queued, context, messages, drop, after=after, ended=ended)
-            if self._turns is None:  # the agent is about to restart
+            end_queued = functools.partial(
+                self._end_queued, context, messages, drop, after=after, ended=ended
+            )
+            if self._nursery is None:  # the agent is about to restart
                 await end_queued()
             else:
-                self._turns.start_soon(end_queued)
+                self._nursery.start_soon(end_queued)
         if ended is None or inside:
             await trio.lowlevel.checkpoint()
         else:

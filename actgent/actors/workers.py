@@ -1,0 +1,72 @@
+"""Tasks that are used again: starting a job costs a wake-up instead of a birth, and no cancel scope of its own.
+
+A job has two halves. `run` gets a cancel scope that others may cancel to stop it; `finish` comes after it,
+stopped or not, and is out of that scope's reach. A worker with nothing left to do parks, and the next job wakes
+it. Each job runs in a fresh copy of its starter's context variables, as in a new task, so that nothing of one
+job is left for the next.
+"""
+
+import contextvars
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVarTuple
+
+import outcome
+import trio
+
+Args = TypeVarTuple("Args")
+
+IDLE = 4
+"""How many idle workers are kept; a parked task takes about 2 KB."""
+
+
+class Workers(Generic[*Args]):
+    """Runs jobs of one kind side by side, each in a task of the nursery; what a job raises comes out of there."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        run: Callable[[trio.CancelScope, *Args], Awaitable[object]],
+        finish: Callable[[*Args], Awaitable[object]],
+    ) -> None:
+        self._nursery = nursery
+        self._run = run
+        self._finish = finish
+        self._idle: list[trio.lowlevel.Task] = []
+
+    def start_soon(self, *args: *Args) -> None:
+        """Run a job, soon."""
+        if self._idle:
+            task = self._idle.pop()
+            task.context = contextvars.copy_context()
+            trio.lowlevel.reschedule(task, outcome.Value(args))
+        else:
+            self._nursery.start_soon(self._work, args, name="worker")
+
+    async def _work(self, first: tuple[*Args]) -> None:
+        job: tuple[*Args] | None = first
+        while job is not None:
+            with trio.CancelScope() as scope:
+                await self._run(scope, *job)
+                while not scope.cancel_called:  # until then one scope serves any number of jobs
+                    await self._finish(*job)
+                    following = await self._next_job()
+                    if following is None:
+                        return
+                    job = following
+                    await self._run(scope, *job)
+            await self._finish(*job)
+            job = await self._next_job()
+
+    async def _next_job(self) -> tuple[*Args] | None:
+        """Wait for a job; None where enough others do."""
+        if len(self._idle) >= IDLE:
+            return None
+        task = trio.lowlevel.current_task()
+        self._idle.append(task)
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            self._idle.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return await trio.lowlevel.wait_task_rescheduled(leave)  # type: ignore[no-any-return]

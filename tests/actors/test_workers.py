@@ -1,0 +1,124 @@
+import contextvars
+
+import pytest
+import trio
+import trio.testing
+from actgent.actors.workers import IDLE, Workers
+
+WHO = contextvars.ContextVar("WHO", default="nobody")
+
+
+def noting(log):
+    """The two halves of a job that only notes that it ran, and as whom."""
+
+    async def run(scope, name):
+        log.append(("run", name, WHO.get()))
+        WHO.set(name)
+        await trio.lowlevel.checkpoint()
+
+    async def finish(name):
+        log.append(("finish", name, WHO.get()))
+
+    return {"run": run, "finish": finish}
+
+
+async def test_a_worker_serves_job_after_job(nursery):
+    """Jobs that come one after the other share one task."""
+    tasks = []
+
+    async def run(scope, number):
+        tasks.append(trio.lowlevel.current_task())
+
+    async def finish(number):
+        pass
+
+    workers = Workers(nursery, run=run, finish=finish)
+    for number in range(5):
+        workers.start_soon(number)
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(tasks) == 5
+    assert len(set(tasks)) == 1
+    nursery.cancel_scope.cancel()
+
+
+async def test_no_job_sees_the_context_of_another(nursery):
+    """A context variable that a job sets is gone for the next job of the same worker, as in a new task."""
+    log = []
+    workers = Workers(nursery, **noting(log))
+    for name in ("ada", "bob"):
+        workers.start_soon(name)
+        await trio.testing.wait_all_tasks_blocked()
+    token = WHO.set("starter")
+    workers.start_soon("eve")
+    WHO.reset(token)
+    await trio.testing.wait_all_tasks_blocked()
+    assert [entry for entry in log if entry[0] == "run"] == [
+        ("run", "ada", "nobody"),
+        ("run", "bob", "nobody"),
+        ("run", "eve", "starter"),
+    ]
+    nursery.cancel_scope.cancel()
+
+
+async def test_only_the_first_half_can_be_cancelled(nursery):
+    """Cancelling a job's scope stops its run; its finish runs undisturbed, and so does the worker's next job."""
+    scopes, log = {}, []
+
+    async def run(scope, name):
+        scopes[name] = scope
+        if name == "endless":
+            await trio.sleep_forever()
+        log.append(f"{name} ran")
+
+    async def finish(name):
+        await trio.lowlevel.checkpoint()
+        log.append(f"{name} finished")
+
+    workers = Workers(nursery, run=run, finish=finish)
+    workers.start_soon("endless")
+    await trio.testing.wait_all_tasks_blocked()
+    scopes["endless"].cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    workers.start_soon("next")
+    await trio.testing.wait_all_tasks_blocked()
+    assert log == ["endless finished", "next ran", "next finished"]
+    assert scopes["next"] is not scopes["endless"]
+    nursery.cancel_scope.cancel()
+
+
+async def test_few_idle_workers_are_kept(nursery):
+    """After a burst only some tasks stay, and they end with the nursery."""
+    gate = trio.Event()
+
+    async def run(scope, number):
+        await gate.wait()
+
+    async def finish(number):
+        pass
+
+    workers = Workers(nursery, run=run, finish=finish)
+    before = len(nursery.child_tasks)
+    for number in range(50):
+        workers.start_soon(number)
+    assert len(nursery.child_tasks) == before + 50
+    gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(nursery.child_tasks) == before + IDLE
+    nursery.cancel_scope.cancel()
+
+
+async def test_what_a_job_raises_comes_out_of_the_nursery():
+    """A failing job is the nursery's failure, whichever half raised."""
+
+    async def run(scope, half):
+        if half == "run":
+            raise ValueError(half)
+
+    async def finish(half):
+        if half == "finish":
+            raise ValueError(half)
+
+    for half in ("run", "finish"):
+        with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match=half)):
+            async with trio.open_nursery() as nursery:
+                Workers(nursery, run=run, finish=finish).start_soon(half)
