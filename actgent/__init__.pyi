@@ -10,6 +10,10 @@ from .agents.agent import (
     RouterAgent as RouterAgent,
     SimpleAgent as SimpleAgent,
 )
+from .agents.builder import (
+    AgentBuilder as AgentBuilder,
+    SchemaBuilder as SchemaBuilder,
+)
 from .agents.limits import (
     Limits as Limits,
 )
@@ -36,6 +40,8 @@ from .errors import (
     InboxFull as InboxFull,
     Interrupted as Interrupted,
     InvalidArguments as InvalidArguments,
+    InvalidFile as InvalidFile,
+    InvalidFolder as InvalidFolder,
     LimitReached as LimitReached,
     MissingKey as MissingKey,
     ModelError as ModelError,

@@ -5,7 +5,9 @@ The class answers two questions: whose fault is it, and what can I do?
     ActgentError
     ├── ConfigurationError         the developer's: an argument, a file or a setting is wrong
     │   ├── MissingKey             no API key, in no argument and no variable
-    │   └── DuplicateTool          two tools of one agent have the same name
+    │   ├── DuplicateTool          two tools of one agent have the same name
+    │   ├── InvalidFile            one place in a file of an agent's folder, see `file`, `line`, `key`
+    │   └── InvalidFolder          all of them that were found, see `problems`
     ├── UsageError                 the calling code's: right objects, wrong moment
     │   ├── NotRunning             the agent's block is not open
     │   ├── SessionClosed          the session was closed
@@ -71,6 +73,27 @@ class DuplicateTool(ConfigurationError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"two tools are named {name!r}: give one of them another name")
+
+
+class InvalidFile(ConfigurationError):
+    """One place in a file of an agent's folder is wrong; the text quotes names, but no values, which may be secret."""
+
+    def __init__(self, file: str, line: int, reason: str, key: str = "") -> None:
+        self.file = file
+        self.line = line
+        """From 1."""
+        self.reason = reason
+        self.key = key
+        """As in `llm.temperature`; empty where the file itself is meant."""
+        super().__init__(f"{file}:{line}: {key}: {reason}" if key else f"{file}:{line}: {reason}")
+
+
+class InvalidFolder(ConfigurationError):
+    """The folder of an agent cannot be used; `problems` are all that was found, each an `InvalidFile`."""
+
+    def __init__(self, problems: Sequence[InvalidFile]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 class UsageError(ActgentError, RuntimeError):

@@ -59,6 +59,8 @@ FACE = [
     "Fallback",
     "Instruction",
     "ClassificationType",
+    "AgentBuilder",
+    "SchemaBuilder",
     "Limits",
     "InboxFull",
 ]

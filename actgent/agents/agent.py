@@ -34,15 +34,19 @@ from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter
 from .core import AgentCore
 from .delegation import AgentRef, AgentTool
 from .dispatcher import Delivery, Dispatcher
-from .handlers import to_awaitable
+from .handlers import Handler, to_awaitable
+from .hooks import Hooks
+from .layers import Prompt, to_layer
 from .limits import Limits
 from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
+from .settings import LLMSettings
 
 Content = str | Part | Sequence[str | Part]
 OnSession = Callable[[Session], Any]
 F = TypeVar("F", bound=OnSession)
+H = TypeVar("H", bound=Handler)
 
 STREAM_CAPACITY = 100
 """How many events of a stream wait for their reader before the turn does."""
@@ -55,10 +59,12 @@ class Agent:
 
     Args:
         name: What it is called, in prompts, events and logs; not empty.
-        llm: An `LLM`, or `openai:MODEL`, `openai-responses:MODEL`, `anthropic:MODEL`.
+        llm: An `LLM`, its settings, or `openai:MODEL`, `openai-responses:MODEL`, `anthropic:MODEL`.
         role: Who it is, for the system prompt.
         goal: What it is there for.
         capabilities: What it can do, in words.
+        body: What the system prompt says further.
+        prompt: A layer round the system prompt, or instead of it; text is appended.
         instructions: The forms of answer it knows; a plain name is an instruction without a form.
         types: The same as ready classification types, instead of instructions.
         tools: What it can do, as tools.
@@ -87,15 +93,17 @@ class Agent:
         self,
         name: str,
         *,
-        llm: LLM | str,
+        llm: LLM | LLMSettings | str,
         role: str = "",
         goal: str = "",
         capabilities: str = "",
+        body: str = "",
+        prompt: Prompt | None = None,
         instructions: Iterable[Instruction | str] = (),
         types: Iterable[ClassificationType] = (),
         tools: Iterable[Tool] = (),
         protocol: Protocol | None = None,
-        models: Mapping[str, LLM | str] | None = None,
+        models: Mapping[str, LLM | LLMSettings | str] | None = None,
         output: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
@@ -132,15 +140,18 @@ class Agent:
             instructions=known,
             types=all_types,
             tools=self.tools.specs(),
+            body=body,
         )
         self.protocol = protocol or self.default_protocol()
-        self.system_prompt = PromptManager(self.protocol, self.profile).system_prompt()
-        """The same for all sessions and turns."""
+        rendered = PromptManager(self.protocol, self.profile).system_prompt()
+        self.system_prompt = rendered if prompt is None else to_layer(prompt).apply(rendered, self.profile)
+        """The same for all sessions and turns that have no layer of their own."""
         self._options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
         self._memory = memory or ShortTermMemory()
         self._model_names = {**(models or {}), "default": llm}
         self._models: dict[str, LLM] | None = self._resolve_models()
         self._on_session: list[OnSession] = []
+        self._hooks = Hooks()
         self._running: RunningAgent | None = None
         self._block: AsyncExitStack | None = None
 
@@ -156,6 +167,7 @@ class Agent:
         *,
         session_id: str | None = None,
         parent: Session | None = None,
+        prompt: Prompt | None = None,
     ) -> Session:
         """Open a conversation; a `description` that is not empty is its first message.
 
@@ -168,7 +180,7 @@ class Agent:
             InboxFull: there was no room for the description.
         """
         running = self._require_running()
-        session = self._open_session(running, owner, session_id=session_id, parent=parent)
+        session = self._open_session(running, owner, session_id=session_id, parent=parent, prompt=prompt)
         with _forgetting(session, running):
             await self._introduce(session)
             if description:
@@ -190,6 +202,30 @@ class Agent:
         self._on_session.append(fn)
         return fn
 
+    # --- hooks ---------------------------------------------------------------------------
+
+    def on_query(self, fn: H) -> H:
+        """Have `fn(message)` called, and awaited if it is async, before a user's message is answered.
+
+        The text that it returns goes with the model call that answers the message, as context, and is not
+        remembered; None adds nothing. With a second parameter it gets the session, too.
+        """
+        self._hooks.add_query(fn)
+        return fn
+
+    def on_message(self, fn: H, *, priority: float | None = None) -> H:
+        """Have `fn(message)` called with what users, models and tools say, as it enters a session's record.
+
+        The lowest priority hears first, those without one last. What one does wrong is a `Failure` of the kind
+        `handler`, and the others hear all the same.
+        """
+        self._hooks.add_listener(fn, priority)
+        return fn
+
+    def remove_hook(self, fn: Handler) -> None:
+        """Call a function of `on_query` or `on_message` no more."""
+        self._hooks.remove(fn)
+
     def _open_session(
         self,
         running: RunningAgent,
@@ -197,6 +233,7 @@ class Agent:
         *,
         session_id: str | None = None,
         parent: Session | None = None,
+        prompt: Prompt | None = None,
     ) -> Session:
         sender = Sender(owner) if isinstance(owner, str) else owner
         if not isinstance(sender, Sender) or not sender.name.strip():  # type: ignore[redundant-expr]
@@ -208,6 +245,7 @@ class Agent:
             sender,
             self._memory.open_view(),
             parent=parent._context if parent is not None else None,  # noqa: SLF001
+            system=None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile),
         )
         session = context.session = Session(context, running)
         running.open(context)
@@ -236,6 +274,7 @@ class Agent:
         content: Content,
         *,
         session: Session | None = None,
+        prompt: Prompt | None = None,
         output: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
@@ -247,7 +286,8 @@ class Agent:
         Raises:
             ActgentError: the error of the Failure that the turn ended with.
         """
-        waiter = TurnWaiter(self._options_for(output, temperature=temperature, max_tokens=max_tokens))
+        options = self._options_for(output, temperature=temperature, max_tokens=max_tokens, prompt=prompt)
+        waiter = TurnWaiter(options)
         await self._send(content, session, waiter)
         try:
             await waiter.done.wait()
@@ -264,6 +304,7 @@ class Agent:
         content: Content,
         *,
         session: Session | None = None,
+        prompt: Prompt | None = None,
         output: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
@@ -272,7 +313,7 @@ class Agent:
 
         A slow reader slows the model's stream down. Leaving the block early stops the turn.
         """
-        options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
+        options = self._options_for(output, temperature=temperature, max_tokens=max_tokens, prompt=prompt)
         send, receive = trio.open_memory_channel[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(options, send=send)
         with receive:
@@ -295,13 +336,27 @@ class Agent:
         running.check_member(session._context)  # noqa: SLF001
         await running.accept(session._context, session._message(content), waiter=waiter)  # noqa: SLF001
 
-    def _options_for(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> CallOptions:
-        """The agent's own options, but for what is given."""
+    def _options_for(
+        self,
+        output: Any,
+        *,
+        temperature: float | None,
+        max_tokens: int | None,
+        prompt: Prompt | None = None,
+    ) -> CallOptions:
+        """The agent's own options, but for what is given.
+
+        A layer that appends stands at the end of the conversation, so that the prompt before it stays as it is.
+        """
         base = getattr(self, "_options", None) or CallOptions(protocol=self.protocol)
+        layer = None if prompt is None else to_layer(prompt)
+        at_end = layer is not None and layer.mode == "append"
         return CallOptions(
             protocol=base.protocol if output is None else WithOutput(self.protocol, output),
             temperature=base.temperature if temperature is None else temperature,
             max_tokens=base.max_tokens if max_tokens is None else max_tokens,
+            system=None if layer is None or at_end else layer.apply(self.system_prompt, self.profile),
+            tail=layer.render(self.profile) if layer is not None and at_end else "",
         )
 
     # --- other agents --------------------------------------------------------------------
@@ -389,18 +444,22 @@ class Agent:
             timer=runtime.timer,
             threads=runtime.threads,
             router=self.route,
+            hooks=self._hooks,
         )
         return RunningAgent(self.name, core=core, inbox=inbox, events=runtime.stream, on_stop=self._stopped)
 
     def _resolve_models(self) -> dict[str, LLM]:
-        return {role: resolve_model(model) for role, model in self._model_names.items()}
+        return {
+            role: model.build() if isinstance(model, LLMSettings) else resolve_model(model)
+            for role, model in self._model_names.items()
+        }
 
     async def _stopped(self) -> None:
         """Close the clients that were made from names; those that were given stay their owner's."""
         self._running = None
         models, self._models = self._models or {}, None
         for role, model in models.items():
-            if isinstance(self._model_names[role], str):
+            if not isinstance(self._model_names[role], LLM):
                 await model.aclose()
 
 

@@ -14,11 +14,13 @@ from actgent.agents.agent import Agent, BareAgent
 from actgent.agents.session import Session
 from actgent.errors import ActgentError, ConfigurationError
 from actgent.llm.base import LLM
+from actgent.llm.openai import OpenAI
 from actgent.messages import Delivery, Event, Failure, Reply, Route, Token, ToolResult
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Protocol
 from actgent.tools.base import Tool
 
+from .folders import is_folder, load_folder
 from .models import live_models, open_models, open_script
 from .offline import CHUNK, TOOLS, answer_slowly
 from .signals import Shutdown
@@ -40,6 +42,8 @@ class ChatOptions:
     temperature: float | None = None
     max_tokens: int | None = None
     offline: bool = False
+    message: str | None = None
+    """Say this and end; None talks until the input ends."""
 
 
 class AsTold(Bare):
@@ -54,6 +58,8 @@ async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> 
         raise ConfigurationError("there is no standard input to read messages from")
     async with open_agent(options) as agent, agent:
         session = await agent.create_session("user")
+        if options.message is not None:
+            return 0 if await answer(agent, session, options.message, terminal) else 1
         if not terminal.is_live or not sys.stdin.isatty():
             return await _answer_all(agent, session, terminal, shutdown)
         await _talk(agent, session, terminal, shutdown)
@@ -133,10 +139,12 @@ def _arguments(session: Session, call_id: str) -> Mapping[str, Any] | str:
 @asynccontextmanager
 async def open_agent(options: ChatOptions) -> AsyncGenerator[Agent, None]:
     """The agent of a file, or a plain one with the model that was named."""
-    if options.file is not None:
+    if options.file is not None and is_folder(options.file):
+        yield load_folder(options.file, model=options.model, base_url=options.base_url)
+    elif options.file is not None:
         yield load_agent(options.file)
     elif options.offline:
-        async with open_script(answer_slowly, chunk=CHUNK) as models:
+        async with open_script(answer_slowly, clients=[OpenAI], chunk=CHUNK) as models:
             yield _plain_agent(options, models[0], TOOLS)
     else:
         names = live_models(options.model, otherwise="talk to a script with --offline")[:1]

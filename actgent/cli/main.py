@@ -11,7 +11,7 @@ import trio
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
-from actgent.errors import ActgentError, ConfigurationError
+from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 
 from .signals import Shutdown, run_until_signalled
 from .terminal import Terminal
@@ -75,7 +75,7 @@ def chat(
     printf 'What is 17 * 23?\n' | actgent chat --offline
 
     Args:
-        file: A Python file that defines an agent, or FILE.py:NAME; without it a plain agent is made of the options.
+        file: An agent's folder, or a Python file that defines an agent, or FILE.py:NAME; without it a plain agent is made of the options.
         model: openai:MODEL, openai-responses:MODEL or anthropic:MODEL; without it, the one that there is a key for.
         base_url: Where the API stands, for everything that speaks the wire of OpenAI or Anthropic.
         system: The whole system prompt.
@@ -98,6 +98,53 @@ def chat(
         max_tokens=max_tokens,
         offline=offline,
     )
+    return _run(lambda terminal, shutdown: talk(options, terminal, shutdown))
+
+
+@app.command
+def new(name: str, /) -> int:
+    """Make a folder with a small agent that runs, and its test.
+
+    Args:
+        name: The folder, in this one: lower-case letters, digits, - and _.
+    """
+    from .folders import new as make  # noqa: PLC0415
+
+    return make(name, Terminal())
+
+
+@app.command
+def check(folder: str, /) -> int:
+    """Check an agent's folder without starting or running anything; all that is wrong is named at once.
+
+    Args:
+        folder: The folder, or its brain.md.
+    """
+    from .folders import check as look_at  # noqa: PLC0415
+
+    return look_at(folder, Terminal())
+
+
+@app.command
+def run(
+    folder: str,
+    message: str | None = None,
+    /,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+) -> int:
+    """Run an agent's folder: answer one message, or talk as `actgent chat` does.
+
+    Args:
+        folder: The folder, or its brain.md. Its tools.py is run.
+        message: What to say; without it the terminal or the pipe is read.
+        model: Goes before LLM_MODEL and what brain.md says.
+        base_url: Where the API stands.
+    """
+    from .chat import ChatOptions, chat as talk  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = ChatOptions(file=folder, message=message, model=model, base_url=base_url)
     return _run(lambda terminal, shutdown: talk(options, terminal, shutdown))
 
 
@@ -143,7 +190,8 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         Terminal().complain(f"{error} `actgent --help` tells what there is.")
         return WRONG_USE
     except ConfigurationError as error:
-        Terminal().complain(error)
+        for problem in error.problems if isinstance(error, InvalidFolder) else (error,):
+            Terminal().complain(problem)
         return WRONG_USE
     except ActgentError as error:
         Terminal().complain(error)

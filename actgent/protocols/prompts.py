@@ -2,8 +2,8 @@
 
 import functools
 import json
-from collections.abc import Iterator
-from types import TracebackType
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import attrs
@@ -66,14 +66,16 @@ class PromptManager:
         return render(self.protocol.template, self.profile, name=self.protocol.name)
 
 
-def render(template: str, profile: Profile, *, name: str) -> str:
-    """A template over a profile, without blank lines at its ends; `name` is what errors call it.
+def render(
+    template: str, profile: Profile, *, name: str, variables: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """A template over a profile and variables, without blank lines at its ends; `name` is what errors call it.
 
     Raises:
         ConfigurationError: the template is broken; the text names it and the line.
     """
     try:
-        return _compiled(template).render(profile=profile).strip()
+        return _compiled(template).render(variables, profile=profile).strip()
     except _MISTAKES as error:
         line = error.lineno if isinstance(error, TemplateSyntaxError) else _line(error.__traceback__)
         raise ConfigurationError(f"template {name!r}, line {line}: {error}") from error

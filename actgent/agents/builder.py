@@ -1,0 +1,314 @@
+"""Agents and classification types, put together step by step. Every step gives a new builder and leaves the old one."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Self
+
+import attrs
+
+from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.llm.base import LLM
+from actgent.memory.base import Memory
+from actgent.memory.short_term import ShortTermMemory
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import ClassificationType, Instruction, Protocol
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.schemas import types_from
+from actgent.protocols.simple import Simple
+from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
+from actgent.tools.base import Tool
+
+from .agent import Agent, OnSession, RouterAgent
+from .handlers import Handler
+from .instructions import TOOLS, AgentFolder, read_folder
+from .layers import Prompt
+from .limits import Limits
+from .settings import LLMSettings, load_settings
+from .skills import LoadSkill
+
+PROTOCOLS: Mapping[str, Callable[[], Protocol]] = {
+    "bare": Bare,
+    "simple": Simple,
+    "react": ReAct,
+    "router": Router,
+}
+STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
+    "keyword": KeywordStrategy,
+    "auto": AutoSwitching,
+    "preference": UserPreference,
+}
+DEFAULT_TYPES = (
+    ClassificationType(
+        "clarification",
+        "You need to know more before you can go on; ask for it.",
+        {"questions": ["<what you need to know, as a question>"]},
+    ),
+    ClassificationType(
+        "confirmation",
+        "Something has consequences; ask whether it shall be done.",
+        {"action": "<what would be done>", "consequences": "<what comes of it>"},
+    ),
+    ClassificationType(
+        "completion",
+        "The task is done; say what came of it.",
+        {"result": "<what came of it>"},
+    ),
+    ClassificationType(
+        "error",
+        "The task cannot be done; say why, and what would help.",
+        {"reason": "<why it cannot be done>", "remedy": "<what would help>"},
+    ),
+)
+"""Forms of answer that most agents can use."""
+
+
+@attrs.frozen
+class SchemaBuilder:
+    """Classification types from instructions; without any, the default types."""
+
+    instructions: Sequence[Instruction] = ()
+
+    def add(self, *instructions: Instruction) -> Self:
+        """With these at the end."""
+        return attrs.evolve(self, instructions=(*self.instructions, *instructions))
+
+    def remove(self, *names: str) -> Self:
+        """Without the instructions of these names.
+
+        Raises:
+            ConfigurationError: there is none of such a name.
+        """
+        known = [instruction.name for instruction in self.instructions]
+        if unknown := [name for name in names if name not in known]:
+            raise ConfigurationError(
+                f"there is no instruction {unknown[0]!r} to remove (there are: {', '.join(known) or 'none'})"
+            )
+        return attrs.evolve(self, instructions=[i for i in self.instructions if i.name not in names])
+
+    def build(self) -> tuple[ClassificationType, ...]:
+        """The types, in the order of their instructions.
+
+        Raises:
+            ConfigurationError: a name is empty or there twice, or a schema is not usable.
+        """
+        return types_from(tuple(self.instructions)) if self.instructions else DEFAULT_TYPES
+
+
+@attrs.frozen
+class AgentBuilder:
+    """An agent in the making.
+
+    ```python
+    agent = AgentBuilder("tutor").role("maths tutor").protocol("react").tools(add).llm("openai:gpt-5.2").build()
+    ```
+    """
+
+    name: str
+    _options: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """Arguments of `Agent`, as they were given."""
+    _schemas: SchemaBuilder = attrs.field(factory=SchemaBuilder, repr=False)
+    _file: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """What a folder says of the model."""
+    _model: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """What the program says of the model."""
+    _strategy: Strategy | None = attrs.field(default=None, repr=False)
+    _hooks: tuple[Callable[[Agent], object], ...] = attrs.field(default=(), repr=False)
+
+    @classmethod
+    def from_folder(cls, path: str | os.PathLike[str], *, tools: Iterable[Tool] = ()) -> Self:
+        """Start with what a folder says; `tools` come on top of those in its tools.py, which is run here.
+
+        Raises:
+            InvalidFolder: something is wrong in it; the text has a line for each thing that is.
+        """
+        given = tuple(tools)
+        read = read_folder(path, tools=[tool.name for tool in given])
+        named = (*load_tools(read), *given)
+        builder = cls(
+            read.name,
+            {"role": read.role, "goal": read.goal, "capabilities": read.capabilities, "body": read.body},
+            file=read.llm,
+        )
+        builder = builder.instructions(*read.instructions).limits(read.limits).tools(*named)
+        if read.max_tokens is not None:
+            builder = builder.memory(ShortTermMemory(read.max_tokens))
+        if read.strategy is not None:
+            builder = builder.strategy(read.strategy)
+        return builder if read.protocol is None else builder.protocol(read.protocol)
+
+    # --- who it is -----------------------------------------------------------------------
+
+    def role(self, text: str) -> Self:
+        return self._with(role=text)
+
+    def goal(self, text: str) -> Self:
+        return self._with(goal=text)
+
+    def capabilities(self, text: str) -> Self:
+        return self._with(capabilities=text)
+
+    def body(self, text: str) -> Self:
+        """What the system prompt says further."""
+        return self._with(body=text)
+
+    def prompt(self, layer: Prompt) -> Self:
+        """A layer round the system prompt, or instead of it."""
+        return self._with(prompt=layer)
+
+    # --- how it answers ------------------------------------------------------------------
+
+    def instructions(self, *instructions: Instruction) -> Self:
+        """Further forms of answer."""
+        return attrs.evolve(self, schemas=self._schemas.add(*instructions))
+
+    def types(self, *types: ClassificationType) -> Self:
+        """Further forms of answer, as ready classification types; `*DEFAULT_TYPES` are some."""
+        return self._with(types=(*self._options.get("types", ()), *types))
+
+    def protocol(self, protocol: str | Protocol) -> Self:
+        """`bare`, `simple`, `react`, `router`, or a pair of your own; without it `simple` if there are instructions."""
+        return self._with(protocol=_named(PROTOCOLS, protocol, "protocol"))
+
+    def strategy(self, strategy: str | Strategy) -> Self:
+        """How `react` chooses its mode: `keyword`, `auto`, `preference`, or a strategy of your own."""
+        return attrs.evolve(self, strategy=_named(STRATEGIES, strategy, "strategy"))
+
+    def output(self, output: Any) -> Self:
+        """A type or JSON Schema that every final answer has to fit."""
+        return self._with(output=output)
+
+    # --- what it has ---------------------------------------------------------------------
+
+    def llm(self, model: LLM | str | None = None, **settings: Any) -> Self:
+        """The model; the settings are those of `load_settings`, and go before environment and folder."""
+        given = {**self._model, **settings}
+        return attrs.evolve(self, model=given if model is None else {**given, "model": model})
+
+    def tools(self, *tools: Tool) -> Self:
+        """Further tools."""
+        return self._with(tools=(*self._options.get("tools", ()), *tools))
+
+    def memory(self, memory: Memory) -> Self:
+        return self._with(memory=memory)
+
+    def limits(self, limits: Limits | None = None, **bounds: Any) -> Self:
+        """The bounds of a turn; single ones change what was there."""
+        start = limits or self._options.get("limits") or Limits()
+        return self._with(limits=attrs.evolve(start, **bounds))
+
+    def routes(self, routes: Mapping[str, Agent]) -> Self:
+        """For the `router` protocol: who answers for which action."""
+        return self._with(routes=routes)
+
+    # --- hooks ---------------------------------------------------------------------------
+
+    def on_session(self, fn: OnSession) -> Self:
+        """See `Agent.on_session`."""
+        return self._hooked(lambda agent: agent.on_session(fn))
+
+    def on_query(self, fn: Handler) -> Self:
+        """See `Agent.on_query`."""
+        return self._hooked(lambda agent: agent.on_query(fn))
+
+    def on_message(self, fn: Handler, *, priority: float | None = None) -> Self:
+        """See `Agent.on_message`."""
+        return self._hooked(lambda agent: agent.on_message(fn, priority=priority))
+
+    # --- the end -------------------------------------------------------------------------
+
+    def build(self, **options: Any) -> Agent:
+        """The agent; `options` are further arguments of `Agent`, and go before what was said.
+
+        Raises:
+            ConfigurationError: one of the parts is wrong, or no model is named.
+            MissingKey: the model needs a key, and there is none.
+        """
+        known = self._schemas.instructions
+        arguments: dict[str, Any] = {"instructions": known, **self._options, **options}
+        arguments["protocol"] = self._protocol(arguments)
+        if "llm" not in options:
+            arguments["llm"] = self.settings()
+        kind = RouterAgent if "routes" in arguments else Agent
+        agent = kind(self.name, **arguments)
+        for hook in self._hooks:
+            hook(agent)
+        return agent
+
+    def _protocol(self, arguments: Mapping[str, Any]) -> Protocol:
+        protocol: Protocol | None = arguments.get("protocol")
+        if protocol is None:
+            has_types = arguments["instructions"] or arguments.get("types")
+            protocol = ReAct() if self._strategy else Simple() if has_types else Bare()
+        if self._strategy is None:
+            return protocol
+        if not isinstance(protocol, ReAct):
+            raise ConfigurationError(f"the protocol {protocol.name!r} has no strategy: only react has one")
+        return ReAct(self._strategy)
+
+    def settings(self) -> LLM | LLMSettings:
+        """The model as it stands: from arguments, environment and folder.
+
+        Raises:
+            ConfigurationError: a variable or an argument is not what it has to be.
+        """
+        model = self._model.get("model")
+        return model if isinstance(model, LLM) else load_settings(self._file, **self._model)
+
+    def _with(self, **options: Any) -> Self:
+        return attrs.evolve(self, options={**self._options, **options})
+
+    def _hooked(self, hook: Callable[[Agent], object]) -> Self:
+        return attrs.evolve(self, hooks=(*self._hooks, hook))
+
+
+def _named(known: Mapping[str, Callable[[], Any]], chosen: Any, what: str) -> Any:
+    if not isinstance(chosen, str):
+        return chosen
+    if chosen not in known:
+        raise ConfigurationError(f"there is no {what} {chosen!r}: choose one of {', '.join(known)}")
+    return known[chosen]()
+
+
+# --- the tools of a folder ---------------------------------------------------------------------
+
+
+def load_tools(read: AgentFolder) -> tuple[Tool, ...]:
+    """Run a folder's tools.py, and give the tools that the agent has: those, and one for its skills.
+
+    Raises:
+        InvalidFolder: the code fails, or a tool that the folder names is not there after all.
+    """
+    loaded = _loaded(read) if read.code else {}
+    wanted = list(loaded) if read.tool_names is None else [n for n in read.tool_names if n in loaded]
+    skills = (LoadSkill(read.skills),) if read.skills else ()
+    return (*(loaded[name] for name in wanted), *skills)
+
+
+def _loaded(read: AgentFolder) -> dict[str, Tool]:
+    path = str(read.path / TOOLS)
+    name = f"actgent tools of {read.path.absolute()}"
+    # Registered, because dataclasses and attrs look their own module up there.
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = path
+    try:
+        exec(compile(read.code, path, "exec"), module.__dict__)  # noqa: S102 - the developer's own code
+    except Exception as error:
+        lines = [step.lineno for step in traceback.extract_tb(error.__traceback__) if step.filename == path]
+        reason = str(error) if isinstance(error, ConfigurationError) else type(error).__name__
+        problem = InvalidFile(path, (lines and lines[-1]) or 1, f"the code cannot be run: {reason}")
+        raise InvalidFolder([problem]) from error
+    made = [_made(value, module.__name__) for value in vars(module).values()]
+    return {tool.name: tool for tool in made if tool is not None}
+
+
+def _made(value: object, module: str) -> Tool | None:
+    """A tool as it is; of a class of tools that the module defines, an object."""
+    if isinstance(value, Tool):
+        return value
+    if isinstance(value, type) and issubclass(value, Tool) and value.__module__ == module:
+        return value()
+    return None

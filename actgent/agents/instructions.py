@@ -1,0 +1,511 @@
+"""An agent as a folder of readable files.
+
+    tutor/
+      brain.md             who it is (front matter), and what its prompt says further (the text below)
+      instructions/*.md    its forms of answer: `schemaTemplate`, `tool`, and a description as the text
+      tools.py             its tools, functions with `@tool`
+      AGENTS.md, skills/*/SKILL.md
+
+Reading starts nothing and runs nothing: the tools' code is only looked at. Everything that is wrong is found at
+once and named by file, line and key.
+"""
+
+import ast
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import jsonschema_rs
+
+from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.protocols.base import Instruction
+from actgent.protocols.schemas import types_from
+
+from . import settings
+from .folder import Folder, Unreachable, shown
+from .front_matter import MAX_DEPTH, Document, dotted, read_yaml, split_front_matter
+from .limits import Limits
+from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
+
+BRAIN = "brain.md"
+TOOLS = "tools.py"
+PROTOCOLS = ("bare", "simple", "react", "router")
+STRATEGIES = ("keyword", "auto", "preference")
+MAX_INSTRUCTIONS = 500
+_MAX_NAME = 64
+_MAX_REASON = 300
+
+_TEXT = {"type": "string"}
+_NAME = {"type": "string", "pattern": r"\S", "maxLength": _MAX_NAME}
+_COUNT = {"type": "integer", "minimum": 1}
+_SECONDS = {"type": "number", "exclusiveMinimum": 0}
+LIMITS: Mapping[str, Any] = {
+    "model_calls": _COUNT,
+    "identical_calls": _COUNT,
+    "repairs": {"type": "integer", "minimum": 0},
+    "model_timeout": _SECONDS,
+    "tool_timeout": _SECONDS,
+    "handler_timeout": _SECONDS,
+    "result_characters": _COUNT,
+}
+BRAIN_SCHEMA: Mapping[str, Any] = {
+    "properties": {
+        "name": _NAME,
+        "role": _TEXT,
+        "goal": _TEXT,
+        "capabilities": {"type": ["string", "array"], "items": _TEXT},
+        "instructions": {
+            "type": ["object", "array"],
+            "additionalProperties": _TEXT,
+            "items": _TEXT,
+            "maxProperties": MAX_INSTRUCTIONS,
+            "maxItems": MAX_INSTRUCTIONS,
+        },
+        "protocol": {"enum": list(PROTOCOLS)},
+        "strategy": {"enum": list(STRATEGIES)},
+        "llm": settings.SCHEMA,
+        "tools": {"type": "array", "items": _NAME},
+        "limits": {"type": "object", "properties": LIMITS, "additionalProperties": False},
+        "memory": {"type": "object", "properties": {"max_tokens": _COUNT}, "additionalProperties": False},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+INSTRUCTION_SCHEMA: Mapping[str, Any] = {
+    "properties": {
+        "name": _NAME,
+        "instructionName": _NAME,
+        "description": _TEXT,
+        "schemaTemplate": {"type": ["string", "object"]},
+        "tool": _NAME,
+    },
+    "additionalProperties": False,
+}
+# The mask keeps values, which may be secret, out of what the library says.
+_BRAIN = jsonschema_rs.validator_for(dict(BRAIN_SCHEMA), mask="it")
+_INSTRUCTION = jsonschema_rs.validator_for(dict(INSTRUCTION_SCHEMA), mask="it")
+_KINDS = {"string": "text", "array": "a list", "object": "an object", "integer": "a whole number"}
+
+
+@attrs.frozen(kw_only=True)
+class AgentFolder:
+    """What the files of an agent say."""
+
+    path: Path
+    name: str
+    role: str = ""
+    goal: str = ""
+    capabilities: str = ""
+    body: str = attrs.field(default="", repr=False)
+    """What the system prompt says further: the text of brain.md, AGENTS.md, and the list of skills."""
+    instructions: tuple[Instruction, ...] = ()
+    protocol: str | None = None
+    """None is `simple` for an agent with instructions, and `bare` for one without."""
+    strategy: str | None = None
+    llm: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """See `settings.SCHEMA`; may hold a key."""
+    limits: Limits = attrs.field(factory=Limits)
+    max_tokens: int | None = None
+    """Of the conversation that the model is shown."""
+    tool_names: tuple[str, ...] | None = None
+    """The tools of `tools.py` that it has; None is all of them."""
+    code: str = attrs.field(default="", repr=False)
+    """The text of `tools.py`."""
+    skills: tuple[Skill, ...] = ()
+
+
+def read_folder(path: str | os.PathLike[str], *, tools: Iterable[str] = ()) -> AgentFolder:
+    """Read an agent's folder, or the one that a brain.md lies in, and check all of it.
+
+    Args:
+        path: The folder, or its brain.md.
+        tools: The names of tools that a program will add to those of the folder.
+
+    Raises:
+        InvalidFolder: something is wrong; the text has a line for each thing that is.
+    """
+    folder_path = Path(path)
+    if folder_path.name == BRAIN:
+        folder_path = folder_path.parent
+    problems: list[InvalidFile] = []
+    try:
+        with Folder.open(folder_path) as folder:
+            read = _Reading(folder, problems, frozenset(tools)).agent()
+    except InvalidFile as error:
+        raise InvalidFolder([*problems, error]) from None
+    if problems or read is None:
+        raise InvalidFolder(sorted(problems, key=lambda problem: (problem.file, problem.line)))
+    return read
+
+
+@attrs.define
+class _Reading:
+    """One pass over a folder, collecting what is wrong."""
+
+    folder: Folder
+    problems: list[InvalidFile]
+    given_tools: frozenset[str]
+
+    def agent(self) -> AgentFolder | None:
+        brain = self._brain()
+        code, defined = self._code()
+        known = None if defined is None else self.given_tools | defined
+        skills = read_skills(self.folder, self.problems)
+        notes = self._notes()
+        if brain is None:
+            self._instructions(Document({}, {}), None)
+            return None
+        named = self._tool_names(brain, known)
+        usable = known if named is None or known is None else self.given_tools | (known & set(named))
+        instructions = self._instructions(brain, usable)
+        if skills and known and LoadSkill.name in known:
+            self._add(TOOLS, 1, f"the tool {LoadSkill.name!r} belongs to the skills: give yours another name")
+        if self.problems:
+            return None
+        values = brain.values
+        capabilities = values.get("capabilities", "")
+        llm = values.get("llm", {})
+        return AgentFolder(
+            path=self.folder.path,
+            name=values["name"],
+            role=values.get("role", ""),
+            goal=values.get("goal", ""),
+            capabilities=capabilities if isinstance(capabilities, str) else ", ".join(capabilities),
+            body="\n\n".join(filter(None, (brain.body, notes, skills_prompt(skills)))),
+            instructions=instructions,
+            protocol=values.get("protocol"),
+            strategy=values.get("strategy"),
+            llm={"model": llm} if isinstance(llm, str) else llm,
+            limits=Limits(**values.get("limits", {})),
+            max_tokens=values.get("memory", {}).get("max_tokens"),
+            tool_names=named,
+            code=code,
+            skills=skills,
+        )
+
+    # --- brain.md ------------------------------------------------------------------------
+
+    def _brain(self) -> Document | None:
+        try:
+            document = split_front_matter(self.folder.read(BRAIN), name=self.folder.name_of(BRAIN))
+        except InvalidFile as error:
+            self.problems.append(error)
+            return None
+        self._check(BRAIN, document, _BRAIN, known=BRAIN_SCHEMA)
+        values = document.values
+        if "strategy" in values and values.get("protocol") != "react":
+            self._add(BRAIN, document.line(("strategy",)), "only the react protocol has one", "strategy")
+        return document
+
+    def _notes(self) -> str:
+        try:
+            return read_notes(self.folder)
+        except InvalidFile as error:
+            self.problems.append(error)
+            return ""
+
+    # --- instructions --------------------------------------------------------------------
+
+    def _instructions(self, brain: Document, tools: frozenset[str] | None) -> tuple[Instruction, ...]:
+        """All instructions; `tools` are those that one may be mapped to, None if nobody knows."""
+        read: dict[str, Instruction] = {}
+        for key, path, place in self._instruction_paths(brain):
+            instruction = self._instruction(key, path, place, brain, tools)
+            if instruction is None:
+                continue
+            if instruction.name.casefold() in read:
+                line = brain.line(place)
+                self._add(BRAIN, line, f"two instructions are named {shown(instruction.name)}", dotted(place))
+            read[instruction.name.casefold()] = instruction
+        return tuple(read.values())
+
+    def _instruction_paths(self, brain: Document) -> Iterator[tuple[str | None, str, tuple[str | int, ...]]]:
+        """The name that brain.md gives, the path, and the place in brain.md where they stand."""
+        listed = brain.values.get("instructions")
+        if isinstance(listed, dict):
+            pairs: Iterable[tuple[Any, Any]] = listed.items()
+        elif isinstance(listed, list):
+            pairs = enumerate(listed)
+        else:
+            yield from self._found_instructions()
+            return
+        for key, path in pairs:
+            if isinstance(path, str):
+                yield (key if isinstance(key, str) else None), path, ("instructions", key)
+
+    def _found_instructions(self) -> Iterator[tuple[None, str, tuple[str | int, ...]]]:
+        """All of `instructions/*.md`, where brain.md names none."""
+        try:
+            names = [name for name in self.folder.names("instructions") if name.endswith(".md")]
+        except InvalidFile as error:
+            self.problems.append(error)
+            return
+        if len(names) > MAX_INSTRUCTIONS:
+            self._add("instructions", 1, f"more than {MAX_INSTRUCTIONS} instructions")
+            return
+        for name in names:
+            yield None, f"instructions/{name}", ()
+
+    def _instruction(
+        self,
+        key: str | None,
+        path: str,
+        place: tuple[str | int, ...],
+        brain: Document,
+        tools: frozenset[str] | None,
+    ) -> Instruction | None:
+        try:
+            document = split_front_matter(self.folder.read(path), name=self.folder.name_of(path))
+        except Unreachable as error:
+            if place:
+                self._add(BRAIN, brain.line(place), f"{shown(path)}: {error.reason}", dotted(place))
+            else:  # found in the folder, and not named anywhere
+                self.problems.append(error)
+            return None
+        except InvalidFile as error:
+            self.problems.append(error)
+            return None
+        if not self._check(path, document, _INSTRUCTION, known=INSTRUCTION_SCHEMA):
+            return None
+        return self._checked(path, document, self._name(key, path, document), tools)
+
+    def _name(self, key: str | None, path: str, document: Document) -> str:
+        """What brain.md calls it, or itself, or its file."""
+        own = document.values.get("name", document.values.get("instructionName"))
+        return key or own or path.rpartition("/")[2].removesuffix(".md")
+
+    def _checked(
+        self, path: str, document: Document, name: str, tools: frozenset[str] | None
+    ) -> Instruction | None:
+        count = len(self.problems)
+        schema = self._schema(path, document)
+        tool = document.values.get("tool")
+        if tool is not None and tools is not None and tool not in tools:
+            self._add(path, document.line(("tool",)), _unknown_tool(tool, tools), "tool")
+        if not name.strip() or len(name) > _MAX_NAME or not name.isprintable():
+            self._add(path, 1, f"an instruction's name has 1 to {_MAX_NAME} printable characters")
+        described = (document.values.get("description", ""), document.body)
+        instruction = Instruction(name, "\n".join(filter(None, described)), schema, tool)
+        if len(self.problems) > count:
+            return None
+        try:
+            types_from([instruction])
+        except ConfigurationError as error:
+            self._add(path, document.line(("schemaTemplate",)), _capped(error), "schemaTemplate")
+            return None
+        return instruction
+
+    def _schema(self, path: str, document: Document) -> Mapping[str, Any] | None:
+        """The form of an instruction, from the front matter itself or from the file that it names."""
+        schema = document.values.get("schemaTemplate")
+        if not isinstance(schema, str):
+            return schema or None
+        line = document.line(("schemaTemplate",))
+        try:
+            if schema.lstrip().startswith("{"):
+                return _json_object(schema, self.folder.name_of(path), line) or None
+            target = (
+                schema if schema.startswith(("/", "~")) else f"{path.rpartition('/')[0]}/{schema}".lstrip("/")
+            )
+            return _json_object(self.folder.read(target), self.folder.name_of(target), 1) or None
+        except Unreachable as error:
+            self._add(path, line, f"{shown(schema)}: {error.reason}", "schemaTemplate")
+        except InvalidFile as error:
+            self.problems.append(error)
+        return None
+
+    # --- tools ---------------------------------------------------------------------------
+
+    def _code(self) -> tuple[str, frozenset[str] | None]:
+        """The text of tools.py and the names of the tools that it defines; None if it cannot be read."""
+        try:
+            code = self.folder.find(TOOLS) or ""
+            return code, frozenset(defined_tools(code))
+        except InvalidFile as error:
+            self.problems.append(error)
+        except SyntaxError as error:
+            self._add(TOOLS, error.lineno or 1, f"no Python: {error.msg}")
+        except (ValueError, RecursionError, MemoryError):
+            self._add(TOOLS, 1, "no Python")
+        return "", None
+
+    def _tool_names(self, brain: Document, known: frozenset[str] | None) -> tuple[str, ...] | None:
+        named = brain.values.get("tools")
+        if not isinstance(named, list):
+            return None
+        for index, name in enumerate(named):
+            if not isinstance(name, str):
+                continue
+            place = ("tools", index)
+            if known is not None and name not in known:
+                self._add(BRAIN, brain.line(place), _unknown_tool(name, known), dotted(place))
+            elif name in named[:index]:
+                self._add(BRAIN, brain.line(place), "the tool is there twice", dotted(place))
+        return tuple(name for name in named if isinstance(name, str))
+
+    # --- problems ------------------------------------------------------------------------
+
+    def _add(self, path: str, line: int, reason: str, key: str = "") -> None:
+        self.problems.append(InvalidFile(self.folder.name_of(path), line, reason, key))
+
+    def _check(
+        self, path: str, document: Document, validator: jsonschema_rs.Validator, *, known: Mapping[str, Any]
+    ) -> bool:
+        """Whether the values have the form; each that has not is a problem."""
+        errors = list(validator.iter_errors(document.values))
+        for error in errors:
+            for place, reason in _worded(error, known):
+                self._add(path, document.line(place), reason, dotted(place))
+        return not errors
+
+
+def _worded(
+    error: jsonschema_rs.ValidationError, known: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Where something is wrong, and what; never the value, which may be a secret."""
+    place = tuple(error.instance_path)
+    kind: Any = error.kind  # each kind has attributes of its own
+    match kind.name:
+        case "additionalProperties":
+            for key in kind.unexpected:
+                yield (*place, key), f"unknown key{_suggestion(key, _keys_at(place, known))}"
+        case "required":
+            yield (*place, kind.property), "it is missing"
+        case "type":
+            names = [_KINDS.get(str(name), f"a {name}") for name in kind.types]
+            yield place, f"{' or '.join(names)} is needed"
+        case "enum":
+            yield place, f"one of these is needed: {', '.join(map(str, kind.options))}"
+        case "pattern":
+            yield place, "it is empty, or not of the form that is needed"
+        case _:
+            yield place, _capped(error.message)
+
+
+def _keys_at(place: tuple[str | int, ...], known: Mapping[str, Any]) -> list[str]:
+    for step in place:
+        known = known.get("properties", {}).get(step, {})
+    return list(known.get("properties", {}))
+
+
+def _suggestion(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    return f": did you mean {close[0]!r}?" if close else f" (there are: {', '.join(known)})"
+
+
+def _unknown_tool(name: str, known: Iterable[str]) -> str:
+    there = ", ".join(sorted(known)) or "none"
+    return (
+        f"there is no tool {shown(name)} (there are: {there}): define it in {TOOLS}, or add it in the program"
+    )
+
+
+def _capped(reason: object) -> str:
+    text = " ".join(str(reason).split())
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
+
+
+# --- JSON --------------------------------------------------------------------------------------
+
+
+def _json_object(text: str, name: str, first_line: int) -> dict[str, Any]:
+    """A JSON object without keys that are there twice.
+
+    Raises:
+        InvalidFile: it is none; with the line.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+        if isinstance(value, dict) and _depth(value) <= MAX_DEPTH:
+            return value
+        reason = (
+            "the schema is no JSON object" if not isinstance(value, dict) else f"more than {MAX_DEPTH} levels"
+        )
+        raise InvalidFile(name, first_line, reason)
+    except json.JSONDecodeError as error:
+        raise InvalidFile(name, first_line + error.lineno - 1, f"no JSON: {error.msg}") from None
+    except _Repeated:
+        read_yaml(text, name=name, first_line=first_line)  # knows the lines, and refuses the same
+        raise InvalidFile(name, first_line, "a key is there twice") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidFile(name, first_line, f"no JSON: {_capped(error)}") from None
+
+
+class _Repeated(ValueError):
+    """A key is there twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise _Repeated
+    return members
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
+
+
+# --- tools.py ----------------------------------------------------------------------------------
+
+_FACTORIES = re.compile(r"(.*\.)?(tool|FunctionTool)")
+
+
+def defined_tools(code: str) -> set[str]:
+    """The names of the tools that a module defines at its top, read without running it.
+
+    Found are functions with `@tool`, `FunctionTool("name", ...)` that is assigned, and classes with a `name`.
+
+    Raises:
+        SyntaxError: it is no Python.
+    """
+    names: set[str] = set()
+    for node in ast.parse(code).body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                names.update(_decorated_name(node))
+            case ast.ClassDef():
+                names.update(_class_name(node))
+            case ast.Assign(value=ast.Call() as call) | ast.AnnAssign(value=ast.Call() as call):
+                names.update(_called_name(call))
+    return names
+
+
+def _decorated_name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for decorator in node.decorator_list:
+        function = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if _FACTORIES.fullmatch(ast.unparse(function)):
+            keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+            yield next(_literals(keyword.value for keyword in keywords if keyword.arg == "name"), node.name)
+
+
+def _class_name(node: ast.ClassDef) -> Iterator[str]:
+    for statement in node.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="name")], value=value):
+                yield from _literals([value])
+            case ast.AnnAssign(target=ast.Name(id="name"), value=ast.expr() as value):
+                yield from _literals([value])
+
+
+def _called_name(call: ast.Call) -> Iterator[str]:
+    if _FACTORIES.fullmatch(ast.unparse(call.func)):
+        named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
+        yield from _literals([*call.args[:1], *named])
+
+
+def _literals(nodes: Iterable[ast.expr]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

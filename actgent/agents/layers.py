@@ -1,0 +1,64 @@
+"""Prompt layers: what one agent, one session or one call adds to the system prompt, or has instead of it."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.protocols.base import Profile
+from actgent.protocols.prompts import render
+
+Mode = Literal["append", "prepend", "replace"]
+_MODES = ("append", "prepend", "replace")
+
+
+@attrs.frozen
+class PromptLayer:
+    """Text round the system prompt, or instead of it.
+
+    With `variables` the text is a jinja2 template over them and `profile`, written by the developer; what the
+    variables hold is data and never read as a template. Without, the text stands as it is.
+    """
+
+    text: str
+    mode: Mode = attrs.field(default="append", validator=attrs.validators.in_(_MODES), kw_only=True)
+    variables: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+
+    def render(self, profile: Profile) -> str:
+        """The text with its variables filled in.
+
+        Raises:
+            ConfigurationError: the template is broken, or lacks a variable; the text names it and the line.
+        """
+        if self.variables is None:
+            return self.text
+        if "profile" in self.variables:
+            raise ConfigurationError(
+                "a prompt layer's variable cannot be called 'profile': that is the agent"
+            )
+        return render(self.text, profile, name="prompt layer", variables=self.variables)
+
+    def apply(self, prompt: str, profile: Profile) -> str:
+        """A prompt with this layer."""
+        text = self.render(profile)
+        match self.mode:
+            case "append":
+                return _joined(prompt, text)
+            case "prepend":
+                return _joined(text, prompt)
+            case _:
+                return text
+
+
+Prompt = PromptLayer | str
+"""A text alone is appended as it is."""
+
+
+def to_layer(prompt: Prompt) -> PromptLayer:
+    """The layer that a prompt stands for."""
+    return PromptLayer(prompt) if isinstance(prompt, str) else prompt
+
+
+def _joined(*texts: str) -> str:
+    return "\n\n".join(text for text in texts if text)

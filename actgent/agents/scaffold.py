@@ -1,0 +1,155 @@
+"""New agent folders: written aside, checked like any other, and put into their place whole or not at all."""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+
+from .folder import steps_of
+from .instructions import AgentFolder, read_folder
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+MAX_FILES = 200
+
+_BRAIN = """\
+---
+name: {name}
+role: a friendly assistant
+goal: answer questions, and greet whoever says hello
+capabilities: conversation, arithmetic
+protocol: simple
+# llm: openai:gpt-5.2        # or leave it to LLM_MODEL, or to --model
+---
+Answer in one or two sentences.
+"""
+_GREETING = """\
+---
+schemaTemplate:
+  name: "<whom you greet>"
+  content: "<your greeting>"
+---
+Someone says hello, or introduces themselves.
+"""
+_TOOLS = '''\
+"""The tools of this agent: each function with @tool is one."""
+
+from actgent import tool
+
+
+@tool
+def add(a: float, b: float) -> float:
+    """Add two numbers."""
+    return a + b
+'''
+_TEST = '''\
+"""The agent of this folder, with a scripted model: no key, no network."""
+
+from pathlib import Path
+
+import trio
+
+from actgent import AgentBuilder, ScriptedLLM
+
+FOLDER = Path(__file__).parent
+
+
+def test_it_greets():
+    """A greeting of the model's reaches the user."""
+    script = ['{{"messageType": "greeting", "content": {{"name": "Ada", "content": "Hello, Ada!"}}}}']
+    agent = AgentBuilder.from_folder(FOLDER).llm(ScriptedLLM(script)).build()
+
+    async def main():
+        async with agent:
+            return await agent.run("Hi, I am Ada.")
+
+    assert trio.run(main).text == "Hello, Ada!"
+'''
+
+
+def new_folder(parent: str | os.PathLike[str], name: str) -> AgentFolder:
+    """A small agent that runs, with an instruction, a tool and a test.
+
+    Raises:
+        ConfigurationError: the name cannot be a folder's, or is taken.
+    """
+    files = {
+        "brain.md": _BRAIN.format(name=name),
+        "instructions/greeting.md": _GREETING,
+        "tools.py": _TOOLS,
+        f"test_{name.replace('-', '_')}.py": _TEST.replace("{{", "{").replace("}}", "}"),
+    }
+    return write_folder(parent, name, files)
+
+
+def write_folder(
+    parent: str | os.PathLike[str], name: str, files: Mapping[str, str], *, tools: Iterable[str] = ()
+) -> AgentFolder:
+    """Write an agent's files into a new folder, which appears only if it passes the check; nothing is overwritten.
+
+    Args:
+        parent: Where the folder goes; must be there.
+        name: Its name: lower-case letters, digits, `-` and `_`.
+        files: Text by path, relative to the folder.
+        tools: The names of tools that a program will add, see `read_folder`.
+
+    Raises:
+        ConfigurationError: the name or a path cannot be right, or the name is taken.
+        InvalidFolder: what was to be written is no agent.
+    """
+    parent, target = Path(parent), Path(parent) / name
+    _check_name(parent, name)
+    if len(files) > MAX_FILES:
+        raise ConfigurationError(f"an agent's folder has at most {MAX_FILES} files")
+    aside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    try:
+        for path, text in files.items():
+            _write(aside, path, text)
+        _checked(aside, target, tools)
+        target.mkdir()  # fails where something is; a folder may then take the place of this empty one
+        aside.chmod(0o755)
+        aside.rename(target)
+    except FileExistsError:
+        raise ConfigurationError(f"there is a {name!r} already: nothing is overwritten") from None
+    except (OSError, UnicodeEncodeError) as error:
+        raise ConfigurationError(f"{name!r} cannot be written: {type(error).__name__}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return read_folder(target, tools=tools)
+
+
+def _check_name(parent: Path, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            "an agent's folder is named with 1 to 64 lower-case letters, digits, - and _, a letter first"
+        )
+    if not parent.is_dir():
+        raise ConfigurationError(f"there is no folder {parent}")
+    if name in (entry.name.casefold() for entry in parent.iterdir()):
+        raise ConfigurationError(f"there is a {name!r} already: nothing is overwritten")
+
+
+def _write(folder: Path, path: str, text: str) -> None:
+    try:
+        steps = steps_of(path)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    file = folder.joinpath(*steps)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("x", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def _checked(aside: Path, target: Path, tools: Iterable[str]) -> None:
+    """The check, with errors that name files by where they were to be."""
+    try:
+        read_folder(aside, tools=tools)
+    except InvalidFolder as error:
+        named = [
+            InvalidFile(p.file.replace(str(aside), str(target), 1), p.line, p.reason, p.key)
+            for p in error.problems
+        ]
+        raise InvalidFolder(named) from None

@@ -1,0 +1,135 @@
+"""Settings of a model from arguments, environment, file and defaults, in this order.
+
+    setting       argument and file key   environment, the first that is set
+    model         model                   LLM_MODEL
+    API key       api_key                 the provider's own variable, LLM_API_KEY
+    address       base_url                the provider's own variable, LLM_PROVIDER_URL
+    streaming     stream                  LLM_STREAM_MODE
+    longest text  max_tokens              LLM_MAX_TOKENS
+    temperature   temperature             LLM_TEMPERATURE
+
+An empty variable is not set; a temperature of 0 is. Keys never stand in a repr or an error.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.llm.base import LLM
+from actgent.llm.models import PROVIDERS, resolve_model
+
+DEFAULT_PROVIDER = "openai"
+"""Whose wire a model without `provider:` speaks, as most servers do."""
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ValueError("true or false")
+    return text.lower() in _TRUE
+
+
+_VARIABLES: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
+    "model": ("LLM_MODEL", str, "the name of a model"),
+    "stream": ("LLM_STREAM_MODE", _flag, "true or false"),
+    "max_tokens": ("LLM_MAX_TOKENS", int, "a whole number from 1"),
+    "temperature": ("LLM_TEMPERATURE", float, "a number from 0"),
+}
+"""Field -> its variable, how to read that, and what it has to be."""
+SCHEMA: Mapping[str, Any] = {
+    "type": ["string", "object"],
+    "minLength": 1,
+    "properties": {
+        "model": {"type": "string", "minLength": 1},
+        "base_url": {"type": "string", "pattern": "^https?://"},
+        "api_key": {"type": "string", "minLength": 1},
+        "stream": {"type": "boolean"},
+        "max_tokens": {"type": "integer", "minimum": 1},
+        "temperature": {"type": "number", "minimum": 0},
+        "timeout": {"type": "number", "exclusiveMinimum": 0},
+    },
+    "additionalProperties": False,
+}
+"""What a file may say of a model; a text is the model alone."""
+
+
+def _at_least(minimum: float) -> Callable[[Any, "attrs.Attribute[Any]", Any], None]:
+    def check(_: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and minimum <= value < float("inf")):
+            raise ConfigurationError(f"{attribute.name}: a number from {minimum:g} is needed")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class LLMSettings:
+    """Which model, where, and how it is asked. None leaves it to the client."""
+
+    model: str | None = None
+    """`provider:MODEL`, or a name alone, which is asked over the wire of OpenAI chat completions."""
+    base_url: str | None = attrs.field(default=None, repr=False)
+    api_key: str | None = attrs.field(default=None, repr=False)
+    stream: bool | None = None
+    max_tokens: int | None = attrs.field(default=None, validator=_at_least(1))
+    temperature: float | None = attrs.field(default=None, validator=_at_least(0))
+    timeout: float | None = attrs.field(default=None, validator=_at_least(0))
+    """Seconds that one attempt may take."""
+
+    def build(self) -> LLM:
+        """The client.
+
+        Raises:
+            ConfigurationError: no model is named, or the client takes it not.
+            MissingKey: the model needs a key, and there is none.
+        """
+        if not self.model:
+            raise ConfigurationError(
+                "no model is named: pass llm=, set LLM_MODEL, or write `llm:` into brain.md"
+            )
+        given = attrs.asdict(self, filter=lambda field, value: value is not None and field.name != "model")
+        return resolve_model(_with_provider(self.model), **given)
+
+
+def load_settings(
+    file: Mapping[str, Any] | str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    **arguments: Any,
+) -> LLMSettings:
+    """Settings from all sources; an argument that is None counts as not given, a text as `file` is the model.
+
+    Raises:
+        ConfigurationError: a variable, an argument or a value of the file is not what it has to be; it is named.
+    """
+    environment = os.environ if environment is None else environment
+    in_file = {"model": file} if isinstance(file, str) else dict(file or {})
+    given = {name: value for name, value in arguments.items() if value is not None}
+    for unknown in (*given, *in_file):
+        if unknown not in attrs.fields_dict(LLMSettings):
+            raise ConfigurationError(f"a model has no setting {unknown!r}")
+    model = str(given.get("model") or environment.get("LLM_MODEL", "").strip() or in_file.get("model", ""))
+    return LLMSettings(**{**in_file, **_from_environment(environment, model), **given})
+
+
+def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, Any]:
+    found = {}
+    for field, (variable, convert, wanted) in _VARIABLES.items():
+        if text := environment.get(variable, "").strip():
+            try:
+                found[field] = convert(text)
+            except ValueError:
+                raise ConfigurationError(f"the variable {variable} has to be {wanted}") from None
+    provider = _with_provider(model).partition(":")[0].partition("-")[0].upper()
+    for field, own, general in (("api_key", "API_KEY", "API_KEY"), ("base_url", "BASE_URL", "PROVIDER_URL")):
+        names = (f"{provider}_{own}", f"LLM_{general}")
+        if text := next((set_ for name in names if (set_ := environment.get(name, "").strip())), ""):
+            found[field] = text
+    return found
+
+
+def _with_provider(model: str) -> str:
+    return model if model.partition(":")[0] in PROVIDERS else f"{DEFAULT_PROVIDER}:{model}"

@@ -1,0 +1,124 @@
+"""Notes and skills as context: `AGENTS.md`, and `skills/*/SKILL.md` whose body a tool loads when the model asks.
+
+Sources: https://agents.md, https://agentskills.io/specification. Optional fields of a skill that other programs
+define are passed over.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from actgent.errors import InvalidFile, ToolError
+from actgent.tools.base import Effect, Tool, ToolContext
+
+from .folder import Folder
+from .front_matter import Document, split_front_matter
+
+NOTES = "AGENTS.md"
+MAX_SKILLS = 100
+MAX_DESCRIPTION = 1_024
+_NOTES_BYTES = 64 * 1024
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_MAX_NAME = 64
+
+
+@attrs.frozen
+class Skill:
+    """What an agent can read up on when it needs it."""
+
+    name: str
+    description: str
+    body: str = attrs.field(repr=False)
+    folder: Path
+    """Where its further files lie."""
+
+
+def read_notes(folder: Folder) -> str:
+    """The text of AGENTS.md, empty where there is none.
+
+    Raises:
+        InvalidFile: it is there, and cannot be read.
+    """
+    return (folder.find(NOTES, limit=_NOTES_BYTES) or "").strip()
+
+
+def read_skills(folder: Folder, problems: list[InvalidFile]) -> tuple[Skill, ...]:
+    """The skills of an agent's folder by name; what is wrong with them goes to `problems`."""
+    skills = []
+    try:
+        names = folder.names("skills")
+    except InvalidFile as error:
+        problems.append(error)
+        return ()
+    if len(names) > MAX_SKILLS:
+        problems.append(InvalidFile(folder.name_of("skills"), 1, f"more than {MAX_SKILLS} skills"))
+        return ()
+    for name in names:
+        try:
+            if (text := folder.find(f"skills/{name}/SKILL.md")) is not None:
+                skills.append(_skill(folder, name, text, problems))
+        except InvalidFile as error:
+            problems.append(error)
+    return tuple(skills)
+
+
+def _skill(folder: Folder, name: str, text: str, problems: list[InvalidFile]) -> Skill:
+    file = folder.name_of(f"skills/{name}/SKILL.md")
+    document = split_front_matter(text, name=file)
+    for key, reason in _reasons(document, name):
+        problems.append(InvalidFile(file, document.line((key,)), reason, key))
+    return Skill(name, str(document.values.get("description")), document.body, folder.path / "skills" / name)
+
+
+def _reasons(document: Document, folder: str) -> Iterator[tuple[str, str]]:
+    name, description = document.values.get("name"), document.values.get("description")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        yield "name", "a skill's name is needed: at most 64 lower-case letters, digits and single hyphens"
+    elif name != folder:
+        yield "name", "a skill is named like its folder"
+    if not isinstance(description, str) or not 0 < len(description.strip()) <= MAX_DESCRIPTION:
+        yield "description", f"a description of 1 to {MAX_DESCRIPTION:,} characters is needed"
+
+
+def skills_prompt(skills: Sequence[Skill]) -> str:
+    """What the system prompt says of skills: their names and descriptions."""
+    if not skills:
+        return ""
+    lines = "\n".join(f"- {skill.name}: {' '.join(skill.description.split())}" for skill in skills)
+    return f"Skills: when a task fits one of these, read it with the tool {LoadSkill.name} first.\n{lines}"
+
+
+class LoadSkill(Tool):
+    """Gives the model the text of a skill, or of one of its further files."""
+
+    name = "load_skill"
+    description = "Read the instructions of a skill, or one of the files that they speak of."
+    effect: Effect = "pure"
+
+    def __init__(self, skills: Sequence[Skill]) -> None:
+        self._skills = {skill.name: skill for skill in skills}
+        self.parameters: Mapping[str, Any] = {
+            "type": "object",
+            "properties": {
+                "name": {"enum": list(self._skills), "description": "The skill."},
+                "file": {
+                    "type": "string",
+                    "description": "A file of the skill, relative to its folder; leave it out for the instructions.",
+                },
+            },
+            "required": ["name"],
+            "additionalProperties": False,
+        }
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        skill = self._skills[arguments["name"]]
+        if not (file := arguments.get("file")):
+            return skill.body
+        try:
+            with Folder.open(skill.folder) as folder:
+                return folder.read(file)
+        except InvalidFile as error:
+            raise ToolError(f"skill {skill.name!r} has no such file to read: {error.reason}") from None

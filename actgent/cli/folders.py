@@ -1,0 +1,49 @@
+"""`actgent new`, `check` and `run`: agents as folders of readable files."""
+
+from pathlib import Path
+
+from actgent.agents.agent import Agent
+from actgent.agents.builder import AgentBuilder
+from actgent.agents.instructions import BRAIN, read_folder
+from actgent.agents.scaffold import new_folder
+from actgent.agents.settings import LLMSettings
+
+from .models import default_models
+from .terminal import Terminal
+
+
+def new(name: str, terminal: Terminal) -> int:
+    """Make a folder in the current one."""
+    made = new_folder(Path(), name)
+    terminal.line(
+        f"made {made.path}: try `actgent check {name}`, `actgent run {name}`, and its test with pytest"
+    )
+    return 0
+
+
+def check(folder: str, terminal: Terminal) -> int:
+    """Say what a folder holds; what is wrong with it leaves as InvalidFolder."""
+    read = read_folder(folder)
+    forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
+    skills = ", ".join(skill.name for skill in read.skills) or "none"
+    terminal.line(f"{folder}: agent {read.name!r} is fine (instructions: {forms}; skills: {skills})")
+    return 0
+
+
+def is_folder(place: str) -> bool:
+    """Whether this names an agent's folder, or its brain.md, and no Python file."""
+    return Path(place).is_dir() or Path(place).name == BRAIN
+
+
+def load_folder(place: str, *, model: str | None = None, base_url: str | None = None) -> Agent:
+    """The agent of a folder; where nobody names a model, with the one that the environment has a key for.
+
+    Raises:
+        InvalidFolder: something is wrong in it.
+        ConfigurationError: no model is named, or a setting is wrong.
+    """
+    builder = AgentBuilder.from_folder(place).llm(model, base_url=base_url)
+    settings = builder.settings()
+    if isinstance(settings, LLMSettings) and settings.model is None and (known := default_models()):
+        builder = builder.llm(known[0])
+    return builder.build()
