@@ -10,7 +10,9 @@ import trio
 from actgent.agents.agent import Agent, BareAgent
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError, InboxFull
+from actgent.llm.anthropic import Anthropic
 from actgent.llm.base import LLM
+from actgent.llm.openai import OpenAI
 from actgent.messages import Failure, Priority, Reply, Token
 
 from .chat import answer
@@ -66,8 +68,8 @@ async def _slow_models(options: DemoOptions) -> AsyncGenerator[Sequence[LLM], No
         async with open_models(_live(options)) as models:
             yield models
     else:
-        async with open_script(answer_slowly, chunk=CHUNK) as models:
-            yield models[:2]
+        async with open_script(answer_slowly, clients=[OpenAI, Anthropic], chunk=CHUNK) as models:
+            yield models
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.openai import OpenAI
 from actgent.llm.openai_responses import OpenAIResponses
-from actgent.llm.remote import RemoteOptions
+from actgent.llm.remote import Remote
 from actgent.testing.provider import Chooser, open_provider
 
 _BY_VARIABLE = {
@@ -21,6 +21,7 @@ _BY_VARIABLE = {
     "LLM_PROVIDER_URL": "openai:gpt-5.2",
 }
 """The model to ask where a variable is set and none is named."""
+CLIENTS: tuple[type[Remote], ...] = (OpenAI, Anthropic, OpenAIResponses)
 CONNECTIONS = 50
 """To the script at once; more requests wait for one."""
 
@@ -48,17 +49,18 @@ async def open_models(
 
 
 @asynccontextmanager
-async def open_script(script: Chooser, *, chunk: int = 20) -> AsyncGenerator[list[LLM], None]:
-    """A provider on loopback, and a client of each of the three wires that it speaks."""
+async def open_script(
+    script: Chooser, *, clients: Sequence[type[Remote]] = CLIENTS, chunk: int = 20
+) -> AsyncGenerator[list[LLM], None]:
+    """A provider on loopback, and clients of the wires that it speaks; the SDK of each takes a second to load."""
     # Loopback is never behind a proxy, and both ends of a connection count towards this process's open files.
     limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
     async with (
         open_provider(script, chunk=chunk, keep=0) as provider,
         httpx2.AsyncClient(trust_env=False, limits=limits) as client,
     ):
-        openai = RemoteOptions(base_url=provider.openai_url, api_key="none", http_client=client)
-        anthropic = RemoteOptions(base_url=provider.anthropic_url, api_key="none", http_client=client)
-        yield [OpenAI("demo", **openai), Anthropic("demo", **anthropic), OpenAIResponses("demo", **openai)]
+        urls = dict.fromkeys(clients, provider.openai_url) | {Anthropic: provider.anthropic_url}
+        yield [kind("demo", base_url=urls[kind], api_key="none", http_client=client) for kind in clients]
 
 
 def live_models(name: str | None, *, otherwise: str) -> Sequence[str]:
