@@ -15,7 +15,6 @@ from actgent.agents.session import Session
 from actgent.errors import ActgentError, ConfigurationError
 from actgent.llm.base import LLM
 from actgent.llm.openai import OpenAI
-from actgent.llm.openai import OpenAI
 from actgent.messages import Delivery, Event, Failure, Reply, Route, Token, ToolResult
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Protocol
