@@ -584,3 +584,23 @@ async def test_an_interrupt_during_a_drain_is_one(autojump_clock):
 
             await trio.lowlevel.checkpoint()
     assert log == ["interrupted"]
+
+
+@pytest.mark.parametrize("first", ["interrupt", "stop"])
+async def test_an_interruption_and_the_end_of_the_block_at_the_same_moment(first):
+    """Two reasons to stop are one end: the message fails once, and who waits for its end is woken."""
+    with trio.fail_after(2):
+        async with trio.open_nursery() as nursery:
+            with trio.CancelScope() as scope:
+                async with BareAgent(name="a", llm=ScriptedLLM(never)) as agent:
+                    session = await agent.create_session("ada", "begin")
+                    log = hear(session)
+                    await trio.testing.wait_all_tasks_blocked()
+                    nursery.start_soon(session.interrupt)
+                    if first == "interrupt":
+                        session._context.turn.interrupt("both")
+                    scope.cancel()
+                    session._context.turn.interrupt("both")
+                    await trio.lowlevel.checkpoint()
+    assert log in (["interrupted"], ["stopped"])
+    assert session._context.pending == 0
