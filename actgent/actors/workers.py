@@ -1,7 +1,8 @@
 """Tasks that are used again: starting a job costs a wake-up instead of a birth, and no cancel scope of its own.
 
 A job has two halves. `run` gets a cancel scope that others may cancel to stop it; `finish` comes after it,
-stopped or not, and is out of that scope's reach. A worker with nothing left to do parks, and the next job wakes
+stopped or not, and is out of that scope's reach. Where the nursery is cancelled, `abandon` comes instead, for
+jobs that may be finished already. A worker with nothing left to do parks, and the next job wakes
 it. Each job runs in a fresh copy of its starter's context variables, as in a new task, so that nothing of one
 job is left for the next.
 """
@@ -28,10 +29,12 @@ class Workers(Generic[*Args]):
         *,
         run: Callable[[trio.CancelScope, *Args], Awaitable[object]],
         finish: Callable[[*Args], Awaitable[object]],
+        abandon: Callable[[*Args], Awaitable[object]],
     ) -> None:
         self._nursery = nursery
         self._run = run
         self._finish = finish
+        self._abandon = abandon
         self._idle: list[trio.lowlevel.Task] = []
 
     def start_soon(self, *args: *Args) -> None:
@@ -46,15 +49,21 @@ class Workers(Generic[*Args]):
     async def _work(self, first: tuple[*Args]) -> None:
         job: tuple[*Args] | None = first
         while job is not None:
-            with trio.CancelScope() as scope:
-                await self._run(scope, *job)
-                while not scope.cancel_called:  # until then one scope serves any number of jobs
-                    await self._finish(*job)
-                    following = await self._next_job()
-                    if following is None:
-                        return
-                    job = following
+            try:
+                with trio.CancelScope() as scope:
                     await self._run(scope, *job)
+                    while not scope.cancel_called:  # until then one scope serves any number of jobs
+                        await self._finish(*job)
+                        following = await self._next_job()
+                        if following is None:
+                            return
+                        job = following
+                        await self._run(scope, *job)
+            except (
+                trio.Cancelled
+            ):  # the nursery's; an own scope that is cancelled at the same moment lets it through
+                await self._abandon(*job)
+                raise
             await self._finish(*job)
             job = await self._next_job()
 

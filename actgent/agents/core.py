@@ -123,10 +123,6 @@ class AgentCore:
                 await self._pass(context, turn, message)
                 message = self.inbox.next_followup(context.id)
             turn.stop = None  # it came too late
-        except trio.Cancelled:
-            if not scope.cancel_called:
-                await self._say_stopped(context, turn)  # noqa: ASYNC102 - it shields what waits
-            raise
         except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
             turn.error = error
 
@@ -151,7 +147,7 @@ class AgentCore:
         finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
             await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)  # noqa: ASYNC102 - the callers shield
 
-    async def _say_stopped(self, context: SessionContext, turn: Turn) -> None:
+    async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
         turn.error = Stopped(self.sender.name)
         heard = turn.waiter is not None and turn.waiter.hears
         try:

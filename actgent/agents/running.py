@@ -78,7 +78,9 @@ class RunningAgent:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self._turns = Workers(nursery, run=self._run_turn, finish=self._finish_turn)
+                self._turns = Workers(
+                    nursery, run=self._run_turn, finish=self._finish_turn, abandon=self._abandon_turn
+                )
                 self._pump()
                 await trio.sleep_forever()
         finally:
@@ -95,15 +97,16 @@ class RunningAgent:
 
     async def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
         """The turn of a claimed session."""
-        try:
-            if context.is_arriving:  # its sender was just woken, and may attach handlers first
-                context.is_arriving = False
-                await trio.lowlevel.cancel_shielded_checkpoint()
-            await self.core.run_turn(scope, context, turn)
-        except trio.Cancelled:
-            if not scope.cancel_called:  # the agent stops
-                self._let_go(context)
-            raise
+        if context.is_arriving:  # its sender was just woken, and may attach handlers first
+            context.is_arriving = False
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        await self.core.run_turn(scope, context, turn)
+
+    async def _abandon_turn(self, context: SessionContext, turn: Turn) -> None:
+        """The agent stops, in the middle of the turn or after it."""
+        if context.turn is turn:
+            await self.core.say_stopped(context, turn)
+            self._let_go(context)
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
