@@ -303,7 +303,7 @@ def test_each_dependency_has_a_job_in_the_docs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {re.split(r"[\[<>=]", line)[0] for line in project["dependencies"]}
     section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## 8. ")[1]
-    cells = re.findall(r"^\| ([a-z][\w, -]+) \|", section, re.MULTILINE)
+    cells = re.findall(r"^\| ([a-z][\w., -]+) \|", section, re.MULTILINE)
     assert {name.strip() for cell in cells for name in cell.split(",")} - {"package"} == required
 
 
@@ -314,7 +314,7 @@ PLANNED = {"cattrs", "msgpack"}
 def test_each_dependency_is_imported():
     """What is installed with actgent is used by it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    required = {re.split(r"[\[<>=]", line)[0].replace("-", "_") for line in project["dependencies"]}
+    required = {re.split(r"[.\[<>=]", line)[0].replace("-", "_") for line in project["dependencies"]}
     code = "\n".join(path.read_text(encoding="utf-8") for path in tracked("actgent/*.py"))
     roots = set(re.findall(r"^\s*(?:from|import) (\w+)", code, re.MULTILINE))
     assert required - roots == PLANNED - roots

@@ -3,9 +3,9 @@
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from uuid import uuid4
 
 import attrs
 import trio
@@ -38,6 +38,7 @@ from .handlers import Handler, to_awaitable
 from .hooks import Hooks
 from .layers import Prompt, to_layer
 from .limits import Limits
+from .reader import TurnReader
 from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
@@ -49,7 +50,7 @@ F = TypeVar("F", bound=OnSession)
 H = TypeVar("H", bound=Handler)
 
 STREAM_CAPACITY = 100
-"""How many events of a stream wait for their reader before the turn does."""
+"""How many deliveries of a stream may wait for their reader before the next token does."""
 
 
 class Agent:
@@ -241,7 +242,7 @@ class Agent:
                 "a session needs an owner that is not empty: who is talking to the agent?"
             )
         context = SessionContext(
-            session_id or uuid4().hex,
+            session_id or token_hex(16),
             sender,
             self._memory.open_view(),
             parent=parent._context if parent is not None else None,  # noqa: SLF001
@@ -308,20 +309,20 @@ class Agent:
         output: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
-    ) -> AsyncGenerator[trio.MemoryReceiveChannel[Delivery], None]:
+    ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
         """Say something and read what comes of it: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`.
 
         A slow reader slows the model's stream down. Leaving the block early stops the turn.
         """
         options = self._options_for(output, temperature=temperature, max_tokens=max_tokens, prompt=prompt)
-        send, receive = trio.open_memory_channel[Delivery](STREAM_CAPACITY)
-        waiter = StreamWaiter(options, send=send)
-        with receive:
-            await self._send(content, session, waiter)
-            try:
-                yield receive
-            finally:
-                waiter.abandon()
+        reader = TurnReader[Delivery](STREAM_CAPACITY)
+        waiter = StreamWaiter(options, reader=reader)
+        await self._send(content, session, waiter)
+        try:
+            yield reader
+        finally:
+            reader.close()
+            waiter.abandon()
 
     async def _send(self, content: Content, session: Session | None, waiter: TurnWaiter) -> None:
         running = self._require_running()
@@ -408,7 +409,7 @@ class Agent:
     ) -> bool | None:
         block, self._block = self._block, None
         assert block is not None  # noqa: S101 - __aenter__ made it
-        return await block.__aexit__(kind, error, trace)
+        return await block.__aexit__(kind, error, trace)  # noqa: ASYNC102 - the runtime shields what it must
 
     def start_in(self, runtime: Runtime) -> None:
         """Run in a runtime; `Runtime.start` is the way to call it."""

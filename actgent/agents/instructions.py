@@ -35,6 +35,7 @@ from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
 BRAIN = "brain.md"
 TOOLS = "tools.py"
 PROTOCOLS = ("bare", "simple", "react", "router")
+_WITHOUT_STRATEGY = ("bare", "simple", "router")
 STRATEGIES = ("keyword", "auto", "preference")
 MAX_INSTRUCTIONS = 500
 _MAX_NAME = 64
@@ -198,7 +199,7 @@ class _Reading:
             return None
         self._check(BRAIN, document, _BRAIN, known=BRAIN_SCHEMA)
         values = document.values
-        if "strategy" in values and values.get("protocol") != "react":
+        if "strategy" in values and values.get("protocol", "bare") in _WITHOUT_STRATEGY:
             self._add(BRAIN, document.line(("strategy",)), "only the react protocol has one", "strategy")
         return document
 

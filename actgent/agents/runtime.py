@@ -1,15 +1,15 @@
 """A block in which agents run: one event stream, one supervision, one account of threads."""
 
 import typing
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import trio
 
 from actgent.actors.supervision import Supervision
 from actgent.actors.timer import Timer
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, ThreadsLeft
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
 from actgent.tools.threads import Threads
 
@@ -87,9 +87,32 @@ class Runtime:
                 self.stream.publish(ActorStopped(actor=running.name))
 
     async def _drain(self) -> None:
-        async with trio.open_nursery() as nursery:
-            for running, grace in self._agents.values():
-                nursery.start_soon(running.drain, grace)
+        """Let the agents end what they have accepted, and what they ask of each other for that, each within its grace."""
+        agents = list(self._agents.values())
+        for running, _ in agents:
+            running.begin_drain()
+        begun = trio.current_time()
+        for grace in sorted({grace for _, grace in agents}):
+            with trio.move_on_at(begun + grace):
+                await self._wait_idle()
+                return
+            for running, its_grace in agents:
+                if its_grace <= grace:
+                    running.stop()
+
+    async def _wait_idle(self) -> None:
+        while busy := [running for running, _ in self._agents.values() if running.inbox.sessions()]:
+            for running in busy:
+                await running.inbox.wait_idle()
+
+
+@contextmanager
+def _ending(events: EventStream) -> Iterator[EventStream]:
+    """Let readers know when no further event will come, whatever ends the block."""
+    try:
+        yield events
+    finally:
+        events.end()
 
 
 @asynccontextmanager
@@ -107,11 +130,11 @@ async def open_runtime(
     """
     threads = Threads()
     error: BaseException | None = None
-    with calm_collector(), open_watch() as watch:
+    with calm_collector(), open_watch() as watch, _ending(EventStream()) as events:
         async with trio.open_nursery() as nursery:
             runtime = Runtime(
                 nursery,
-                events=EventStream(),
+                events=events,
                 watch=watch,
                 threads=threads,
                 supervision=supervision or Supervision(),
@@ -120,11 +143,15 @@ async def open_runtime(
             try:
                 yield runtime
                 await runtime._drain()  # noqa: SLF001 - the block and its runtime are one thing
-            except BaseException as raised:  # noqa: BLE001 - raised again below, not wrapped into a group
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
             nursery.cancel_scope.cancel()
-        runtime.stream.end()
-    with trio.CancelScope(shield=True):
-        await threads.wait_left(thread_grace)
+    try:
+        with trio.CancelScope(shield=True):
+            await threads.wait_left(thread_grace)
+    except ThreadsLeft as left:
+        if error is None or isinstance(error, trio.Cancelled):
+            raise
+        error.add_note(str(left))  # the block's own exception comes first
     if error is not None:
         raise error

@@ -1,0 +1,230 @@
+"""Builders: every step a new one, the same agent from code and from a folder."""
+
+import pytest
+
+from actgent import (
+    AgentBuilder,
+    BareAgent,
+    ClassificationType,
+    ConfigurationError,
+    Instruction,
+    Limits,
+    SchemaBuilder,
+    ScriptedLLM,
+    tool,
+)
+from actgent.agents.builder import DEFAULT_TYPES, PROTOCOLS, STRATEGIES
+from actgent.agents.instructions import PROTOCOLS as PROTOCOL_NAMES, STRATEGIES as STRATEGY_NAMES
+from actgent.agents.layers import PromptLayer
+from actgent.agents.scaffold import new_folder, write_folder
+from actgent.errors import InvalidFolder
+from actgent.protocols.react import ReAct
+from actgent.protocols.strategies import AutoSwitching
+
+GREETING = Instruction("greeting", "Someone says hello.", {"who": "<whom>"})
+MAKING = Instruction("making", "Make something.", {"what": "<what>"}, tool="make")
+
+
+@tool(thread=False)
+def make(what: str) -> str:
+    """Make something."""
+    return f"made {what}"
+
+
+# --- types ---------------------------------------------------------------------------------
+
+
+def test_instructions_become_types():
+    """Name, description, schema and tool of each instruction, in order."""
+    assert SchemaBuilder([GREETING, MAKING]).build() == (
+        ClassificationType("greeting", "Someone says hello.", {"who": "<whom>"}),
+        ClassificationType("making", "Make something.", {"what": "<what>"}, "make"),
+    )
+
+
+def test_adding_and_removing_leave_the_old_builder():
+    """`add` and `remove` give new builders."""
+    first = SchemaBuilder([GREETING])
+    second = first.add(MAKING)
+    assert [t.name for t in first.build()] == ["greeting"]
+    assert [t.name for t in second.build()] == ["greeting", "making"]
+    assert [t.name for t in second.remove("greeting").build()] == ["making"]
+    with pytest.raises(ConfigurationError, match="no instruction 'nope'"):
+        second.remove("nope")
+
+
+def test_without_instructions_there_are_the_default_types():
+    """Clarification, confirmation, completion and error, no two of which fit the same answer."""
+    assert SchemaBuilder().build() == DEFAULT_TYPES
+    assert [t.name for t in DEFAULT_TYPES] == ["clarification", "confirmation", "completion", "error"]
+    assert len({frozenset(t.schema) for t in DEFAULT_TYPES}) == 4
+
+
+def test_the_same_name_twice_is_refused():
+    """Two instructions of one name are an error when the types are built."""
+    with pytest.raises(ConfigurationError):
+        SchemaBuilder([GREETING]).add(GREETING).build()
+
+
+# --- agents --------------------------------------------------------------------------------
+
+
+async def test_an_agent_is_built_step_by_step(listen):
+    """All parts reach the agent, and a mapped instruction runs its tool."""
+    llm = ScriptedLLM(
+        ['{"messageType": "making", "content": {"what": "a boat"}}', '{"messageType": "DIRECT_RESPONSE", "content": "ok"}']
+    )
+    agent = (
+        AgentBuilder("smith")
+        .role("a maker")
+        .goal("make things")
+        .capabilities("making")
+        .body("Never hurry.")
+        .instructions(GREETING)
+        .instructions(MAKING)
+        .tools(make)
+        .limits(model_calls=5)
+        .llm(llm)
+        .build()
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        await session.chat("a boat, please")
+        await session.wait_idle()
+    assert [type(x).__name__ for x in heard] == ["Event", "ToolResult", "Reply"]
+    assert heard[1].content == "made a boat"
+    system = llm.chats[0].system
+    assert all(text in system for text in ("smith, a maker", "make things", "Never hurry.", "Someone says hello."))
+    assert llm.chats[0].tools == ()
+    assert agent.limits == Limits(model_calls=5)
+
+
+def test_every_step_leaves_the_builder_before_it():
+    """A builder may be the start of several agents."""
+    start = AgentBuilder("x").llm(ScriptedLLM(["a"]))
+    start.role("one").tools(make).on_query(print)
+    assert start.build().profile.role == ""
+    assert len(start.build().tools) == 0
+
+
+def test_protocols_and_strategies_go_by_name():
+    """Names, or objects; `simple` is the default with instructions; a strategy means `react`."""
+    start = AgentBuilder("x").llm(ScriptedLLM(["a"])).tools(make)
+    assert start.build().protocol.name == "bare"
+    assert start.instructions(GREETING).build().protocol.name == "simple"
+    assert start.protocol("router").build().protocol.name == "router"
+    built = start.strategy("auto").build().protocol
+    assert isinstance(built, ReAct)
+    assert isinstance(built.strategy, AutoSwitching)
+    with pytest.raises(ConfigurationError, match="no strategy"):
+        start.protocol("simple").strategy("auto").build()
+    with pytest.raises(ConfigurationError, match="choose one of bare"):
+        start.protocol("reactt")
+    assert set(PROTOCOLS) == set(PROTOCOL_NAMES)
+    assert set(STRATEGIES) == set(STRATEGY_NAMES)
+
+
+def test_routes_make_a_router():
+    """With routes the agent hands conversations on."""
+    other = BareAgent("other", llm=ScriptedLLM(["a"]))
+    agent = AgentBuilder("x").llm(ScriptedLLM(["a"])).protocol("router").routes({"bill": other}).build()
+    assert list(agent.companions()) == [other]
+
+
+def test_no_model_is_an_error_that_says_what_to_do(no_keys):
+    """Without a model nothing is built."""
+    with pytest.raises(ConfigurationError, match="LLM_MODEL"):
+        AgentBuilder("x").build()
+
+
+async def test_clients_of_settings_are_closed_with_the_agent(no_keys):
+    """What the agent made from settings, it closes; it can be opened again."""
+    agent = AgentBuilder("x").llm("openai:m", base_url="http://localhost:1", temperature=0).build()
+    for _ in range(2):
+        async with agent:
+            client = agent._models["default"]
+            assert client._temperature == 0
+        assert client._sdk.client.is_closed()
+
+
+# --- folders -------------------------------------------------------------------------------
+
+
+async def test_a_new_folder_runs(tmp_path):
+    """The scaffold gives an agent that greets, with its tool."""
+    made = new_folder(tmp_path, "tutor")
+    assert sorted(p.name for p in made.path.iterdir()) == ["brain.md", "instructions", "test_tutor.py", "tools.py"]
+    llm = ScriptedLLM(['{"messageType": "greeting", "content": {"name": "Ada", "content": "Hello, Ada!"}}'])
+    agent = AgentBuilder.from_folder(tmp_path / "tutor").llm(llm).build()
+    async with agent:
+        assert (await agent.run("Hi")).text == "Hello, Ada!"
+    assert [spec.name for spec in llm.chats[0].tools] == ["add"]
+
+
+def test_a_builder_goes_on_from_a_folder(tmp_path):
+    """What a program adds comes on top of the files; tools of both count."""
+    files = {
+        "brain.md": "---\nname: x\ninstructions: {making: making.md}\nllm: {model: a, temperature: 0}\n---\n",
+        "making.md": '---\nschemaTemplate: {what: "<what>"}\ntool: make\n---\n',
+    }
+    write_folder(tmp_path, "x", files, tools=["make"])
+    with pytest.raises(InvalidFolder, match="no tool 'make'"):
+        AgentBuilder.from_folder(tmp_path / "x")
+    builder = AgentBuilder.from_folder(tmp_path / "x", tools=[make])
+    assert builder.settings().temperature == 0
+    assert builder.llm(max_tokens=5).settings().max_tokens == 5
+    assert builder.llm(ScriptedLLM(["a"])).build().tools.mapped == {"make"}
+
+
+@pytest.mark.parametrize("name", ["Tutor", "../x", "", "a b", ".x", "x/y", "1x", "x" * 65])
+def test_a_folder_has_a_plain_name(tmp_path, name):
+    """Nothing that leads elsewhere, or differs only in case on some disks."""
+    with pytest.raises(ConfigurationError, match="named with"):
+        new_folder(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten_and_nothing_half_written(tmp_path):
+    """A taken name, a broken agent and a path that leads out leave everything as it was."""
+    (tmp_path / "Tutor").mkdir()
+    with pytest.raises(ConfigurationError, match="nothing is overwritten"):
+        new_folder(tmp_path, "tutor")
+    with pytest.raises(InvalidFolder, match=r"bad/brain.md:2: rle: unknown key"):
+        write_folder(tmp_path, "bad", {"brain.md": "---\nrle: x\nname: y\n---\n"})
+    with pytest.raises(ConfigurationError, match="leaves the folder"):
+        write_folder(tmp_path, "out", {"../brain.md": "x"})
+    assert [p.name for p in tmp_path.iterdir()] == ["Tutor"]
+
+
+# --- layers --------------------------------------------------------------------------------
+
+
+async def test_layers_of_instance_session_and_call():
+    """Each layer appends or replaces, with variables; a call's addition stands at the conversation's end."""
+    llm = ScriptedLLM(lambda chat: "ok")
+    layer = PromptLayer("Speak {{ language }}.", variables={"language": "{{ 7 * 7 }}"})
+    agent = BareAgent("x", llm=llm, prompt=layer)
+    async with agent:
+        await agent.run("1")
+        session = await agent.create_session("ada", prompt=PromptLayer("You are {{ profile.name }}.", mode="replace", variables={}))
+        await agent.run("2", session=session)
+        await agent.run("3", session=session, prompt="Only now.")
+        await agent.run("4", session=session, prompt=PromptLayer("First.", mode="prepend"))
+        await agent.run("5", session=session, prompt=PromptLayer("All.", mode="replace"))
+        await agent.run("6", session=session)
+    systems = [chat.system for chat in llm.chats]
+    assert systems[0] == "You are x.\n\nSpeak {{ 7 * 7 }}."
+    assert systems[1] == systems[2] == systems[5] == "You are x."
+    assert systems[3].startswith("First.\n\nYou are x.")
+    assert systems[4] == "All."
+    assert [part.text for part in llm.chats[2].messages[-1].parts] == ["Only now."]
+    assert "Only now." not in str(llm.chats[3].messages)
+
+
+def test_a_layer_without_its_variable_is_refused():
+    """A missing variable, a broken template and the name `profile` are configuration errors; plain text is neither."""
+    for layer in (PromptLayer("{{ a }}", variables={}), PromptLayer("{{", variables={}), PromptLayer("", variables={"profile": 1})):
+        with pytest.raises(ConfigurationError):
+            BareAgent("x", llm=ScriptedLLM(["a"]), prompt=layer)
+    assert BareAgent("x", llm=ScriptedLLM(["a"]), prompt="{{ a }}").system_prompt.endswith("{{ a }}")

@@ -1,0 +1,134 @@
+"""Folders are read without ever leaving them."""
+
+import os
+import re
+import time
+
+import pytest
+
+from actgent.agents.folder import MAX_BYTES, Folder, Unreachable, steps_of
+from actgent.errors import InvalidFile
+
+SECRET = "canary outside"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with a file, a pipe, links that lead out, and a secret beside it."""
+    inside = tmp_path / "root"
+    (inside / "a").mkdir(parents=True)
+    (inside / "a" / "b.txt").write_text("inside")
+    (tmp_path / "secret.txt").write_text(SECRET)
+    (inside / "link_out.txt").symlink_to("/etc/passwd")
+    (inside / "link_folder").symlink_to(tmp_path)
+    (inside / "link_inside.txt").symlink_to("a/b.txt")
+    os.mkfifo(inside / "fifo")
+    return inside
+
+
+def test_a_file_is_read(root):
+    """A plain path leads to its file, with `.` and double slashes left out."""
+    with Folder.open(root) as folder:
+        assert folder.read("a/b.txt") == folder.read("./a//b.txt") == "inside"
+        assert folder.names("a") == ["b.txt"]
+        assert folder.names("nothing") == []
+        assert folder.find("nothing/at/all") is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.txt",
+        "a/../../secret.txt",
+        "./././../secret.txt",
+        "/etc/passwd",
+        "//etc/passwd",
+        "~/.ssh/id_rsa",
+        "~root/x",
+        "C:\\Windows\\win.ini",
+        "C:/Windows/win.ini",
+        "..\\secret.txt",
+        "a\x00/../secret.txt",
+        "a/b.txt\n",
+        "a/b.txt\u202e",
+        "\ud800",
+        "",
+        " ",
+        ".",
+        "a/" * 300,
+        "a/" * 9 + "b",
+    ],
+)
+def test_paths_that_cannot_be_right_are_not_walked(path):
+    """What leads out, is absolute, or has odd characters is refused before the disk is asked."""
+    with pytest.raises(ValueError, match="path|folder"):
+        steps_of(path)
+
+
+@pytest.mark.parametrize("path", ["link_out.txt", "link_folder/secret.txt", "link_inside.txt", "fifo", "a", "b"])
+def test_links_pipes_and_folders_are_not_read(root, path):
+    """No step follows a link, and nothing but a regular file is read; a pipe makes nobody wait."""
+    started = time.monotonic()
+    with Folder.open(root) as folder, pytest.raises(Unreachable):
+        folder.read(path)
+    assert time.monotonic() - started < 1
+
+
+def test_a_folder_that_becomes_a_link_is_not_followed(root):
+    """What is swapped after the folder was opened, is seen when the path is walked."""
+    with Folder.open(root) as folder:
+        (root / "a").rename(root / "old")
+        (root / "a").symlink_to(root.parent)
+        with pytest.raises(Unreachable, match="link"):
+            folder.read("a/secret.txt")
+
+
+def test_a_folder_that_is_moved_stays_the_same(root):
+    """The folder is held by descriptor: another one in its place is not read."""
+    with Folder.open(root) as folder:
+        root.rename(root.parent / "moved")
+        root.mkdir()
+        (root / "a").mkdir()
+        (root / "a" / "b.txt").write_text("another")
+        assert folder.read("a/b.txt") == "inside"
+
+
+def test_recorded_paths_are_refused(root, recorded_rows):
+    """The `path` cases of ../shared/data read nothing outside."""
+    paths = [row["payload"] for row in recorded_rows("security_cases.jsonl") if row["area"] == "path"]
+    for path in paths:
+        for variant in filter(None, (path, path and path.split(" (")[0])):
+            with Folder.open(root) as folder, pytest.raises(InvalidFile) as caught:
+                folder.read(variant)
+            assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "reason"),
+    [
+        (b"\xef\xbb\xbfa", 1, "byte order mark"),
+        ("a".encode("utf-16"), 1, "byte order mark"),
+        (b"a\nb\xff", 2, "not UTF-8"),
+        (b"a\n\nb\x00", 3, "U\\+0000"),
+        (b"a\r\n\x1b[2J", 2, "U\\+001B"),
+        (b"a" * (MAX_BYTES + 1), 1, "too long"),
+    ],
+)
+def test_text_that_is_none_is_named_with_its_line(root, content, line, reason):
+    """Other encodings, control characters and endless files are errors with a line."""
+    (root / "x.md").write_bytes(content)
+    with Folder.open(root) as folder, pytest.raises(InvalidFile, match=reason) as caught:
+        folder.read("x.md")
+    assert (caught.value.line, os.path.basename(caught.value.file)) == (line, "x.md")
+
+
+def test_nothing_stays_open(root):
+    """Descriptors are closed, whatever happened."""
+    before = len(os.listdir("/proc/self/fd"))
+    for path in ("a/b.txt", "link_folder/secret.txt", "fifo", "nothing"):
+        with Folder.open(root) as folder:
+            try:
+                folder.read(path)
+            except InvalidFile as error:
+                assert re.search(r":1: ", str(error))
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,140 @@
+"""Front matter: YAML 1.2 without surprises, each value with its line."""
+
+import time
+
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.agents.front_matter import MAX_CHARACTERS, read_yaml, split_front_matter
+from actgent.errors import InvalidFile
+
+
+def values(text):
+    return dict(read_yaml(text, name="x.md").values)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("yes", "yes"),
+        ("off", "off"),
+        ("true", True),
+        ("False", False),
+        ("tRUE", "tRUE"),
+        ("~", None),
+        ("", None),
+        ("null", None),
+        ("'null'", "null"),
+        ("0o17", 15),
+        ("017", 17),
+        ("0x1F", 31),
+        ("-1", -1),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("1:30", "1:30"),
+        ("2001-01-01", "2001-01-01"),
+        ("1_000", "1_000"),
+        ("[1, {b: c}]", [1, {"b": "c"}]),
+        ('"a\\u00e9"', "aé"),
+    ],
+)
+def test_scalars_are_those_of_the_core_schema(text, value):
+    """YAML 1.2: no Norwegian booleans, no sexagesimal numbers, no dates."""
+    found = values(f"a: {text}")["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('!!python/object/apply:os.system ["touch /tmp/pwn"]', 1),
+        ("a: 1\nb: !!set {a, b}", 2),
+        ("a: &a 1\nb: *a", 1),
+        ("&a [*a]", 1),
+        ("a: 1\n\na: 2", 3),
+        ("a: {b: 1,\n b: 2}", 2),
+        ("a: .nan", 1),
+        ("a: 1e999", 1),
+        ("\tkey: v", 1),
+        ("{a: 1", 1),
+        ("a: 1\n? [x]\n: 1", 2),
+        ("a: 1\n<<: {b: 1}", 2),
+        ("%YAML 1.1\n---\na: 1", 2),
+        ("a: 1\n---\nb: 1", 2),
+        ("- a", 1),
+        ("text", 1),
+        ('a: "\\ud800"', 1),
+        ('a: "\\0"', 1),
+        ("a: " + "9" * 400, 1),
+        ("a: " + "[" * 30 + "]" * 30, 1),
+    ],
+)
+def test_what_configuration_does_not_need_is_an_error_with_its_line(text, line):
+    """Tags, anchors, merge keys, repeated keys, other roots than an object, endless depth."""
+    with pytest.raises(InvalidFile) as caught:
+        values(text)
+    assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "[" * (MAX_CHARACTERS - 1),
+        "{a: " * 5_000,
+        "- " * 10_000,
+        "? " * 10_000,
+        "a0: &a0 [x]\n" + "\n".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 30)),
+        "\n".join(f"b{i}: {{<<: *a}}" for i in range(10_000)),
+        "'" * 30_001,
+    ],
+)
+def test_bombs_end_at_once(text):
+    """Deep, repeated and endless texts are errors within a second."""
+    started = time.monotonic()
+    with pytest.raises(InvalidFile):
+        values(text)
+    assert time.monotonic() - started < 1
+
+
+@given(st.text(alphabet=" \n\t:-?[]{}#&*!|>'\"%@`,ab0.~\\<x", max_size=60))
+def test_any_text_is_a_value_or_an_error_with_a_line(text):
+    """Nothing but an InvalidFile ever leaves, and its line is one of the text's."""
+    try:
+        assert isinstance(values(text), dict)
+    except InvalidFile as error:
+        assert 1 <= error.line <= text.count("\n") + 2
+
+
+def test_a_document_knows_where_its_values_stand():
+    """Lines are those of the file, also of items and inner keys; the body is what follows."""
+    text = "---\nname: x\nllm:\n  model: m\ntools:\n- a\n- b\n---\n\nBody --- here\n---\n"
+    document = split_front_matter(text, name="x.md")
+    assert document.body == "Body --- here\n---"
+    assert [document.line(p) for p in (("name",), ("llm", "model"), ("tools", 1), ("llm", "no"))] == [2, 4, 7, 3]
+
+
+@pytest.mark.parametrize("text", ["", "name: x", "---\nname: x", " ---\nname: x\n---\n", "---\nname: x\n --- \n"])
+def test_front_matter_has_a_beginning_and_an_end(text):
+    """A file without it, or whose front matter is never closed, is refused."""
+    with pytest.raises(InvalidFile, match="front matter is"):
+        split_front_matter(text, name="x.md")
+
+
+def test_a_key_that_may_be_a_secret_is_not_quoted():
+    """Something like a provider's key in the wrong column stays out of the error."""
+    with pytest.raises(InvalidFile) as caught:
+        values("sk-abc0123456789def: 1\nsk-abc0123456789def: 2")
+    assert "0123456789" not in str(caught.value)
+
+
+def test_recorded_yaml_ends_as_expected(recorded_rows):
+    """The `yaml` cases of ../shared/data are a safe value, or an error with its line."""
+    rows = [row for row in recorded_rows("security_cases.jsonl") if row["area"] == "yaml" and row["payload"]]
+    assert rows
+    for row in rows:
+        for text in (row["payload"], "a:\n  " + row["payload"].replace("\n", "\n  ")):
+            try:
+                assert all(type(value) in (str, int, float, bool, list, dict) for value in values(text).values())
+            except InvalidFile as error:
+                assert error.line >= 1

@@ -1,0 +1,93 @@
+"""Settings of a model: where each comes from, and that keys stay out of sight."""
+
+import pytest
+
+from actgent import ConfigurationError, OpenAI
+from actgent.agents.settings import LLMSettings, load_settings
+
+SECRET = "sk-canary-0123456789"
+
+
+def test_arguments_go_before_environment_before_file():
+    """Each source covers the ones after it, setting by setting."""
+    file = {"model": "f", "temperature": 0.1, "max_tokens": 1, "stream": True, "base_url": "http://f"}
+    environment = {"LLM_MODEL": "e", "LLM_TEMPERATURE": "0.2", "LLM_MAX_TOKENS": "2", "LLM_PROVIDER_URL": "http://e"}
+    settings = load_settings(file, environment=environment, model="a", temperature=0.3)
+    assert settings == LLMSettings(model="a", temperature=0.3, max_tokens=2, stream=True, base_url="http://e")
+    assert load_settings(file, environment={}) == LLMSettings(**file)
+    assert load_settings(environment={}) == LLMSettings()
+
+
+@pytest.mark.parametrize("source", ["file", "environment", "argument"])
+def test_a_temperature_of_zero_is_a_value(source):
+    """Zero is not taken for unset, wherever it comes from; an empty variable is."""
+    file, environment, given = {"temperature": 1}, {"LLM_TEMPERATURE": "1"}, {}
+    if source == "file":
+        file, environment = {"temperature": 0}, {"LLM_TEMPERATURE": " "}
+    elif source == "environment":
+        environment = {"LLM_TEMPERATURE": "0"}
+    else:
+        given = {"temperature": 0}
+    assert load_settings(file, environment=environment, **given).temperature == 0
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("FALSE", False), ("1", True), ("off", False), ("", None)])
+def test_the_stream_mode_is_a_word(text, value):
+    """LLM_STREAM_MODE is true or false in any case."""
+    assert load_settings(environment={"LLM_STREAM_MODE": text}).stream is value
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"), [("openai:m", "own"), ("m", "own"), ("anthropic:m", "other"), ("openai-responses:m", "own")]
+)
+def test_the_providers_own_variables_go_first(model, expected):
+    """A provider's own key and address go before LLM_API_KEY and LLM_PROVIDER_URL, and both before the file's."""
+    environment = {
+        "OPENAI_API_KEY": "own",
+        "OPENAI_BASE_URL": "http://own",
+        "ANTHROPIC_API_KEY": "other",
+        "LLM_API_KEY": "general",
+        "LLM_PROVIDER_URL": "http://general",
+    }
+    settings = load_settings({"api_key": "file"}, environment=environment, model=model)
+    assert settings.api_key == expected
+    assert settings.base_url == ("http://own" if expected == "own" else "http://general")
+    assert load_settings({"api_key": "file"}, environment={}, model=model).api_key == "file"
+
+
+@pytest.mark.parametrize("name", ["LLM_TEMPERATURE", "LLM_MAX_TOKENS", "LLM_STREAM_MODE"])
+def test_a_wrong_variable_is_named_without_its_value(name):
+    """The error names the variable; what stood in it may have been a secret."""
+    with pytest.raises(ConfigurationError, match=name) as caught:
+        load_settings(environment={name: SECRET})
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given", [{"temperature": -1}, {"temperature": True}, {"max_tokens": 0}, {"temperature": "hot"}, {"modell": "x"}]
+)
+def test_wrong_arguments_are_refused(given):
+    """Numbers out of range, other types and unknown names are configuration errors."""
+    with pytest.raises(ConfigurationError):
+        load_settings(environment={}, **given)
+
+
+async def test_settings_become_a_client(no_keys):
+    """The client gets model, address, key, temperature and limit; its repr and theirs hide the key."""
+    settings = load_settings("m", environment={}, api_key=SECRET, base_url="http://localhost:1", temperature=0)
+    client = settings.build()
+    assert isinstance(client, OpenAI)
+    assert (client.name, client.base_url, client._key, client._temperature) == (
+        "openai:m",
+        "http://localhost:1",
+        SECRET,
+        0,
+    )
+    assert SECRET not in repr(client) + repr(settings)
+    await client.aclose()
+
+
+def test_without_a_model_nothing_is_built(no_keys):
+    """The error says all three ways to name one."""
+    with pytest.raises(ConfigurationError, match="llm=.*LLM_MODEL.*brain.md"):
+        load_settings(environment={}).build()
