@@ -9,6 +9,20 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 ESSENTIAL = {
+    "agent_generator.py": [
+        "agent_generator: Error: The agent was not made: an agent's folder is named with",
+        "agent_generator: made poet",
+        "smith: Your poet is ready.",
+        "a poet, rhyme: always: Roses are red.",
+    ],
+    "builder.py": [
+        "from_folder: advice: Sow it in August.",
+        "from_builders: advice: Sow it in August.",
+        "directly: advice: Sow it in August.",
+        "event: water_plan",
+        "tool: plan_water -> 100 litres a week",
+        "gardener: Give them 100 litres a week.",
+    ],
     "chat.py": ["coach: Good morning, Ada!", "coach: You are Ada", "remembers 6 messages"],
     "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
     "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],

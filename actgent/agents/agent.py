@@ -287,7 +287,9 @@ class Agent:
         Raises:
             ActgentError: the error of the Failure that the turn ended with.
         """
-        options = self._options_for(output, temperature=temperature, max_tokens=max_tokens, prompt=prompt)
+        options = self._options_for(
+            output, temperature=temperature, max_tokens=max_tokens, prompt=prompt, session=session
+        )
         waiter = TurnWaiter(options)
         await self._send(content, session, waiter)
         try:
@@ -314,7 +316,9 @@ class Agent:
 
         A slow reader slows the model's stream down. Leaving the block early stops the turn.
         """
-        options = self._options_for(output, temperature=temperature, max_tokens=max_tokens, prompt=prompt)
+        options = self._options_for(
+            output, temperature=temperature, max_tokens=max_tokens, prompt=prompt, session=session
+        )
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(options, reader=reader)
         await self._send(content, session, waiter)
@@ -344,6 +348,7 @@ class Agent:
         temperature: float | None,
         max_tokens: int | None,
         prompt: Prompt | None = None,
+        session: Session | None = None,
     ) -> CallOptions:
         """The agent's own options, but for what is given.
 
@@ -352,11 +357,14 @@ class Agent:
         base = getattr(self, "_options", None) or CallOptions(protocol=self.protocol)
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
+        below = session._context.system if session is not None else None  # noqa: SLF001
         return CallOptions(
             protocol=base.protocol if output is None else WithOutput(self.protocol, output),
             temperature=base.temperature if temperature is None else temperature,
             max_tokens=base.max_tokens if max_tokens is None else max_tokens,
-            system=None if layer is None or at_end else layer.apply(self.system_prompt, self.profile),
+            system=None
+            if layer is None or at_end
+            else layer.apply(self.system_prompt if below is None else below, self.profile),
             tail=layer.render(self.profile) if layer is not None and at_end else "",
         )
 

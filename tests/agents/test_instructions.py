@@ -133,7 +133,10 @@ def test_everything_wrong_is_named_at_once(write):
         ({"brain.md": BRAIN.replace("react", "simple")}, ("brain.md", 10, "strategy")),
         ({"brain.md": BRAIN.replace("[generate]", "[generate, other]")}, ("brain.md", 15, "tools.1")),
         ({"brain.md": BRAIN.replace("[generate]", "[generate, generate]")}, ("brain.md", 15, "tools.1")),
-        ({"brain.md": BRAIN.replace("model_calls: 7", "model_calls: 0")}, ("brain.md", 16, "limits.model_calls")),
+        (
+            {"brain.md": BRAIN.replace("model_calls: 7", "model_calls: 0")},
+            ("brain.md", 16, "limits.model_calls"),
+        ),
         ({"brain.md": BRAIN.replace("model_calls: 7", "calls: 7")}, ("brain.md", 16, "limits.calls")),
         ({"brain.md": BRAIN.replace("greeting:", "Creation:")}, ("brain.md", 8, "instructions.Creation")),
         (
@@ -155,7 +158,9 @@ def test_each_mistake_is_named_by_its_place(write, changes, expected):
     assert problems(write(changes)) == [expected]
 
 
-@pytest.mark.parametrize("path", ["../x.md", "/etc/passwd", "~/x.md", "a\\\\b.md", "a/../../b.md", "link.md", "fifo"])
+@pytest.mark.parametrize(
+    "path", ["../x.md", "/etc/passwd", "~/x.md", "a\\\\b.md", "a/../../b.md", "link.md", "fifo"]
+)
 @pytest.mark.parametrize("where", ["brain.md", "instructions/creation.md"])
 def test_paths_stay_in_the_folder(write, path, where):
     """Paths of brain.md and of an instruction are refused where they stand, and nothing else is read."""
@@ -225,7 +230,9 @@ def mutations():
     """Broken forms of the brain, the instruction and its schema: (path, content)."""
     front = BRAIN.index("---\nNever") + 3
     yield from (("brain.md", BRAIN[:end]) for end in range(0, front, 6))
-    yield from (("instructions/creation.md", CREATION[:end]) for end in range(0, CREATION.rindex("---") + 3, 5))
+    yield from (
+        ("instructions/creation.md", CREATION[:end]) for end in range(0, CREATION.rindex("---") + 3, 5)
+    )
     schema = FILES["instructions/creation.json"]
     yield from (("instructions/creation.json", schema[:end]) for end in range(0, schema.rindex("}"), 5))
     for path in ("brain.md", "instructions/creation.md", "instructions/creation.json"):
@@ -238,7 +245,10 @@ def mutations():
     keys = [line for line in BRAIN.splitlines() if line and line[0].isalpha() and ":" in line]
     for line in keys:
         key = line.partition(":")[0]
-        yield "brain.md", BRAIN.replace(f"\n{line}\n", f"\n{line}\n{key}: again\n", 1).replace("---\nNever", "---\nx")
+        yield (
+            "brain.md",
+            BRAIN.replace(f"\n{line}\n", f"\n{line}\n{key}: again\n", 1).replace("---\nNever", "---\nx"),
+        )
         yield "brain.md", BRAIN.replace(f"\n{key}:", f"\n{key}x:", 1)
         for wrong in ("3.5", "[[1]]", "{{a: {b: 1}}}", "!!python/name:os.system x", "&a [*a]"):
             yield "brain.md", BRAIN.replace("---\nname: smith", f"---\n{key}: {wrong}\nname: smith", 1)

@@ -11,7 +11,12 @@ SECRET = "sk-canary-0123456789"
 def test_arguments_go_before_environment_before_file():
     """Each source covers the ones after it, setting by setting."""
     file = {"model": "f", "temperature": 0.1, "max_tokens": 1, "stream": True, "base_url": "http://f"}
-    environment = {"LLM_MODEL": "e", "LLM_TEMPERATURE": "0.2", "LLM_MAX_TOKENS": "2", "LLM_PROVIDER_URL": "http://e"}
+    environment = {
+        "LLM_MODEL": "e",
+        "LLM_TEMPERATURE": "0.2",
+        "LLM_MAX_TOKENS": "2",
+        "LLM_PROVIDER_URL": "http://e",
+    }
     settings = load_settings(file, environment=environment, model="a", temperature=0.3)
     assert settings == LLMSettings(model="a", temperature=0.3, max_tokens=2, stream=True, base_url="http://e")
     assert load_settings(file, environment={}) == LLMSettings(**file)
@@ -31,14 +36,17 @@ def test_a_temperature_of_zero_is_a_value(source):
     assert load_settings(file, environment=environment, **given).temperature == 0
 
 
-@pytest.mark.parametrize(("text", "value"), [("true", True), ("FALSE", False), ("1", True), ("off", False), ("", None)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("FALSE", False), ("1", True), ("off", False), ("", None)]
+)
 def test_the_stream_mode_is_a_word(text, value):
     """LLM_STREAM_MODE is true or false in any case."""
     assert load_settings(environment={"LLM_STREAM_MODE": text}).stream is value
 
 
 @pytest.mark.parametrize(
-    ("model", "expected"), [("openai:m", "own"), ("m", "own"), ("anthropic:m", "other"), ("openai-responses:m", "own")]
+    ("model", "expected"),
+    [("openai:m", "own"), ("m", "own"), ("anthropic:m", "other"), ("openai-responses:m", "own")],
 )
 def test_the_providers_own_variables_go_first(model, expected):
     """A provider's own key and address go before LLM_API_KEY and LLM_PROVIDER_URL, and both before the file's."""
@@ -64,7 +72,8 @@ def test_a_wrong_variable_is_named_without_its_value(name):
 
 
 @pytest.mark.parametrize(
-    "given", [{"temperature": -1}, {"temperature": True}, {"max_tokens": 0}, {"temperature": "hot"}, {"modell": "x"}]
+    "given",
+    [{"temperature": -1}, {"temperature": True}, {"max_tokens": 0}, {"temperature": "hot"}, {"modell": "x"}],
 )
 def test_wrong_arguments_are_refused(given):
     """Numbers out of range, other types and unknown names are configuration errors."""
@@ -74,7 +83,9 @@ def test_wrong_arguments_are_refused(given):
 
 async def test_settings_become_a_client(no_keys):
     """The client gets model, address, key, temperature and limit; its repr and theirs hide the key."""
-    settings = load_settings("m", environment={}, api_key=SECRET, base_url="http://localhost:1", temperature=0)
+    settings = load_settings(
+        "m", environment={}, api_key=SECRET, base_url="http://localhost:1", temperature=0
+    )
     client = settings.build()
     assert isinstance(client, OpenAI)
     assert (client.name, client.base_url, client._key, client._temperature) == (
@@ -89,5 +100,5 @@ async def test_settings_become_a_client(no_keys):
 
 def test_without_a_model_nothing_is_built(no_keys):
     """The error says all three ways to name one."""
-    with pytest.raises(ConfigurationError, match="llm=.*LLM_MODEL.*brain.md"):
+    with pytest.raises(ConfigurationError, match=r"llm=.*LLM_MODEL.*brain.md"):
         load_settings(environment={}).build()

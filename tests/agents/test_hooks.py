@@ -1,0 +1,142 @@
+"""Hooks around the turn: context for one call, and listeners in their order."""
+
+import trio
+
+from actgent import BareAgent, Failure, Limits, ScriptedLLM, Sender, ToolCall, tool
+
+
+@tool(thread=False)
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+def said(chat):
+    return [getattr(part, "text", "") for message in chat.messages for part in message.parts]
+
+
+async def test_context_goes_with_one_call_and_is_not_remembered():
+    """What pre-processors return stands at the end of that call; later calls and the record have nothing of it."""
+    llm = ScriptedLLM([ToolCall("add", {"a": 2, "b": 3}), "five", "bye"])
+    agent = BareAgent("x", llm=llm, tools=[add])
+
+    @agent.on_query
+    def look_up(message):
+        return f"looked up {message.text}" if "2" in message.text else None
+
+    @agent.on_query
+    async def owner(message, session):
+        await trio.lowlevel.checkpoint()
+        return f"asked by {session.owner.name}" if "2" in message.text else ""
+
+    async with agent:
+        session = await agent.create_session("ada")
+        await agent.run("2 + 3", session=session)
+        await agent.run("thanks", session=session)
+    first, second, third = llm.chats
+    assert said(first) == ["2 + 3", "Context: looked up 2 + 3\n\nasked by ada"]
+    assert not any("looked up" in text for text in said(second) + said(third))
+    assert not any("looked up" in message.text for message in session.history)
+    assert first.system == third.system
+
+
+async def test_only_users_are_looked_up():
+    """A message of the kind system goes as it is."""
+    llm = ScriptedLLM(lambda _: "ok")
+    agent = BareAgent("x", llm=llm)
+    asked = []
+    agent.on_query(lambda message: asked.append(message.text))
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.chat("tick", Sender("clock", "system"))
+        await session.chat("hello")
+        await session.wait_idle()
+    assert asked == ["hello"]
+
+
+async def test_context_is_there_when_a_bad_answer_is_asked_again():
+    """A repair answers the same query, so it has the same context."""
+    llm = ScriptedLLM(["", "ok"])
+    agent = BareAgent("x", llm=llm)
+    agent.on_query(lambda _: "it rains")
+    async with agent:
+        await agent.run("weather?")
+    assert all("Context: it rains" in said(chat)[-1] for chat in llm.chats)
+
+
+async def test_a_failing_pre_processor_is_reported_and_the_next_is_heard(listen):
+    """One that raises and one that takes too long are handler failures; the answer comes all the same."""
+    llm = ScriptedLLM(["ok"])
+    agent = BareAgent("x", llm=llm, limits=Limits(handler_timeout=0.01))
+    agent.on_query(lambda _: 1 / 0)
+
+    @agent.on_query
+    async def slow(message):
+        await trio.sleep_forever()
+
+    agent.on_query(lambda _: "third")
+    async with agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        await session.chat("hi")
+        await session.wait_idle()
+    assert [failure.kind for failure in heard if isinstance(failure, Failure)] == ["handler", "handler"]
+    assert said(llm.chats[0])[-1] == "Context: third"
+    assert str(heard[-1]) == "ok"
+
+
+async def test_listeners_hear_by_priority_and_one_failing_stops_nobody(listen):
+    """Users', models' and tools' messages reach all listeners, the lowest priority first, unset last."""
+    agent = BareAgent("x", llm=ScriptedLLM([ToolCall("add", {"a": 2, "b": 3}), "five"]), tools=[add])
+    heard = []
+    agent.on_message(lambda message: heard.append(("last", message.sender.kind)))
+    agent.on_message(lambda _, session: heard.append(("second", session.owner.name)), priority=2)
+
+    @agent.on_message
+    def broken(message):
+        raise ValueError("no")
+
+    async def first(message):
+        await trio.lowlevel.checkpoint()
+        heard.append(("first", message.sender.kind))
+
+    agent.on_message(first, priority=-1)
+    async with agent:
+        session = await agent.create_session("ada")
+        failures = listen(session)
+        await session.chat("2 + 3")
+        await session.wait_idle()
+    kinds = ["user", "assistant", "tool", "assistant"]
+    assert heard == [
+        entry for kind in kinds for entry in (("first", kind), ("second", "ada"), ("last", kind))
+    ]
+    assert sum(isinstance(failure, Failure) for failure in failures) == 4
+
+
+async def test_a_removed_hook_is_not_called():
+    """`remove_hook` takes away hooks of both kinds, also while the agent runs."""
+    agent = BareAgent("x", llm=ScriptedLLM(lambda _: "ok"))
+    heard = []
+    agent.on_query(heard.append)
+    agent.on_message(heard.append)
+    async with agent:
+        await agent.run("1")
+        before = len(heard)
+        agent.remove_hook(heard.append)
+        await agent.run("2")
+    assert len(heard) == before == 3
+
+
+async def test_a_failed_turn_is_heard_too(listen):
+    """What came into the record of a turn that failed reaches the listeners."""
+    agent = BareAgent(
+        "x", llm=ScriptedLLM([ToolCall("add", {"a": 1, "b": 1}), RuntimeError("down")]), tools=[add]
+    )
+    heard = []
+    agent.on_message(lambda message: heard.append(message.sender.kind))
+    async with agent:
+        session = await agent.create_session("ada")
+        listen(session)
+        await session.chat("hi")
+        await session.wait_idle()
+    assert heard == ["user", "assistant", "tool"]
