@@ -9,11 +9,13 @@ import heapq
 import itertools
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
 import trio
 import trio.testing
+from folders import measure_loading
 from measure import (
     ANSWER,
     CHUNK,
@@ -327,3 +329,15 @@ async def cancel(count: int) -> Figures:
     wall_s = watch.wall_s()
     expect(seen=leftovers(), wanted=before, what="tasks, file descriptors and threads")
     return {"wall_s": wall_s}
+
+
+# --- FOLDER: files ----------------------------------------------------------------------
+
+
+async def folder(count: int) -> Figures:
+    return measure_loading(_read_files, count)
+
+
+def _read_files(path: Path) -> int:
+    texts = [file.read_text(encoding="utf-8") for file in sorted((path / "instructions").iterdir())]
+    return sum(text.startswith("---") for text in texts)

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 import trio.testing
+from folders import measure_loading
 from measure import (
     ANSWER,
     CHUNK,
@@ -29,6 +30,7 @@ from actgent import LLM, BareAgent, Priority, Session, Text, ToolCall, open_runt
 from actgent.actors.actor import Actor
 from actgent.actors.ref import ActorRef
 from actgent.actors.system import open_system
+from actgent.agents.instructions import read_folder
 from actgent.llm.base import Answer, Chat, OnText
 
 SAID = Answer(parts=(Text(ANSWER),))
@@ -349,3 +351,10 @@ async def cancel(count: int) -> Figures:
     wall_s = watch.wall_s()
     expect(seen=leftovers(), wanted=before, what="tasks, file descriptors and threads")
     return {"wall_s": wall_s}
+
+
+# --- FOLDER: files ----------------------------------------------------------------------
+
+
+async def folder(count: int) -> Figures:
+    return measure_loading(lambda path: len(read_folder(path).instructions), count)

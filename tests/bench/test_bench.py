@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 HERE = str(Path(__file__).parent)
-SIZES = {"W1": 10, "W2": 50, "W3": 60, "W4": 50, "W5": 20, "W6": 20, "W9": 10, "URGENT": 3, "CANCEL": 20}
+SIZES = {
+    "W1": 10,
+    "W2": 50,
+    "W3": 60,
+    "W4": 50,
+    "W5": 20,
+    "W6": 20,
+    "W9": 10,
+    "URGENT": 3,
+    "FOLDER": 3,
+    "CANCEL": 20,
+}
 
 
 def load(name):

@@ -48,6 +48,7 @@ WORKLOADS = (
     Workload("W8", "start", "import actgent", 15, 5, (Bar("import_s", 1.5),)),
     Workload("W9", "streaming", "a streamed chunk", 1_000, 1_000, (Bar("chunk_us", 2),)),
     Workload("URGENT", "urgent", "URGENT stops a stream", 200, 50, (Bar("p99_ms", 50, "scaled"),)),
+    Workload("FOLDER", "folder", "100 instructions read", 100, 20, (Bar("first_ms", 150, "scaled"),)),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}
