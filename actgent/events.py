@@ -127,14 +127,6 @@ class TurnEnded(SessionObservation):
     """The kind of its failure."""
 
 
-@attrs.frozen(kw_only=True)
-class HandlerBlocked(SessionObservation):
-    """A sync handler held the event loop."""
-
-    handler: str
-    seconds: float
-
-
 class EventReader(trio.abc.ReceiveChannel[Observation]):
     """One reader's end of a stream. A slow reader loses the oldest events; `lost` counts them."""
 

@@ -71,6 +71,7 @@ class _Line(Generic[M]):
     places: int = 0
     """Other messages that wait, here or with their sender at the inbox's gate."""
     claimed: bool = False
+    lent: bool = False
     followups: deque[M] | None = None
 
     @property
@@ -375,15 +376,40 @@ class PriorityInbox(Generic[M]):
             UsageError: nothing of the session is out.
         """
         line = self._claimed_line(session_id)
-        line.claimed = False
+        if not line.lent:
+            self._claimed -= 1
+        line.claimed = line.lent = False
         line.followups = None
-        self._claimed -= 1
         if line.waiting:
             self._list(line)
             return
         self._forget_if_empty(line)
         if self._ready and self._getters:
             self._getters.unpark()
+
+    def lend(self, session_id: str) -> None:
+        """The turn that is out waits for something else: another session may go out in its place.
+
+        Raises:
+            UsageError: nothing of the session is out.
+        """
+        line = self._claimed_line(session_id)
+        if not line.lent:
+            line.lent = True
+            self._claimed -= 1
+            if self._ready and self._getters:
+                self._getters.unpark()
+
+    def reclaim(self, session_id: str) -> None:
+        """The turn goes on, even if by that one more than `concurrency` is out.
+
+        Raises:
+            UsageError: nothing of the session is out.
+        """
+        line = self._claimed_line(session_id)
+        if line.lent:
+            line.lent = False
+            self._claimed += 1
 
     def withdraw(self, session_id: str) -> list[M]:
         """Take all waiting messages of a session out again, in the order they would have gone.

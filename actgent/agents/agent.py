@@ -39,7 +39,7 @@ from .hooks import Hooks
 from .layers import Prompt, to_layer
 from .limits import Limits
 from .reader import TurnReader
-from .running import RunningAgent
+from .running import RunningAgent, slot_lent
 from .runtime import Runtime, open_runtime
 from .session import Session
 from .settings import LLMSettings
@@ -293,13 +293,14 @@ class Agent:
         waiter = TurnWaiter(options)
         await self._send(content, session, waiter)
         try:
-            await waiter.done.wait()
+            with slot_lent():
+                await waiter.done.wait()
         except trio.Cancelled:
             waiter.abandon()
             raise
         if waiter.failure is not None:
             raise waiter.failure.error
-        return waiter.reply or Reply(text="")
+        return waiter.answer()
 
     @asynccontextmanager
     async def stream(

@@ -11,7 +11,18 @@ import trio
 from actgent.errors import Interrupted
 from actgent.journal.store import Store
 from actgent.memory.base import ModelView
-from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, ToolCall, ToolResult, Usage, new_id
+from actgent.messages import (
+    NO_USAGE,
+    Event,
+    Failure,
+    Message,
+    Reply,
+    Sender,
+    ToolCall,
+    ToolResult,
+    Usage,
+    new_id,
+)
 from actgent.protocols.base import Protocol
 
 from .handlers import Handlers
@@ -42,6 +53,7 @@ class TurnWaiter:
         self.options = options
         self.done = trio.Event()
         self.reply: Reply | None = None
+        self.event: Event | None = None
         self.failure: Failure | None = None
         self.turn: Turn | None = None
         self.abandoned = False
@@ -51,6 +63,19 @@ class TurnWaiter:
         self.abandoned = True
         if self.turn is not None:
             self.turn.interrupt("nobody waits for the answer any more")
+
+    def take(self, delivery: object) -> None:
+        """The last reply counts; where there is none, the last event stands in for it."""
+        if isinstance(delivery, Reply):
+            self.reply = delivery
+        elif isinstance(delivery, Event):
+            self.event = delivery
+
+    def answer(self) -> Reply:
+        """What the turn came to."""
+        if self.reply is not None or self.event is None:
+            return self.reply or Reply(text="")
+        return Reply(id=self.event.id, text="", data=self.event.data, message_type=self.event.name)
 
     def finish(self) -> None:
         """The turn has ended."""
@@ -100,6 +125,10 @@ class Turn:
     """Monotonic time in seconds."""
     task: trio.lowlevel.Task | None = None
     """The task that it runs in, once it does."""
+    host: Any = None
+    """The `RunningAgent` whose turn it is."""
+    waits: int = 0
+    """How many of its tools and handlers wait for other turns."""
     waiter: TurnWaiter | None = None
     calls: int = 0
     """Model calls so far."""
@@ -129,6 +158,8 @@ class Turn:
     """The text of the answer that is just growing, for the record if it is cut."""
     error: Exception | None = None
     """What it failed with."""
+    blame: str = "internal"
+    """The kind of a failure whose exception does not tell it."""
     ended: trio.Event | None = None
     """Made where someone waits for the turn's end."""
 

@@ -145,7 +145,7 @@ class AgentCore:
             await self.hooks.tell(context, turn, self.dispatcher)
             await self._deliver_results(context, turn)
         finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
-            await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter)  # noqa: ASYNC102 - the callers shield
+            await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter, blame=turn.blame)  # noqa: ASYNC102 - the callers shield
 
     async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
         turn.error = Stopped(self.sender.name)
@@ -190,7 +190,7 @@ class AgentCore:
                     message_id=turn.message.id,
                     seconds=time.monotonic() - turn.started,
                     calls=turn.calls,
-                    failed=kind_of(turn.error) if turn.error is not None else None,
+                    failed=kind_of(turn.error, turn.blame) if turn.error is not None else None,
                 )
             )
 
@@ -300,6 +300,9 @@ class AgentCore:
         turn.exposed = True
         try:
             answer = await llm.complete(chat, on_text=on_text)
+        except Exception:
+            turn.blame = "model"  # which may be anybody's code, and raise anything
+            raise
         finally:
             turn.exposed = False
             alarm.cancel()
@@ -428,8 +431,8 @@ class AgentCore:
                 self._follow_up(context, message, outcome.note, outcome.stage)
 
     async def _deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
-        if turn.waiter is not None and isinstance(delivery, Reply):
-            turn.waiter.reply = delivery
+        if turn.waiter is not None:
+            turn.waiter.take(delivery)
         await self.dispatcher.dispatch(context, delivery)
 
     async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:

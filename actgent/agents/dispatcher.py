@@ -105,12 +105,18 @@ class Dispatcher:
             return None
 
     async def fail(
-        self, context: SessionContext, message_id: str, error: Exception, *, waiter: TurnWaiter | None = None
+        self,
+        context: SessionContext,
+        message_id: str,
+        error: Exception,
+        *,
+        waiter: TurnWaiter | None = None,
+        blame: str = "internal",
     ) -> None:
-        """End a message as a Failure."""
+        """End a message as a Failure; `blame` is its kind where the error does not tell it."""
         failure = Failure(
             id=f"{message_id}/failure",
-            kind=kind_of(error),
+            kind=kind_of(error, blame),
             error=error,
             message_id=message_id,
             raw=getattr(error, "raw", ""),

@@ -28,12 +28,12 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (Stopped, "stopped"),
     (SessionClosed, "stopped"),
 )
-"""Everything else is `internal`: a mistake in actgent or in a user's protocol."""
+"""Everything else is what the turn was doing: `model`, or `internal` for a mistake in actgent or in a user's protocol."""
 
 
-def kind_of(error: Exception) -> str:
+def kind_of(error: Exception, otherwise: str = "internal") -> str:
     """The `Failure.kind` of an exception."""
-    return next((kind for cls, kind in KINDS if isinstance(error, cls)), "internal")
+    return next((kind for cls, kind in KINDS if isinstance(error, cls)), otherwise)
 
 
 def check_stop(answer: Answer) -> None:

@@ -1,7 +1,8 @@
 """An agent while its block is open: its inbox, its sessions, and the tasks that carry their turns."""
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -97,6 +98,7 @@ class RunningAgent:
 
     async def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
         """The turn of a claimed session."""
+        turn.host = self
         if context.is_arriving:  # its sender was just woken, and may attach handlers first
             context.is_arriving = False
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -357,7 +359,41 @@ class RunningAgent:
         """Wait until a session has nothing queued or running."""
         if is_inside(context.turn):
             raise WouldDeadlock("wait_idle()", context.id)
-        await context.wait_idle()
+        with slot_lent():
+            await context.wait_idle()
+
+    def lend_slot(self, turn: Turn) -> bool:
+        """Let another session run in the place of a turn that waits; False where the turn is over."""
+        if not self._is_out(turn):
+            return False
+        turn.waits += 1
+        self.inbox.lend(turn.message.session_id)
+        self._pump()
+        return True
+
+    def reclaim_slot(self, turn: Turn) -> None:
+        """Take the place again, once nothing of the turn waits any more."""
+        turn.waits -= 1
+        if not turn.waits and self._is_out(turn):
+            self.inbox.reclaim(turn.message.session_id)
+
+    def _is_out(self, turn: Turn) -> bool:
+        context = self.sessions.get(turn.message.session_id)
+        return context is not None and context.turn is turn
+
+
+@contextmanager
+def slot_lent() -> Iterator[None]:
+    """While a turn's tool or handler waits for another turn, its slot is another session's."""
+    turn = running_turn.get()
+    host = turn.host if turn is not None else None
+    if turn is None or host is None or not host.lend_slot(turn):
+        yield
+        return
+    try:
+        yield
+    finally:
+        host.reclaim_slot(turn)
 
 
 def _interrupted(turn: Turn | None, reason: str) -> trio.Event | None:

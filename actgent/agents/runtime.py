@@ -75,10 +75,10 @@ class Runtime:
             )
         self._agents[running.name] = (running, grace)
         self._nursery.start_soon(self._live, running, name=f"agent {running.name}")
-
-    async def _live(self, running: RunningAgent) -> None:
         if self.stream.watched:
             self.stream.publish(ActorStarted(actor=running.name))
+
+    async def _live(self, running: RunningAgent) -> None:
         try:
             await running.live(self._supervision)
         finally:

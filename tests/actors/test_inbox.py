@@ -575,3 +575,23 @@ async def test_no_sender_waits_for_room_that_is_there(steps):
     assert sorted(crowd.ended) == sorted(str(i) for i in range(len(crowd.scopes)))
     assert inbox._gates == {}
     assert set(attrs.astuple(inbox.statistics())) == {0}
+
+
+def test_a_lent_slot_is_another_sessions():
+    """A turn that waits lets another session out in its place; taking it again may go beyond the limit."""
+    inbox = PriorityInbox("inbox", concurrency=1)
+    for session_id in ("a", "b", "c"):
+        inbox.put_nowait(Note("hi", session_id), now=0)
+    assert inbox.poll().session_id == "a"
+    assert inbox.poll() is None
+    inbox.lend("a")
+    inbox.lend("a")
+    assert inbox.poll().session_id == "b"
+    inbox.reclaim("a")
+    assert inbox.statistics().claimed == 2
+    inbox.release("a")
+    assert inbox.poll() is None
+    inbox.lend("b")
+    inbox.release("b")
+    assert inbox.poll().session_id == "c"
+    assert inbox.statistics().claimed == 1

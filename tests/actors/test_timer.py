@@ -1,5 +1,6 @@
 import trio
 import trio.testing
+
 from actgent.actors.timer import COMPACT_FROM, Timer
 
 
@@ -8,7 +9,9 @@ async def test_alarms_ring_in_the_order_of_their_deadlines(nursery, autojump_clo
     timer, rung = Timer(), []
     nursery.start_soon(timer.run)
     for delay in (3, 1, 2):
-        timer.call_at(trio.current_time() + delay, lambda delay=delay: rung.append((delay, trio.current_time())))
+        timer.call_at(
+            trio.current_time() + delay, lambda delay=delay: rung.append((delay, trio.current_time()))
+        )
     await trio.sleep(1.5)
     timer.call_at(trio.current_time() + 0.1, lambda: rung.append(("late", trio.current_time())))
     await trio.sleep(10)

@@ -3,6 +3,7 @@ import contextvars
 import pytest
 import trio
 import trio.testing
+
 from actgent.actors.workers import IDLE, Workers
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
@@ -19,7 +20,7 @@ def noting(log):
     async def finish(name):
         log.append(("finish", name, WHO.get()))
 
-    return {"run": run, "finish": finish}
+    return {"run": run, "finish": finish, "abandon": finish}
 
 
 async def test_a_worker_serves_job_after_job(nursery):
@@ -32,7 +33,7 @@ async def test_a_worker_serves_job_after_job(nursery):
     async def finish(number):
         pass
 
-    workers = Workers(nursery, run=run, finish=finish)
+    workers = Workers(nursery, run=run, finish=finish, abandon=finish)
     for number in range(5):
         workers.start_soon(number)
         await trio.testing.wait_all_tasks_blocked()
@@ -74,7 +75,7 @@ async def test_only_the_first_half_can_be_cancelled(nursery):
         await trio.lowlevel.checkpoint()
         log.append(f"{name} finished")
 
-    workers = Workers(nursery, run=run, finish=finish)
+    workers = Workers(nursery, run=run, finish=finish, abandon=finish)
     workers.start_soon("endless")
     await trio.testing.wait_all_tasks_blocked()
     scopes["endless"].cancel()
@@ -96,7 +97,7 @@ async def test_few_idle_workers_are_kept(nursery):
     async def finish(number):
         pass
 
-    workers = Workers(nursery, run=run, finish=finish)
+    workers = Workers(nursery, run=run, finish=finish, abandon=finish)
     before = len(nursery.child_tasks)
     for number in range(50):
         workers.start_soon(number)
@@ -121,4 +122,4 @@ async def test_what_a_job_raises_comes_out_of_the_nursery():
     for half in ("run", "finish"):
         with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match=half)):
             async with trio.open_nursery() as nursery:
-                Workers(nursery, run=run, finish=finish).start_soon(half)
+                Workers(nursery, run=run, finish=finish, abandon=finish).start_soon(half)

@@ -172,7 +172,7 @@ async def test_a_handler_of_failures_that_raises_is_only_logged(make, listen, ca
         await session.wait_idle()
         await session.chat("again")
         await session.wait_idle()
-    assert [getattr(item, "kind", "reply") for item in heard] == ["internal", "reply"]
+    assert [getattr(item, "kind", "reply") for item in heard] == ["model", "reply"]
     assert any(record.levelno == logging.ERROR for record in caplog.records)
 
 

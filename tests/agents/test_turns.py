@@ -420,7 +420,7 @@ async def test_usage_of_a_reply_counts_all_calls_of_its_turn(make, listen):
         (NotAuthorized("no", status=401), "model"),
         (RateLimited("later", retry_after=3), "model"),
         (BrokenAnswer("half"), "model"),
-        (ZeroDivisionError("a bug"), "internal"),
+        (ZeroDivisionError("a bug"), "model"),
     ],
 )
 async def test_what_a_model_raises_is_a_failure_and_the_session_goes_on(make, listen, error, kind):
@@ -458,4 +458,4 @@ async def test_other_sessions_do_not_notice(make, listen):
         heard, failed = listen(good), listen(bad)
         await good.wait_idle()
         await bad.wait_idle()
-    assert (kinds(heard), kinds(failed)) == (["Reply"], ["internal"])
+    assert (kinds(heard), kinds(failed)) == (["Reply"], ["model"])

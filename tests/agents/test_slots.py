@@ -1,0 +1,100 @@
+"""A turn that waits for another turn gives its running slot back."""
+
+import trio
+
+from actgent import BareAgent, Event, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.protocols.base import Protocol
+
+
+async def test_an_agent_may_ask_itself_with_one_slot(autojump_clock):
+    """A tool that runs the same agent does not wait for the slot that its own turn holds."""
+    depth = ToolCall("deeper", {})
+    script = [depth, depth, "bottom", "middle", "top"]
+
+    @tool
+    async def deeper() -> str:
+        """Ask the same agent again."""
+        return (await agent.run("deeper")).text
+
+    agent = BareAgent("a", llm=ScriptedLLM(script), tools=[deeper], sessions=1)
+    async with agent:
+        with trio.fail_after(5):
+            reply = await agent.run("go")
+        assert reply.text == "top"
+        assert agent._running.inbox.statistics().claimed == 0
+
+
+async def test_agents_with_one_slot_each_may_ask_each_other(autojump_clock):
+    """However many conversations wait for the same helper, all come to an end."""
+    helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=0.1), sessions=1)
+    boss = BareAgent(
+        "boss",
+        llm=ScriptedLLM(
+            lambda chat: "done" if chat.messages[-1].role == "tool" else ToolCall("helper", {"task": "x"})
+        ),
+        tools=[helper.as_tool()],
+        sessions=1,
+    )
+    replies = []
+    async with open_runtime() as runtime:
+        await runtime.start(boss)
+
+        async def ask():
+            replies.append((await boss.run("go")).text)
+
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(ask)
+        assert boss._running.inbox.statistics().claimed == 0
+    assert replies == ["done"] * 10
+
+
+async def test_several_tools_of_one_turn_give_back_one_slot(autojump_clock):
+    """Slots are counted right when calls of one answer wait side by side."""
+    helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=1))
+    calls = [ToolCall("helper", {"task": str(number)}) for number in range(3)]
+    boss = BareAgent("boss", llm=ScriptedLLM([calls, "done"]), tools=[helper.as_tool()], sessions=2)
+    async with open_runtime() as runtime:
+        await runtime.start(boss)
+        session = await boss.create_session("ada", "go")
+        await trio.sleep(0.5)
+        assert boss._running.inbox.statistics().claimed == 0
+        await session.wait_idle()
+        assert boss._running.inbox.statistics().claimed == 0
+        assert session.history[-1].text == "done"
+
+
+async def test_a_cancelled_wait_takes_the_slot_again(autojump_clock):
+    """An interrupted turn that waited for another leaves the count as it was."""
+    helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=60))
+    boss = BareAgent(
+        "boss",
+        llm=ScriptedLLM([ToolCall("helper", {"task": "x"}), "later"]),
+        tools=[helper.as_tool()],
+        sessions=1,
+    )
+    async with open_runtime() as runtime:
+        await runtime.start(boss)
+        session = await boss.create_session("ada", "go")
+        await trio.sleep(1)
+        await session.interrupt("enough")
+        await session.chat("again")
+        await session.wait_idle()
+        assert session.history[-1].text == "later"
+        assert boss._running.inbox.statistics().claimed == 0
+
+
+async def test_a_turn_with_an_event_alone_is_answered_with_its_data():
+    """`run` gives the event's name and data where no words came with it."""
+
+    class Noting(Protocol):
+        name = "noting"
+        template = "Note."
+
+        def read(self, answer, view):
+            return [Event(name="note", data={"text": answer.text})]
+
+    async with BareAgent("a", llm=ScriptedLLM(["milk"]), protocol=Noting()) as agent:
+        reply = await agent.run("write")
+    assert (reply.text, reply.message_type, reply.data) == ("", "note", {"text": "milk"})
