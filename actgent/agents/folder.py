@@ -24,6 +24,8 @@ MAX_ENTRIES = 2_000
 MAX_STEPS = 8
 _MAX_PATH = 512
 _SHOWN = 60
+_MAX_DIGITS, _MAX_PLAIN = 6, 16
+_SECRET = re.compile(r"(?i)\b(sk|pk|ghp|gho|xox[a-z]|AKIA|AIza|tok|bearer)[-_A-Z0-9 ]{6}|://[^/]*@")
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe would wait for a writer
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -61,8 +63,16 @@ def steps_of(path: str) -> list[str]:
     return steps
 
 
+def looks_secret(text: str) -> bool:
+    """Whether a name may be a key that stands in the wrong place: better not quoted."""
+    digits = sum(map(str.isdigit, text))
+    return _SECRET.search(text) is not None or (digits > _MAX_DIGITS and len(text) > _MAX_PLAIN)
+
+
 def shown(name: str) -> str:
-    """A name as errors quote it: in one line, not endless."""
+    """A name as errors quote it: in one line, not endless, and not if it may be a secret."""
+    if looks_secret(name):
+        return "(not shown)"
     return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")
 
 
@@ -137,11 +147,12 @@ class Folder:
         return names
 
     def _exists(self, path: str) -> bool:
-        """Also for a link that leads nowhere; the path is one of our own."""
-        *way, last = steps_of(path)
-        with suppress(OSError), self._walk(way, _FOLDER) as parent:
-            os.stat(last, dir_fd=parent, follow_symlinks=False)
-            return True
+        """Also for a link that leads nowhere; False for a path that cannot be right."""
+        with suppress(OSError, ValueError):
+            *way, last = steps_of(path)
+            with self._walk(way, _FOLDER) as parent:
+                os.stat(last, dir_fd=parent, follow_symlinks=False)
+                return True
         return False
 
     @contextmanager

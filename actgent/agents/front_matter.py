@@ -30,7 +30,7 @@ from ruamel.yaml.events import (
 
 from actgent.errors import InvalidFile
 
-from .folder import UNREADABLE
+from .folder import UNREADABLE, looks_secret
 
 MAX_CHARACTERS = 32 * 1024
 """Of YAML; the text below it has the file's own limit."""
@@ -199,7 +199,11 @@ def dotted(place: Place) -> str:
 
 def _is_word(key: str) -> bool:
     """False for what is long or has many digits among its letters, as keys of providers do."""
-    return _WORD.fullmatch(key) is not None and sum(map(str.isdigit, key)) <= _MAX_WORD_DIGITS
+    return (
+        _WORD.fullmatch(key) is not None
+        and sum(map(str.isdigit, key)) <= _MAX_WORD_DIGITS
+        and not looks_secret(key)
+    )
 
 
 # --- the core schema ---------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import difflib
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from actgent.protocols.base import Instruction
 from actgent.protocols.schemas import types_from
 
 from . import settings
-from .folder import Folder, Unreachable, shown
+from .folder import Folder, Unreachable, looks_secret, shown
 from .front_matter import MAX_DEPTH, Document, dotted, read_yaml, split_front_matter
 from .limits import Limits
 from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
@@ -407,7 +408,8 @@ def _unknown_tool(name: str, known: Iterable[str]) -> str:
 
 
 def _capped(reason: object) -> str:
-    text = " ".join(str(reason).split())
+    words = str(reason).split()
+    text = " ".join("(not shown)" if looks_secret(word) else word for word in words)
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
 
 
@@ -472,7 +474,10 @@ def defined_tools(code: str) -> set[str]:
         SyntaxError: it is no Python.
     """
     names: set[str] = set()
-    for node in ast.parse(code).body:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about odd escapes; they are for whoever runs the code
+        tree = ast.parse(code)
+    for node in tree.body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 names.update(_decorated_name(node))

@@ -1,7 +1,9 @@
 """Agents from folders: what is read, and how what is wrong is named."""
 
 import json
+import os
 import time
+from pathlib import Path
 
 import attrs
 import pytest
@@ -10,7 +12,7 @@ from actgent import AgentBuilder, Instruction, InvalidFile, InvalidFolder, Limit
 from actgent.agents.instructions import LIMITS, defined_tools, read_folder
 from actgent.cli.main import main
 
-SECRET = "sk-canary-0123456789abcdefghij"
+SECRET = "sk-canary-0123456789"
 
 BRAIN = f"""\
 ---
@@ -156,6 +158,35 @@ def test_everything_wrong_is_named_at_once(write):
 def test_each_mistake_is_named_by_its_place(write, changes, expected):
     """One mistake is one problem, where it was made."""
     assert problems(write(changes)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "old"),
+    [
+        ("brain.md", "instructions/greeting.md"),
+        ("brain.md", "generate"),
+        ("brain.md", "temperature"),
+        ("brain.md", "react"),
+        ("instructions/creation.md", "creation.json"),
+        ("instructions/creation.md", "generate"),
+        ("instructions/greeting.md", "string"),
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_not_shown(write, path, old):
+    """Whatever a key of a provider stands for by mistake, no error quotes it."""
+    assert problems(write({path: FILES[path].replace(old, SECRET), "tools.py": FILES["tools.py"] + "\n"}))
+
+
+def test_odd_names_on_the_disk_are_no_crash(write):
+    """Folders and files with line ends or broken characters in their names are passed over or named."""
+    folder = write({"brain.md": "---\nname: x\n---\n"})
+    for name in (b"a\nb", b"\xff\xfe", b"a\\b"):
+        odd = Path(os.fsdecode(os.fsencode(folder) + b"/skills/" + name))
+        odd.mkdir()
+        (odd / "SKILL.md").write_text("x")
+    assert [skill.name for skill in read_folder(folder).skills] == ["pdf"]
+    (folder / "instructions" / "a\nb.md").write_text("x")
+    assert len(problems(folder)) == 1
 
 
 @pytest.mark.parametrize(
