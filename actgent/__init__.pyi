@@ -5,10 +5,6 @@ from .actors.inbox import (
 )
 from .agents.agent import (
     Agent as Agent,
-    BareAgent as BareAgent,
-    ReActAgent as ReActAgent,
-    RouterAgent as RouterAgent,
-    SimpleAgent as SimpleAgent,
 )
 from .agents.builder import (
     AgentBuilder as AgentBuilder,
@@ -16,6 +12,12 @@ from .agents.builder import (
 )
 from .agents.limits import (
     Limits as Limits,
+)
+from .agents.ready import (
+    BareAgent as BareAgent,
+    ReActAgent as ReActAgent,
+    RouterAgent as RouterAgent,
+    SimpleAgent as SimpleAgent,
 )
 from .agents.runtime import (
     Runtime as Runtime,
@@ -42,12 +44,18 @@ from .errors import (
     InvalidArguments as InvalidArguments,
     InvalidFile as InvalidFile,
     InvalidFolder as InvalidFolder,
+    JournalDamaged as JournalDamaged,
+    JournalError as JournalError,
+    JournalFailed as JournalFailed,
+    JournalFull as JournalFull,
+    JournalVersion as JournalVersion,
     LimitReached as LimitReached,
     MissingKey as MissingKey,
     ModelError as ModelError,
     ModelTimeout as ModelTimeout,
     NotAuthorized as NotAuthorized,
     NotRunning as NotRunning,
+    NotSerializable as NotSerializable,
     ParseError as ParseError,
     ProviderUnavailable as ProviderUnavailable,
     QuotaExhausted as QuotaExhausted,
@@ -64,6 +72,7 @@ from .errors import (
     TruncatedAnswer as TruncatedAnswer,
     UnsupportedPart as UnsupportedPart,
     UsageError as UsageError,
+    WireError as WireError,
     WouldDeadlock as WouldDeadlock,
 )
 from .llm.anthropic import (

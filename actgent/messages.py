@@ -232,6 +232,14 @@ NO_USAGE = Usage()
 # --- the message -------------------------------------------------------------------------
 
 
+def _to_priority(value: Priority | int | str) -> Priority:
+    return value if type(value) is Priority else Priority.of(value)
+
+
+def _as_tuple(parts: "Sequence[str | Part] | str | Part") -> tuple[Part, ...]:
+    return parts if type(parts) is tuple else to_parts(parts)
+
+
 @attrs.frozen(kw_only=True)
 class Message:
     """One thing said in one session: a user's words, a model's answer, tool results, a timer."""
@@ -239,8 +247,9 @@ class Message:
     id: str = attrs.field(factory=new_id)
     session_id: str
     sender: Sender
-    parts: tuple[Part, ...]
-    priority: Priority = Priority.NORMAL
+    parts: tuple[Part, ...] = attrs.field(converter=_as_tuple)
+    """Text and lists of parts are taken, too."""
+    priority: Priority = attrs.field(default=Priority.NORMAL, converter=_to_priority)
     deadline: float | None = None
     """Seconds that it may wait for a place in the inbox; None is the inbox's default."""
     correlation_id: str | None = None
@@ -263,6 +272,18 @@ class Message:
         if len(parts) == 1 and isinstance(parts[0], Text):
             return parts[0].text
         return "".join(part.text for part in parts if isinstance(part, Text))
+
+    def caused(self, sender: Sender, parts: tuple[Part, ...], *, stage: str | None) -> "Message":
+        """A follow-up of this message in its turn."""
+        return Message(
+            session_id=self.session_id,
+            sender=sender,
+            parts=parts,
+            priority=self.priority,
+            correlation_id=self.correlation_id or self.id,
+            causation_id=self.id,
+            stage=stage,
+        )
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:

@@ -7,7 +7,6 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import attrs
 import trio
 
 from actgent.actors.inbox import PriorityInbox
@@ -16,20 +15,17 @@ from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
-from actgent.messages import Message, Part, Reply, Route, Sender, to_parts
+from actgent.messages import Message, Part, Reply, Route, Sender
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
 from actgent.protocols.output import WithOutput
 from actgent.protocols.prompts import PromptManager
-from actgent.protocols.react import ReAct
-from actgent.protocols.router import Router
 from actgent.protocols.schemas import types_from
-from actgent.protocols.simple import Simple
-from actgent.protocols.strategies import Strategy
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 
-from .checks import check_arguments, check_routes, check_seconds
+from .calling import Calling
+from .checks import check_arguments, check_seconds
 from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter, is_inside
 from .core import AgentCore
 from .delegation import AgentRef, AgentTool
@@ -38,6 +34,7 @@ from .handlers import Handler, to_awaitable
 from .hooks import Hooks
 from .layers import Prompt, to_layer
 from .limits import Limits
+from .observer import Observer
 from .reader import TurnReader
 from .running import RunningAgent, slot_lent
 from .runtime import Runtime, open_runtime
@@ -80,6 +77,7 @@ class Agent:
         inbox: How many messages may wait for it.
         session_inbox: How many of them for one session.
         urgent_inbox: How many URGENT messages may wait for one session.
+        handler_timeout: Seconds that an async handler or hook may take.
         grace: Seconds to end what is accepted when the block is left.
         thread_grace: Seconds to wait for threads of sync tools after that.
 
@@ -114,15 +112,18 @@ class Agent:
         inbox: int = 1000,
         session_inbox: int = 100,
         urgent_inbox: int = 64,
+        handler_timeout: float = 30.0,
         grace: float = 10.0,
         thread_grace: float = 5.0,
     ) -> None:
         check_arguments(name=name, tools=tools, protocol=protocol, limits=limits)
+        check_seconds("handler_timeout", handler_timeout)
         check_seconds("grace", grace)
         check_seconds("thread_grace", thread_grace)
         self.name = name
         self.limits = limits or Limits()
         self.grace = grace
+        self._handler_timeout = handler_timeout
         self._thread_grace = thread_grace
         self._bounds = {
             "concurrency": _at_least_one("sessions", sessions),
@@ -440,19 +441,27 @@ class Agent:
         if self._models is None:
             self._models = self._resolve_models()
         inbox = PriorityInbox[Message](f"agent {self.name}", **self._bounds)
+        dispatcher = Dispatcher(agent=self.name, timeout=self._handler_timeout, watch=runtime.watch)
+        observer = Observer(self.name, runtime.stream)
         core = AgentCore(
             sender=Sender(self.name, "assistant"),
             system=self.system_prompt,
             profile=self.profile,
             models=self._models,
-            registry=self.tools,
+            calling=Calling(
+                agent=self.name,
+                registry=self.tools,
+                limits=self.limits,
+                threads=runtime.threads,
+                dispatcher=dispatcher,
+                observer=observer,
+            ),
             inbox=inbox,
             limits=self.limits,
             options=self._options,
-            dispatcher=Dispatcher(agent=self.name, timeout=self.limits.handler_timeout, watch=runtime.watch),
-            events=runtime.stream,
+            dispatcher=dispatcher,
+            observer=observer,
             timer=runtime.timer,
-            threads=runtime.threads,
             router=self.route,
             hooks=self._hooks,
         )
@@ -496,60 +505,3 @@ def _at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise ConfigurationError(f"{name}={value}: at least 1")
     return value
-
-
-class BareAgent(Agent):
-    """An agent whose answers are plain text."""
-
-
-class SimpleAgent(Agent):
-    """An agent that answers with a type and content, or calls a tool."""
-
-    default_protocol = Simple
-
-
-class ReActAgent(Agent):
-    """An agent that thinks, acts and looks at what came of it, until it can answer directly.
-
-    `strategy` chooses between the direct and the react mode for each turn.
-    """
-
-    def __init__(self, name: str, *, strategy: Strategy | None = None, **options: Any) -> None:
-        options.setdefault("protocol", ReAct(strategy))
-        super().__init__(name, **options)
-
-
-class RouterAgent(Agent):
-    """An agent that answers, or hands the conversation on to another: `routes={action: agent}`.
-
-    An action without a route only reaches the `on_routing` handlers.
-    """
-
-    default_protocol = Router
-
-    def __init__(self, name: str, *, routes: Mapping[str, Agent] | None = None, **options: Any) -> None:
-        super().__init__(name, **options)
-        self.routes = dict(routes or {})
-        check_routes(self.routes, kind=Agent)
-
-    def companions(self) -> Iterable[Agent]:
-        return [*super().companions(), *self.routes.values()]
-
-    async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
-        """Let the route's agent answer in a session of its own, which lasts as long as this one."""
-        target = self.routes.get(route.action)
-        if target is None:
-            await trio.lowlevel.checkpoint()
-            return None
-        session_id = f"{context.id}/{route.action}"
-        session = await target.ensure_session(context.owner, session_id, parent=context.session)
-        reply = await target.run(turn.message.parts, session=session)
-        context.append(
-            Message(
-                session_id=context.id,
-                sender=Sender(target.name, "agent"),
-                parts=to_parts(reply.text),
-                correlation_id=turn.message.id,
-            )
-        )
-        return attrs.evolve(reply, id=f"{route.id}/reply")

@@ -22,11 +22,12 @@ from actgent.protocols.simple import Simple
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.tools.base import Tool
 
-from .agent import Agent, OnSession, RouterAgent
+from .agent import Agent, OnSession
 from .handlers import Handler
 from .instructions import TOOLS, AgentFolder, read_folder
 from .layers import Prompt
 from .limits import Limits
+from .ready import RouterAgent
 from .settings import LLMSettings, load_settings
 from .skills import LoadSkill
 
@@ -133,7 +134,8 @@ class AgentBuilder:
             {"role": read.role, "goal": read.goal, "capabilities": read.capabilities, "body": read.body},
             file=read.llm,
         )
-        builder = builder.instructions(*read.instructions).limits(read.limits).tools(*named)
+        builder = builder.instructions(*read.instructions).tools(*named)
+        builder = builder.limits(read.limits).handler_timeout(read.handler_timeout)
         if read.max_tokens is not None:
             builder = builder.memory(ShortTermMemory(read.max_tokens))
         if read.strategy is not None:
@@ -199,6 +201,10 @@ class AgentBuilder:
         """The bounds of a turn; single ones change what was there."""
         start = limits or self._options.get("limits") or Limits()
         return self._with(limits=attrs.evolve(start, **bounds))
+
+    def handler_timeout(self, seconds: float) -> Self:
+        """How long an async handler or hook may take."""
+        return self._with(handler_timeout=seconds)
 
     def routes(self, routes: Mapping[str, Agent]) -> Self:
         """For the `router` protocol: who answers for which action."""

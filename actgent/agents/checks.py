@@ -38,6 +38,19 @@ def check_routes(routes: Mapping[str, object], *, kind: type) -> None:
             raise ConfigurationError(f"the route {action!r} leads to an Agent, not to {target!r}")
 
 
+def to_text(name: str, value: object) -> str:
+    """A text, or a list of texts as one.
+
+    Raises:
+        ConfigurationError: neither; the text names the argument.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    raise ConfigurationError(f"{name}= takes a text, not {type(value).__name__}")
+
+
 def check_seconds(name: str, value: object) -> None:
     """Refuse what is no time to wait.
 

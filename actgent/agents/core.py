@@ -18,7 +18,6 @@ from actgent.errors import (
     SessionClosed,
     Stopped,
 )
-from actgent.events import EventStream, ModelAnswered, PassStarted, ToolFinished, TurnEnded
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.messages import (
     NO_USAGE,
@@ -30,7 +29,6 @@ from actgent.messages import (
     Sender,
     Text,
     ToolCall,
-    ToolResult,
     new_id,
 )
 from actgent.protocols.base import (
@@ -44,22 +42,19 @@ from actgent.protocols.base import (
     Request,
     View,
 )
-from actgent.tools.base import ToolContext
-from actgent.tools.execution import Batch
-from actgent.tools.registry import ToolRegistry
-from actgent.tools.threads import Threads
 
+from .calling import Calling
 from .context import CallOptions, SessionContext, Turn, running_turn
 from .dispatcher import Delivery, Dispatcher, to_deliveries
-from .failures import check_stop, kind_of
+from .failures import check_stop
 from .growing import GrowingAnswer
 from .hooks import Hooks
 from .limits import DEFAULT_MODEL_CALLS, Limits
+from .observer import Observer
 
 LAST_WORDS = 1.0
 """Seconds that all handlers together have to hear that their agent stops."""
 SYSTEM = Sender("actgent", "system")
-TOOLS = Sender("tools", "tool")
 REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
 GO_ON = ChatMessage("user", (Text("Go on."),))
 """Said where a stage says nothing of its own: a conversation that ends with the model's words would be a prefill."""
@@ -78,15 +73,14 @@ class AgentCore:
     """The system prompt, the same for all sessions and turns."""
     profile: Profile
     models: Mapping[str, LLM]
-    registry: ToolRegistry
+    calling: Calling
     inbox: PriorityInbox[Message]
     limits: Limits
     options: CallOptions
     """What each turn gets that was not started with options of its own."""
     dispatcher: Dispatcher
-    events: EventStream
+    observer: Observer
     timer: Timer
-    threads: Threads
     router: Router
     hooks: Hooks = attrs.field(factory=Hooks)
     _silence: float | None = None
@@ -139,11 +133,8 @@ class AgentCore:
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
         try:
             self._keep_partial(context, turn)
-            if context.open_calls:
-                batch = self._batch(context, context.open_calls)
-                self._close_calls(context, turn, turn.message, batch, None)
+            await self.calling.give_up(context, turn)
             await self.hooks.tell(context, turn, self.dispatcher)
-            await self._deliver_results(context, turn)
         finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
             await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter, blame=turn.blame)  # noqa: ASYNC102 - the callers shield
 
@@ -182,17 +173,7 @@ class AgentCore:
         if turn.ended is not None:
             turn.ended.set()
         context.settle()
-        if self.events.watched:
-            self.events.publish(
-                TurnEnded(
-                    agent=self.sender.name,
-                    session_id=context.id,
-                    message_id=turn.message.id,
-                    seconds=time.monotonic() - turn.started,
-                    calls=turn.calls,
-                    failed=kind_of(turn.error, turn.blame) if turn.error is not None else None,
-                )
-            )
+        self.observer.end_turn(context, turn)
 
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         self._remember(context, turn, message)
@@ -203,7 +184,7 @@ class AgentCore:
         try:
             outcomes = self._read(turn, view, answer, calls)
         except (ParseError, EmptyAnswer) as error:
-            self._repair(context, turn, message, error)
+            self._repair(turn, message, error)
         else:
             turn.repairs = 0
             turn.aside = ""
@@ -224,15 +205,7 @@ class AgentCore:
         if not context.record or context.record[-1] is not message:
             context.append(message, answered=True)
         turn.check()
-        if self.events.watched:
-            self.events.publish(
-                PassStarted(
-                    agent=self.sender.name,
-                    session_id=context.id,
-                    message_id=message.id,
-                    stage=message.stage,
-                )
-            )
+        self.observer.begin_pass(context, message)
 
     def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
         return View(
@@ -261,8 +234,7 @@ class AgentCore:
         turn.partial = ""
         calls = self._remember_answer(context, turn, view.message, answer)
         self._count_usage(context, turn, answer)
-        if self.events.watched:
-            self._observe_answer(context, view.message, answer, time.monotonic() - started)
+        self.observer.take_answer(context, view.message, answer, started)
         return answer, calls
 
     def _count_model_call(self, turn: Turn) -> None:
@@ -283,7 +255,7 @@ class AgentCore:
         return Chat(
             system=self.system if system is None else system,
             messages=messages,
-            tools=self.registry.specs(),
+            tools=self.calling.registry.specs(),
             temperature=options.temperature,
             max_tokens=options.max_tokens,
             response_format=request.response_format,
@@ -351,21 +323,6 @@ class AgentCore:
             turn.usage += answer.usage
             context.usage += answer.usage
 
-    def _observe_answer(
-        self, context: SessionContext, message: Message, answer: Answer, seconds: float
-    ) -> None:
-        self.events.publish(
-            ModelAnswered(
-                agent=self.sender.name,
-                session_id=context.id,
-                message_id=message.id,
-                model=answer.model,
-                seconds=seconds,
-                usage=answer.usage,
-                stop=answer.stop,
-            )
-        )
-
     # --- read ----------------------------------------------------------------------------
 
     def _read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
@@ -384,12 +341,16 @@ class AgentCore:
                 raise outcome.error
         return outcomes
 
-    def _repair(self, context: SessionContext, turn: Turn, message: Message, error: AnswerError) -> None:
+    def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
         """Ask again with the error, a bounded number of times; then it is the turn's failure."""
         if turn.repairs >= self.limits.repairs:
             raise error
         turn.repairs += 1
-        self._follow_up(context, message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
+        self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
+
+    def _follow_up(self, message: Message, note: str, stage: str | None) -> None:
+        """Go on with the turn, with a note at the conversation's end."""
+        self.inbox.put_followup(message.caused(SYSTEM, (Text(note),) if note else (), stage=stage))
 
     # --- reply and act -------------------------------------------------------------------
 
@@ -424,11 +385,12 @@ class AgentCore:
             return
         if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:
             calls = [call for outcome in tools for call in outcome.calls]
-            await self._call_tools(context, turn, message, calls, stage=tools[-1].stage)
+            results = await self.calling.run(context, turn, message, calls, stage=tools[-1].stage)
+            self.inbox.put_followup(results)
             return
         for outcome in further:
             if isinstance(outcome, Continue):
-                self._follow_up(context, message, outcome.note, outcome.stage)
+                self._follow_up(message, outcome.note, outcome.stage)
 
     async def _deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
         if turn.waiter is not None:
@@ -446,109 +408,3 @@ class AgentCore:
         turn.check()
         if reply is not None:
             await self._deliver(context, turn, reply)
-
-    # --- tools ---------------------------------------------------------------------------
-
-    async def _call_tools(
-        self,
-        context: SessionContext,
-        turn: Turn,
-        message: Message,
-        calls: Sequence[ToolCall],
-        *,
-        stage: str | None,
-    ) -> None:
-        """Run the calls; their results are the turn's next message."""
-        batch = self._batch(context, [call if call.id else context.adopt(call) for call in calls])
-        try:
-            turn.check()
-            self._count_identical(turn, calls)
-            turn.exposed = True
-            await batch.run()
-        finally:
-            turn.exposed = False
-            results = self._close_calls(context, turn, message, batch, stage)
-        turn.check()  # before handlers, who are not to be cancelled
-        await self._deliver_results(context, turn)
-        turn.check()
-        self.inbox.put_followup(results)
-
-    def _batch(self, context: SessionContext, calls: Sequence[ToolCall]) -> Batch:
-        return Batch(
-            calls,
-            self.registry,
-            context=ToolContext(
-                session_id=context.id,
-                owner=context.owner.name,
-                agent=self.sender.name,
-                state=context.state,
-                session=context.session,
-                threads=self.threads,
-            ),
-            timeout=self.limits.tool_timeout,
-            max_characters=self.limits.result_characters,
-        )
-
-    def _count_identical(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Stop a model that repeats itself before it does so once more."""
-        for call in calls:
-            last = turn.last_call
-            same = last is not None and last.name == call.name and last.arguments == call.arguments
-            turn.identical = turn.identical + 1 if same else 1
-            turn.last_call = call
-            if turn.identical > self.limits.identical_calls:
-                raise LimitReached(f"identical calls of {call.name!r} in a row", self.limits.identical_calls)
-
-    def _close_calls(
-        self, context: SessionContext, turn: Turn, message: Message, batch: Batch, stage: str | None
-    ) -> Message:
-        """Write one result for each call into the record, right behind the calls, whatever came of them."""
-        results = batch.results()
-        closing = self._caused(context, message, TOOLS, results, stage)
-        context.append(closing)
-        context.open_calls = ()
-        turn.results.extend(results)
-        return closing
-
-    async def _deliver_results(self, context: SessionContext, turn: Turn) -> None:
-        while turn.results:
-            result = turn.results.pop(0)
-            if self.events.watched:
-                self._observe_result(context, result)
-            await self.dispatcher.dispatch(context, result)
-
-    def _observe_result(self, context: SessionContext, result: ToolResult) -> None:
-        self.events.publish(
-            ToolFinished(
-                agent=self.sender.name,
-                session_id=context.id,
-                call_id=result.call_id,
-                tool_name=result.tool_name,
-                status=result.status,
-            )
-        )
-
-    # --- messages of the agent's own -----------------------------------------------------
-
-    def _follow_up(self, context: SessionContext, message: Message, note: str, stage: str | None) -> None:
-        """Go on with the turn, with a note at the conversation's end."""
-        parts = (Text(note),) if note else ()
-        self.inbox.put_followup(self._caused(context, message, SYSTEM, parts, stage))
-
-    def _caused(
-        self,
-        context: SessionContext,
-        cause: Message,
-        sender: Sender,
-        parts: tuple[Part, ...],
-        stage: str | None,
-    ) -> Message:
-        return Message(
-            session_id=context.id,
-            sender=sender,
-            parts=parts,
-            priority=cause.priority,
-            correlation_id=cause.correlation_id or cause.id,
-            causation_id=cause.id,
-            stage=stage,
-        )

@@ -52,7 +52,6 @@ LIMITS: Mapping[str, Any] = {
     "repairs": {"type": "integer", "minimum": 0},
     "model_timeout": _SECONDS,
     "tool_timeout": _SECONDS,
-    "handler_timeout": _SECONDS,
     "result_characters": _COUNT,
 }
 BRAIN_SCHEMA: Mapping[str, Any] = {
@@ -72,6 +71,7 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
         "strategy": {"enum": list(STRATEGIES)},
         "llm": settings.SCHEMA,
         "tools": {"type": "array", "items": _NAME},
+        "handler_timeout": _SECONDS,
         "limits": {"type": "object", "properties": LIMITS, "additionalProperties": False},
         "memory": {"type": "object", "properties": {"max_tokens": _COUNT}, "additionalProperties": False},
     },
@@ -111,6 +111,7 @@ class AgentFolder:
     strategy: str | None = None
     llm: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     """See `settings.SCHEMA`; may hold a key."""
+    handler_timeout: float = 30.0
     limits: Limits = attrs.field(factory=Limits)
     max_tokens: int | None = None
     """Of the conversation that the model is shown."""
@@ -183,6 +184,7 @@ class _Reading:
             protocol=values.get("protocol"),
             strategy=values.get("strategy"),
             llm={"model": llm} if isinstance(llm, str) else llm,
+            handler_timeout=values.get("handler_timeout", 30.0),
             limits=Limits(**values.get("limits", {})),
             max_tokens=values.get("memory", {}).get("max_tokens"),
             tool_names=named,

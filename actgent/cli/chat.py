@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from actgent.agents.agent import Agent, BareAgent
+from actgent.agents.agent import Agent
+from actgent.agents.ready import BareAgent
 from actgent.agents.session import Session
 from actgent.errors import ActgentError, ConfigurationError
 from actgent.llm.base import LLM

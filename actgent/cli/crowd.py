@@ -14,7 +14,8 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from actgent.agents.agent import Agent, BareAgent
+from actgent.agents.agent import Agent
+from actgent.agents.ready import BareAgent
 from actgent.agents.runtime import open_runtime
 from actgent.agents.session import Session
 from actgent.errors import ActgentError

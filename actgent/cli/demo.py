@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from actgent.agents.agent import Agent, BareAgent
+from actgent.agents.agent import Agent
+from actgent.agents.ready import BareAgent
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError, InboxFull
 from actgent.llm.anthropic import Anthropic

@@ -190,9 +190,9 @@ async def test_an_async_handler_is_cut_at_its_timeout(autojump_clock, listen):
     assert "handler_timeout" in str(heard[0].error)
 
 
-async def test_the_handler_timeout_is_a_limit(autojump_clock, listen):
-    """`Limits(handler_timeout=...)` sets it."""
-    agent = BareAgent("a", llm=ScriptedLLM(["hello"]), limits=Limits(handler_timeout=2))
+async def test_the_handler_timeout_is_the_agents(autojump_clock, listen):
+    """`handler_timeout=` sets it."""
+    agent = BareAgent("a", llm=ScriptedLLM(["hello"]), handler_timeout=2)
     async with agent:
         session = await agent.create_session("ada", "hi")
         session.on_conversation(lambda _: trio.sleep_forever())  # noqa: ASYNC105 - awaited by the session

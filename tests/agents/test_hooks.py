@@ -67,7 +67,7 @@ async def test_context_is_there_when_a_bad_answer_is_asked_again():
 async def test_a_failing_pre_processor_is_reported_and_the_next_is_heard(listen):
     """One that raises and one that takes too long are handler failures; the answer comes all the same."""
     llm = ScriptedLLM(["ok"])
-    agent = BareAgent("x", llm=llm, limits=Limits(handler_timeout=0.01))
+    agent = BareAgent("x", llm=llm, handler_timeout=0.01)
     agent.on_query(lambda _: 1 / 0)
 
     @agent.on_query

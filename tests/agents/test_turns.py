@@ -255,13 +255,16 @@ async def test_calls_that_differ_between_are_no_repetition(make, listen):
         {"repairs": -1},
         {"model_timeout": 0},
         {"tool_timeout": -1},
-        {"handler_timeout": 0},
+        {"model_calls": "5"},
+        {"repairs": True},
+        {"tool_timeout": "soon"},
+        {"model_timeout": float("nan")},
         {"result_characters": 0},
     ],
 )
 def test_limits_that_make_no_sense_are_refused(bad):
     """The text names the limit."""
-    with pytest.raises(ValueError, match=next(iter(bad))):
+    with pytest.raises(ConfigurationError, match=next(iter(bad))):
         Limits(**bad)
 
 

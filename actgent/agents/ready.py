@@ -1,0 +1,74 @@
+"""Ready agents: one for each protocol of a conversation."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.messages import Message, Reply, Route, Sender, to_parts
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.simple import Simple
+from actgent.protocols.strategies import Strategy
+
+from .agent import Agent
+from .checks import check_routes
+from .context import SessionContext, Turn
+
+
+class BareAgent(Agent):
+    """An agent whose answers are plain text."""
+
+
+class SimpleAgent(Agent):
+    """An agent that answers with a type and content, or calls a tool."""
+
+    default_protocol = Simple
+
+
+class ReActAgent(Agent):
+    """An agent that thinks, acts and looks at what came of it, until it can answer directly.
+
+    `strategy` chooses between the direct and the react mode for each turn.
+    """
+
+    def __init__(self, name: str, *, strategy: Strategy | None = None, **options: Any) -> None:
+        options.setdefault("protocol", ReAct(strategy))
+        super().__init__(name, **options)
+
+
+class RouterAgent(Agent):
+    """An agent that answers, or hands the conversation on to another: `routes={action: agent}`.
+
+    An action without a route only reaches the `on_routing` handlers.
+    """
+
+    default_protocol = Router
+
+    def __init__(self, name: str, *, routes: Mapping[str, Agent] | None = None, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.routes = dict(routes or {})
+        check_routes(self.routes, kind=Agent)
+
+    def companions(self) -> Iterable[Agent]:
+        return [*super().companions(), *self.routes.values()]
+
+    async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
+        """Let the route's agent answer in a session of its own, which lasts as long as this one."""
+        target = self.routes.get(route.action)
+        if target is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        session_id = f"{context.id}/{route.action}"
+        session = await target.ensure_session(context.owner, session_id, parent=context.session)
+        reply = await target.run(turn.message.parts, session=session)
+        context.append(
+            Message(
+                session_id=context.id,
+                sender=Sender(target.name, "agent"),
+                parts=to_parts(reply.text),
+                correlation_id=turn.message.id,
+            )
+        )
+        return attrs.evolve(reply, id=f"{route.id}/reply")
