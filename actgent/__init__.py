@@ -77,7 +77,7 @@ _NAMES = {
     "agents.runtime": ("Runtime", "open_runtime"),
     "agents.session": ("Session",),
     "llm.anthropic": ("Anthropic",),
-    "llm.base": ("LLM",),
+    "llm.base": ("LLM", "Answer", "Chat"),
     "llm.fallback": ("Fallback",),
     "llm.openai": ("OpenAI",),
     "llm.openai_responses": ("OpenAIResponses",),

@@ -80,6 +80,8 @@ from .llm.anthropic import (
 )
 from .llm.base import (
     LLM as LLM,
+    Answer as Answer,
+    Chat as Chat,
 )
 from .llm.fallback import (
     Fallback as Fallback,

@@ -12,12 +12,19 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── NotRunning             the agent's block is not open
     │   ├── SessionClosed          the session was closed
     │   ├── SessionNotFound        nobody knows this session id
+    │   ├── NotSerializable        a value that cannot be written down
     │   └── WouldDeadlock          a handler or tool waits for its own turn
     ├── InboxFull                  back-pressure: try again later, or raise the bound
     ├── DeadlineExceeded           an ask got no answer in time
     ├── ActorFailed                the asked actor raised
     ├── Suspended                  the turn waits for something outside, see `ids`
     ├── Fenced                     another process owns the session by now
+    ├── JournalError               the journal, or what it stands on
+    │   ├── JournalFull            no space: what was about to be written is not, and can be written again later
+    │   ├── JournalFailed          the disk or the database server failed
+    │   ├── JournalDamaged         what was written is not what is there, see `session_id` and `record`
+    │   └── JournalVersion         a newer actgent wrote the journal
+    ├── WireError                  bytes that no version up to this one wrote
     ├── ThreadsLeft                sync code still runs in threads after its grace
     ├── HandlerFailed              a session's handler raised or took too long
     ├── Interrupted                someone stopped the turn
@@ -49,6 +56,16 @@ from collections.abc import Sequence
 
 class ActgentError(Exception):
     """Everything that actgent raises on purpose."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle what it is, since constructors that word themselves do not take words."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(cls: type[ActgentError], args: tuple[object, ...]) -> ActgentError:
+    error = cls.__new__(cls)
+    error.args = args
+    return error
 
 
 class ConfigurationError(ActgentError, ValueError):
@@ -127,6 +144,17 @@ class SessionNotFound(UsageError, LookupError):
         super().__init__(f"agent {agent!r} has no session {session_id!r}")
 
 
+class NotSerializable(UsageError, TypeError):
+    """A value cannot be written into a journal or sent; `key` says where it stands."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        self.key = key
+        super().__init__(
+            f"{key or 'a value'} cannot be written: {reason}; use None, bool, int, float, str, bytes, "
+            "lists, tuples, mappings and aware datetimes"
+        )
+
+
 class WouldDeadlock(UsageError):
     """A handler or a tool waits for the very turn that it runs in."""
 
@@ -177,6 +205,47 @@ class Suspended(ActgentError):
 
 class Fenced(ActgentError):
     """Another process owns the session by now; what was about to be written is not."""
+
+
+class JournalError(ActgentError):
+    """The journal could not do what it was asked; nothing that it had confirmed is lost by that."""
+
+
+class JournalFull(JournalError):
+    """There is no space; nothing of the step was written, and it can be committed again when there is."""
+
+
+class JournalFailed(JournalError):
+    """The disk or the database server failed; the step is written whole or not at all."""
+
+
+class JournalDamaged(JournalError):
+    """What is stored is not what was written; nothing of it is used. Other sessions are not concerned."""
+
+    def __init__(self, reason: str, *, session_id: str | None = None, record: int | None = None) -> None:
+        self.session_id = session_id
+        """None: the journal as a whole."""
+        self.record = record
+        """The number of the first record that is not good, from 1; None where it is not known."""
+        session = f"session {session_id!r} in the journal" if session_id is not None else "the journal"
+        place = "" if record is None else f" at record {record}"
+        super().__init__(f"{session} is damaged{place}: {reason}")
+
+
+class JournalVersion(JournalError):
+    """A newer actgent wrote the journal: install that one, nothing was changed."""
+
+    def __init__(self, found: int, supported: int) -> None:
+        self.found = found
+        self.supported = supported
+        super().__init__(
+            f"the journal has schema version {found}, this actgent knows versions up to {supported}: "
+            "use the actgent that wrote it, or a newer one"
+        )
+
+
+class WireError(ActgentError):
+    """Bytes are not of the form that this version of actgent reads; a newer one may."""
 
 
 class ThreadsLeft(ActgentError):

@@ -146,12 +146,28 @@ class EventReader(trio.abc.ReceiveChannel[Observation]):
         """
         await trio.lowlevel.checkpoint()
         while not self._events:
-            if self._closed:
-                raise trio.ClosedResourceError
-            if self._ended:
-                raise trio.EndOfChannel
+            self._check_open()
             await self._parked.park()
         return self._events.popleft()
+
+    def receive_nowait(self) -> Observation:
+        """The next event, if there is one.
+
+        Raises:
+            trio.WouldBlock: there is none yet.
+            trio.EndOfChannel: the stream has ended and all was read.
+            trio.ClosedResourceError: the reader was closed.
+        """
+        if not self._events:
+            self._check_open()
+            raise trio.WouldBlock
+        return self._events.popleft()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError
+        if self._ended:
+            raise trio.EndOfChannel
 
     async def aclose(self) -> None:
         self._close()

@@ -120,3 +120,18 @@ def test_an_event_is_frozen():
     """What happened cannot be changed by who reads of it."""
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         started("a").actor = "b"
+
+
+async def test_a_reader_can_look_without_waiting():
+    """As other receive channels of trio: an event, or the reason why there is none."""
+    stream = EventStream()
+    async with stream.read() as reader:
+        with pytest.raises(trio.WouldBlock):
+            reader.receive_nowait()
+        stream.publish(started("a"))
+        stream.end()
+        assert reader.receive_nowait() == started("a")
+        with pytest.raises(trio.EndOfChannel):
+            reader.receive_nowait()
+    with pytest.raises(trio.ClosedResourceError):
+        reader.receive_nowait()

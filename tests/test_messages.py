@@ -148,3 +148,27 @@ def test_usage_adds_up_and_an_unknown_price_stays_unknown():
 def test_a_reply_is_its_text():
     """`print` of a reply shows what was said."""
     assert str(Reply(text="hello")) == "hello"
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("urgent", Priority.URGENT),
+        (" High ", Priority.HIGH),
+        ("whenever", Priority.NORMAL),
+        (3, Priority.LOW),
+    ],
+)
+def test_a_message_reads_its_priority(given, read):
+    """Text in any case; unknown text is NORMAL."""
+    message = Message(session_id="s", sender=Sender("ada"), parts="hello", priority=given)
+    assert message.priority is read
+
+
+@pytest.mark.parametrize("parts", ["hello", Text("hello"), [Text("hello")], ["hel", Text("lo")]])
+def test_the_parts_of_a_message_are_a_tuple_of_parts(parts):
+    """Whatever was given, nobody can change it afterwards."""
+    message = Message(session_id="s", sender=Sender("ada"), parts=parts)
+    assert type(message.parts) is tuple
+    assert message.text == "hello"
+    assert all(isinstance(part, Text) for part in message.parts)

@@ -52,6 +52,8 @@ FACE = [
     "ToolContext",
     "ToolRegistry",
     "LLM",
+    "Answer",
+    "Chat",
     "OpenAI",
     "OpenAIResponses",
     "Anthropic",

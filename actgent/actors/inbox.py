@@ -156,10 +156,10 @@ class PriorityInbox(Generic[M]):
 
     # --- in ------------------------------------------------------------------------------
 
-    def put_nowait(self, message: M, *, now: float) -> None:
+    def put_nowait(self, message: M, now: float | None = None) -> None:
         """Take a message that arrived at `now`, in seconds of the clock that all senders use.
 
-        `put` uses `trio.current_time()`.
+        None is `trio.current_time()`, which `put` uses, too.
 
         Raises:
             InboxFull: a bound is reached.
@@ -167,7 +167,7 @@ class PriorityInbox(Generic[M]):
         bound = self._reached(message)
         if bound is not _NO_BOUND:
             raise self._full(bound)
-        self._insert(self._stamp(message, now))
+        self._insert(self._stamp(message, trio.current_time() if now is None else now))
 
     def try_put(self, message: M, *, now: float) -> bool:
         """Take a message if there is room."""
@@ -187,6 +187,16 @@ class PriorityInbox(Generic[M]):
             await trio.lowlevel.cancel_shielded_checkpoint()
         else:
             await self._put_when_room(message)
+
+    def restore(self, message: M, *, now: float) -> None:
+        """Take a message that was accepted before a restart: its place was granted then, whatever the bounds."""
+        self._insert(self._stamp(message, now))
+
+    def claim(self, session_id: str) -> None:
+        """A turn of this session goes on that began before a restart; its first message is not here any more."""
+        line = self._line(session_id)
+        line.claimed = True
+        self._claimed += 1
 
     def put_followup(self, message: M) -> None:
         """Take a message of the turn that is out: it goes before all other mail of its session, except URGENT.

@@ -25,7 +25,7 @@ from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 
 from .calling import Calling
-from .checks import check_arguments, check_seconds
+from .checks import check_arguments, check_seconds, to_text
 from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter, is_inside
 from .core import AgentCore
 from .delegation import AgentRef, AgentTool
@@ -60,7 +60,7 @@ class Agent:
         llm: An `LLM`, its settings, or `openai:MODEL`, `openai-responses:MODEL`, `anthropic:MODEL`.
         role: Who it is, for the system prompt.
         goal: What it is there for.
-        capabilities: What it can do, in words.
+        capabilities: What it can do, in words, or a list of them.
         body: What the system prompt says further.
         prompt: A layer round the system prompt, or instead of it; text is appended.
         instructions: The forms of answer it knows; a plain name is an instruction without a form.
@@ -95,7 +95,7 @@ class Agent:
         llm: LLM | LLMSettings | str,
         role: str = "",
         goal: str = "",
-        capabilities: str = "",
+        capabilities: str | Sequence[str] = "",
         body: str = "",
         prompt: Prompt | None = None,
         instructions: Iterable[Instruction | str] = (),
@@ -136,9 +136,9 @@ class Agent:
         self.tools = ToolRegistry(tools, mapped=[t.tool for t in all_types if t.tool])
         self.profile = Profile(
             name=name,
-            role=role,
-            goal=goal,
-            capabilities=capabilities,
+            role=to_text("role", role),
+            goal=to_text("goal", goal),
+            capabilities=to_text("capabilities", capabilities),
             instructions=known,
             types=all_types,
             tools=self.tools.specs(),
@@ -425,12 +425,21 @@ class Agent:
         """Run in a runtime; `Runtime.start` is the way to call it."""
         if self._running is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
-        running = self._build(runtime)
-        runtime.host(running, grace=self.grace)
-        self._running = running
-        for companion in self.companions():
-            if companion._running is None:  # noqa: SLF001
-                companion.start_in(runtime)
+        agents = self._with_companions()
+        runtime.check_names([agent.name for agent in agents])
+        for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
+            runtime.host(running, grace=agent.grace)
+            agent._running = running  # noqa: SLF001
+
+    def _with_companions(self) -> "list[Agent]":
+        """Itself, its companions, theirs ...: all that do not run yet, each once."""
+        agents: dict[Agent, None] = {self: None}
+        waiting = [self]
+        while waiting:
+            found = [a for a in waiting.pop().companions() if a._running is None and a not in agents]  # noqa: SLF001
+            agents.update(dict.fromkeys(found))
+            waiting += found
+        return list(agents)
 
     def _require_running(self) -> RunningAgent:
         if self._running is None:

@@ -154,6 +154,8 @@ class Turn:
     """How far into the record its listeners have heard."""
     answer_id: str = ""
     """Under which the answer of this pass stands in the record."""
+    token_failed: str = ""
+    """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
     partial: str = ""
     """The text of the answer that is just growing, for the record if it is cut."""
     error: Exception | None = None

@@ -11,6 +11,7 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Timer
 from actgent.errors import (
     AnswerError,
+    BrokenAnswer,
     EmptyAnswer,
     LimitReached,
     ModelTimeout,
@@ -18,6 +19,7 @@ from actgent.errors import (
     SessionClosed,
     Stopped,
 )
+from actgent.journal.records import Appended, Ended, Said
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.messages import (
     NO_USAGE,
@@ -44,9 +46,9 @@ from actgent.protocols.base import (
 )
 
 from .calling import Calling
-from .context import CallOptions, SessionContext, Turn, running_turn
+from .context import CallOptions, Resume, SessionContext, Turn, running_turn
 from .dispatcher import Delivery, Dispatcher, to_deliveries
-from .failures import check_stop
+from .failures import check_stop, kind_of
 from .growing import GrowingAnswer
 from .hooks import Hooks
 from .limits import DEFAULT_MODEL_CALLS, Limits
@@ -98,6 +100,8 @@ class AgentCore:
         options = self.options if waiter is None else waiter.options
         told = len(context.record)
         turn = context.turn = Turn(message, options, time.monotonic(), waiter=waiter, told=told)
+        if context.resume is not None:
+            self._take_up(context, turn, context.resume)
         if context.closed:  # it came in while the session was closing
             turn.stop_with(SessionClosed(context.id))
         if waiter is not None:
@@ -113,12 +117,34 @@ class AgentCore:
         running_turn.set(turn)
         message: Message | None = turn.message
         try:
+            if turn.resume is not None:
+                message = await self._resume(context, turn, turn.resume)
             while message is not None:
                 await self._pass(context, turn, message)
                 message = self.inbox.next_followup(context.id)
             turn.stop = None  # it came too late
         except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
             turn.error = error
+
+    def _take_up(self, context: SessionContext, turn: Turn, resume: Resume) -> None:
+        """Go on with the counts that the turn had before the restart."""
+        turn.resume, context.resume = resume, None
+        turn.calls, turn.repairs, turn.usage = resume.calls, resume.repairs, resume.usage
+
+    async def _resume(self, context: SessionContext, turn: Turn, resume: Resume) -> Message | None:
+        """Do what was due when the process ended; returns the message to go on with."""
+        last = context.record[-1]
+        if not resume.stop:
+            turn.results.extend(last.tool_results)
+            await self.calling.deliver(context, turn)
+            return last
+        turn.answer_id = last.id
+        message = next(m for m in reversed(context.record) if m.id == last.causation_id)
+        answer = Answer(parts=last.parts, stop=resume.stop)
+        calls = () if last.cut else last.tool_calls
+        context.open_calls = calls
+        await self._react(context, turn, message, answer, calls)
+        return self.inbox.next_followup(context.id)
 
     async def finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """What a turn failed with goes to the handlers, out of an interruption's reach; then the turn is over."""
@@ -140,6 +166,9 @@ class AgentCore:
 
     async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
         turn.error = Stopped(self.sender.name)
+        if context.log is not None:  # what follows is told, and not written: the next start goes on from here
+            context.log.flush_soon()
+            context.log = None
         heard = turn.waiter is not None and turn.waiter.hears
         try:
             if heard or context.handlers.any_of("exception", "tool_result"):
@@ -163,6 +192,9 @@ class AgentCore:
             await self.dispatcher.fail(context, message.id, error, waiter=waiter)
         finally:
             context.settle()
+            if context.log is not None and not isinstance(error, Stopped):
+                context.log.note(Ended(message_id=message.id, failed=kind_of(error)))
+                context.log.flush_soon()
             if waiter is not None:
                 waiter.finish()
 
@@ -173,24 +205,38 @@ class AgentCore:
         if turn.ended is not None:
             turn.ended.set()
         context.settle()
+        if context.log is not None:
+            failed = None if turn.error is None else kind_of(turn.error, turn.blame)
+            context.log.note(Ended(message_id=turn.message.id, failed=failed))
+            context.log.flush_soon()
         self.observer.end_turn(context, turn)
 
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         self._remember(context, turn, message)
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
-        view = self._view(context, turn, message)
-        answer, calls = await self._ask(context, turn, view)
+        answer, calls = await self._ask(context, turn, self._view(context, turn, message))
+        await self._react(context, turn, message, answer, calls)
+        if self.hooks.listeners:
+            await self.hooks.tell(context, turn, self.dispatcher)
+
+    async def _react(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        answer: Answer,
+        calls: tuple[ToolCall, ...],
+    ) -> None:
+        """Read an answer that stands in the record, and act on it."""
         try:
-            outcomes = self._read(turn, view, answer, calls)
+            outcomes = self._read(turn, self._view(context, turn, message), answer, calls)
         except (ParseError, EmptyAnswer) as error:
             self._repair(turn, message, error)
         else:
             turn.repairs = 0
             turn.aside = ""
             await self._act(context, turn, message, outcomes)
-        if self.hooks.listeners:
-            await self.hooks.tell(context, turn, self.dispatcher)
 
     async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if message is turn.message and message.sender.kind == "user":
@@ -204,6 +250,8 @@ class AgentCore:
         """Write the message into the record; tool results stand there already, right behind their calls."""
         if not context.record or context.record[-1] is not message:
             context.append(message, answered=True)
+            if context.log is not None:
+                context.log.note(_entering(message, turn))
         turn.check()
         self.observer.begin_pass(context, message)
 
@@ -271,7 +319,7 @@ class AgentCore:
         )
         turn.exposed = True
         try:
-            answer = await llm.complete(chat, on_text=on_text)
+            answer = _checked(await llm.complete(chat, on_text=on_text), llm)
         except Exception:
             turn.blame = "model"  # which may be anybody's code, and raise anything
             raise
@@ -288,7 +336,10 @@ class AgentCore:
         """What an answer had come to when it was cut stays in the record, marked as such."""
         if turn.partial:
             parts, turn.partial = (Text(turn.partial),), ""
-            context.append(self._said(context, parts, turn.answer_id, turn.message, cut=True))
+            said = self._said(context, parts, turn.answer_id, turn.message, cut=True)
+            context.append(said)
+            if context.log is not None:
+                context.log.note(Said(message=said, calls=turn.calls))
 
     def _remember_answer(
         self, context: SessionContext, turn: Turn, message: Message, answer: Answer
@@ -301,7 +352,19 @@ class AgentCore:
             adopted = [context.adopt(p) if isinstance(p, ToolCall) else p for p in parts]
             calls = [] if cut else [p for p in adopted if isinstance(p, ToolCall)]
             parts = tuple(adopted)
-        context.append(self._said(context, parts, turn.answer_id, message, cut=cut))
+        said = self._said(context, parts, turn.answer_id, message, cut=cut)
+        context.append(said)
+        if context.log is not None:
+            context.log.note(
+                Said(
+                    message=said,
+                    stop=answer.stop,
+                    usage=answer.usage,
+                    model=answer.model,
+                    calls=turn.calls,
+                    repairs=turn.repairs,
+                )
+            )
         context.open_calls = tuple(calls)
         return context.open_calls
 
@@ -365,6 +428,8 @@ class AgentCore:
             elif isinstance(outcome, CallTools | Continue | Finish):
                 further.append(outcome)
         deliveries = to_deliveries(outcomes, turn.answer_id, turn.usage)
+        if deliveries and context.log is not None:
+            await context.log.flush()
         for delivery in deliveries:
             await self._deliver(context, turn, delivery)
         for delivery in deliveries:
@@ -395,7 +460,7 @@ class AgentCore:
     async def _deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
         if turn.waiter is not None:
             turn.waiter.take(delivery)
-        await self.dispatcher.dispatch(context, delivery)
+        await self.dispatcher.deliver(context, turn, delivery)
 
     async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
         """Let another agent answer; its reply is this session's too."""
@@ -408,3 +473,20 @@ class AgentCore:
         turn.check()
         if reply is not None:
             await self._deliver(context, turn, reply)
+
+
+def _checked(answer: object, llm: LLM) -> Answer:
+    """Name the model client that returns something else, before it fails elsewhere."""
+    if isinstance(answer, Answer):
+        return answer
+    raise BrokenAnswer(
+        f"{type(llm).__name__}.complete() returned {type(answer).__name__}, and has to return an Answer",
+        model=llm.name,
+    )
+
+
+def _entering(message: Message, turn: Turn) -> Appended | Said:
+    """How the journal hears that a message enters the conversation."""
+    if message is turn.message:
+        return Appended(message_id=message.id)
+    return Said(message=message, calls=turn.calls, repairs=turn.repairs)

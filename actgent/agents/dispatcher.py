@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from actgent.errors import HandlerFailed
+from actgent.journal.records import Delivered
 from actgent.messages import (
     Event,
     Failure,
@@ -21,7 +22,7 @@ from actgent.messages import (
 )
 from actgent.protocols.base import Outcome, Say
 
-from .context import SessionContext, TurnWaiter
+from .context import SessionContext, Turn, TurnWaiter
 from .failures import kind_of
 from .handlers import Handler, HandlerKind, name_of, to_awaitable
 from .watchdog import Watch
@@ -104,6 +105,14 @@ class Dispatcher:
             await self._report(context, hook, message, error)
             return None
 
+    async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
+        """Hand an outcome to the handlers, unless they got it before a restart."""
+        if turn.resume is not None and delivery_id(delivery) in turn.resume.delivered:
+            return
+        await self.dispatch(context, delivery)
+        if context.log is not None:
+            context.log.note(Delivered(ids=(delivery_id(delivery),)))
+
     async def fail(
         self,
         context: SessionContext,
@@ -149,11 +158,15 @@ class Dispatcher:
         self, context: SessionContext, handler: Handler, delivery: Delivery | Message, error: Exception
     ) -> None:
         """Tell the session that a handler failed; where the failing one is to be told, only the log is left."""
+        turn = context.turn
+        if turn is not None and isinstance(delivery, Token):
+            if turn.token_failed == delivery.reply_id:
+                return
+            turn.token_failed = delivery.reply_id
         if not isinstance(error, HandlerFailed):
             failed = HandlerFailed(name_of(handler), f"{type(error).__name__}: {error}")
             failed.__cause__ = error
             error = failed
-        turn = context.turn
         message_id = turn.message.id if turn is not None else ""
         if isinstance(delivery, Failure) or not context.handlers.of("exception"):
             self._log_failed(context, handler, error.__cause__ or error)

@@ -7,6 +7,7 @@ import attrs
 import trio
 
 from actgent.messages import Message, Reply, Route, Sender, to_parts
+from actgent.protocols.base import Instruction
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
@@ -41,15 +42,17 @@ class ReActAgent(Agent):
 class RouterAgent(Agent):
     """An agent that answers, or hands the conversation on to another: `routes={action: agent}`.
 
-    An action without a route only reaches the `on_routing` handlers.
+    An action without a route only reaches the `on_routing` handlers. A route that no instruction or type describes is
+    described to the model by its agent's goal, capabilities or role.
     """
 
     default_protocol = Router
 
     def __init__(self, name: str, *, routes: Mapping[str, Agent] | None = None, **options: Any) -> None:
-        super().__init__(name, **options)
         self.routes = dict(routes or {})
         check_routes(self.routes, kind=Agent)
+        options["instructions"] = [*options.get("instructions", ()), *_actions(self.routes, options)]
+        super().__init__(name, **options)
 
     def companions(self) -> Iterable[Agent]:
         return [*super().companions(), *self.routes.values()]
@@ -72,3 +75,14 @@ class RouterAgent(Agent):
             )
         )
         return attrs.evolve(reply, id=f"{route.id}/reply")
+
+
+def _actions(routes: Mapping[str, Agent], options: Mapping[str, Any]) -> list[Instruction]:
+    """What the model is told of routes that nothing else tells it of."""
+    told = {given if isinstance(given, str) else given.name for given in options.get("instructions", ())}
+    told |= {given.name for given in options.get("types", ())}
+    return [
+        Instruction(action, agent.profile.goal or agent.profile.capabilities or agent.profile.role)
+        for action, agent in routes.items()
+        if action not in told
+    ]

@@ -1,7 +1,7 @@
 """A block in which agents run: one event stream, one supervision, one account of threads."""
 
 import typing
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ import trio
 
 from actgent.actors.supervision import Supervision
 from actgent.actors.timer import Timer
-from actgent.errors import ConfigurationError, ThreadsLeft
+from actgent.errors import ConfigurationError, ThreadsLeft, UsageError
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
 from actgent.tools.threads import Threads
 
@@ -49,12 +49,14 @@ class Runtime:
         self._nursery = nursery
         self._supervision = supervision
         self._agents: dict[str, tuple[RunningAgent, float]] = {}
+        self._left = False
 
     async def start(self, agent: A) -> A:
         """Start an agent, and those that it routes to or has as tools; they run until the block is left.
 
         Raises:
-            ConfigurationError: an agent of this name runs here, or this agent runs elsewhere.
+            ConfigurationError: an agent of this name runs here, or this agent runs elsewhere; none of them was started.
+            UsageError: the runtime's block is being left, or was.
         """
         agent.start_in(self)
         await trio.lowlevel.checkpoint()
@@ -67,12 +69,21 @@ class Runtime:
         """
         return self.stream.read(capacity)
 
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse agents before the first of them is started.
+
+        Raises:
+            ConfigurationError: one of the names is taken.
+            UsageError: it is too late.
+        """
+        if self._left:
+            raise UsageError("the block of this runtime is being left, or was: open another one")
+        for index, name in enumerate(names):
+            if name in self._agents or name in names[:index]:
+                raise ConfigurationError(f"an agent named {name!r} runs here already: choose another name")
+
     def host(self, running: RunningAgent, *, grace: float) -> None:
         """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
-        if running.name in self._agents:
-            raise ConfigurationError(
-                f"an agent named {running.name!r} runs here already: choose another name"
-            )
         self._agents[running.name] = (running, grace)
         self._nursery.start_soon(self._live, running, name=f"agent {running.name}")
         if self.stream.watched:
@@ -88,6 +99,7 @@ class Runtime:
 
     async def _drain(self) -> None:
         """Let the agents end what they have accepted, and what they ask of each other for that, each within its grace."""
+        self._left = True
         agents = list(self._agents.values())
         for running, _ in agents:
             running.begin_drain()
@@ -145,6 +157,7 @@ async def open_runtime(
                 await runtime._drain()  # noqa: SLF001 - the block and its runtime are one thing
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
+            runtime._left = True  # noqa: SLF001
             nursery.cancel_scope.cancel()
     try:
         with trio.CancelScope(shield=True):

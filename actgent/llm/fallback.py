@@ -1,6 +1,6 @@
 """A chain of models: when one is not available, the next one answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from actgent.errors import (
     BrokenAnswer,
@@ -33,15 +33,17 @@ class Fallback(LLM):
     to another. The error of the last model is raised, with a note for each model before it.
     """
 
-    def __init__(self, *models: LLM | str, when: Callable[[ModelError], bool] = is_unavailable) -> None:
-        """Models are given as clients or as texts, `provider:model`.
+    def __init__(
+        self, *models: LLM | str | Iterable[LLM | str], when: Callable[[ModelError], bool] = is_unavailable
+    ) -> None:
+        """Models are given as clients or as texts, `provider:model`, one by one or as a list.
 
         Raises:
             ConfigurationError: there is none, or a text names no model.
         """
-        if not models:
+        self.models = tuple(resolve_model(model) for given in models for model in _each(given))
+        if not self.models:
             raise ConfigurationError("Fallback(...) takes at least one model")
-        self.models = tuple(resolve_model(model) for model in models)
         self.name = f"fallback({', '.join(model.name for model in self.models)})"
         self._when = when
 
@@ -63,6 +65,10 @@ class Fallback(LLM):
 
     def __repr__(self) -> str:
         return f"Fallback({', '.join(map(repr, self.models))})"
+
+
+def _each(given: LLM | str | Iterable[LLM | str]) -> Iterable[LLM | str]:
+    return given if isinstance(given, list | tuple) else (given,)
 
 
 class _RisingAttempts:

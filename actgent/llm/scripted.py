@@ -51,7 +51,7 @@ class ScriptedLLM(LLM):
             name: The model's name.
 
         Raises:
-            ConfigurationError: an entry is none of these things, or there is none.
+            ConfigurationError: an entry is none of these things.
         """
         self.name = name
         self._script = _prepare(script)
@@ -110,9 +110,9 @@ _Entry = Answer | BaseException | Callable[[Chat], "Said | Awaitable[Said]"]
 def _prepare(script: object) -> list[_Entry]:
     if callable(script):
         return [script]
-    if isinstance(script, str) or not isinstance(script, Sequence) or not script:
+    if isinstance(script, str) or not isinstance(script, Sequence):
         raise ConfigurationError(
-            f"ScriptedLLM takes a list with at least one answer, or a function of the chat, not {script!r:.80}"
+            f"ScriptedLLM takes a list of answers, or a function of the chat, not {script!r:.80}"
         )
     return [_entry(item) for item in script]
 

@@ -51,6 +51,9 @@ def llm():
         ({"output": object()}, "object"),
         ({"limits": {"model_calls": 3}}, "limits="),
         ({"grace": -1}, "grace"),
+        ({"handler_timeout": "30"}, "handler_timeout"),
+        ({"role": 7}, "role"),
+        ({"capabilities": [7]}, "capabilities"),
     ],
 )
 def test_a_wrong_argument_is_named_when_the_agent_is_made(options, words, no_keys):

@@ -4,7 +4,9 @@ import pytest
 import trio
 
 from actgent import (
+    LLM,
     BareAgent,
+    BrokenAnswer,
     ConfigurationError,
     File,
     Image,
@@ -225,3 +227,18 @@ async def test_a_closed_session_takes_nothing(make):
         with pytest.raises(SessionClosed):
             await agent.run("hi", session=session)
         await session.wait_idle()
+
+
+async def test_a_model_client_that_returns_something_else_is_named(listen):
+    """It is the client's fault, and the error says what to do."""
+
+    class Chatty(LLM):
+        name = "own:chatty"
+
+        async def complete(self, chat, *, on_text=None):
+            await trio.lowlevel.checkpoint()
+            return "hello"
+
+    async with BareAgent("a", llm=Chatty()) as agent:
+        with pytest.raises(BrokenAnswer, match=r"Chatty.complete\(\) returned str"):
+            await agent.run("hi")

@@ -8,6 +8,7 @@ import trio
 from actgent import (
     BareAgent,
     DeadlineExceeded,
+    Instruction,
     NotAuthorized,
     RouterAgent,
     ScriptedLLM,
@@ -188,3 +189,16 @@ async def test_stopping_a_session_stops_the_agent_that_answers_for_it(autojump_c
         assert all(context.turn is None for context in clerk._running.sessions.values())
         assert len(clerk._running.sessions) == (how != "close")
     assert kinds(heard) == ["Route", "interrupted", *["Reply"] * (how == "urgent")]
+
+
+def test_the_model_is_told_of_routes_that_nothing_else_tells_it_of():
+    """By what their agents say of themselves; what instructions say of a route goes before."""
+    agents = {
+        "BILLING": BareAgent("billing", goal="answer questions about invoices", llm=ScriptedLLM(["x"])),
+        "REPAIRS": BareAgent("repairs", role="the repair shop", llm=ScriptedLLM(["x"])),
+    }
+    told = [Instruction("BILLING", "what is paid and what is not")]
+    prompt = RouterAgent("desk", llm=ScriptedLLM(["x"]), instructions=told, routes=agents).system_prompt
+    assert "- BILLING: what is paid and what is not" in prompt
+    assert "- REPAIRS: the repair shop" in prompt
+    assert "invoices" not in prompt

@@ -11,7 +11,6 @@ from actgent import (
     BareAgent,
     HandlerFailed,
     InboxFull,
-    Limits,
     ScriptedLLM,
     ToolCall,
     ToolContext,

@@ -2,7 +2,7 @@
 
 import trio
 
-from actgent import BareAgent, Failure, Limits, ScriptedLLM, Sender, ToolCall, tool
+from actgent import BareAgent, Failure, ScriptedLLM, Sender, ToolCall, tool
 
 
 @tool(thread=False)

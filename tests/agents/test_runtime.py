@@ -1,6 +1,7 @@
 """Blocks of agents: how they end, how agents come back, and what they share."""
 
 import threading
+from contextlib import suppress
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from actgent import (
     ScriptedLLM,
     Stopped,
     ToolCall,
+    UsageError,
     open_runtime,
     tool,
 )
@@ -337,6 +339,33 @@ async def test_companions_are_started_and_stopped_with_their_agent():
     for agent in (maths, helper):
         with pytest.raises(NotRunning):
             await agent.run("?")
+
+
+async def test_an_agent_starts_with_all_its_companions_or_not_at_all():
+    """Where the name of one is taken, none of them is left behind."""
+    helper = BareAgent(name="taken", llm=ScriptedLLM(["help"]))
+    middle = BareAgent(name="middle", llm=ScriptedLLM(["help"]), tools=[helper.as_tool()])
+    agent = BareAgent(name="agent", llm=ScriptedLLM(["x"]), tools=[middle.as_tool()])
+    async with open_runtime() as runtime:
+        await runtime.start(BareAgent(name="taken", llm=ScriptedLLM(["x"])))
+        with pytest.raises(ConfigurationError, match="'taken'"):
+            await runtime.start(agent)
+        for unstarted in (agent, middle, helper):
+            with pytest.raises(NotRunning):
+                await unstarted.run("?")
+    async with agent:
+        assert (await agent.run("?")).text == "x"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_runtime_that_was_left_starts_nothing(fails):
+    """However it was left."""
+    with suppress(LookupError):
+        async with open_runtime() as runtime:
+            if fails:
+                raise LookupError
+    with pytest.raises(UsageError, match="another"):
+        await runtime.start(BareAgent(name="late", llm=ScriptedLLM(["x"])))
 
 
 async def test_a_thousand_agents_come_and_go():

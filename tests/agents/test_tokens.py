@@ -128,3 +128,19 @@ async def test_the_text_of_an_interrupted_answer_is_kept_as_cut(autojump_clock, 
         await session.chat("go on")
         await session.wait_idle()
     assert [m.role for m in llm.chats[-1].messages] == ["user", "assistant", "user"]
+
+
+async def test_a_handler_that_fails_at_each_token_is_told_of_once_an_answer(listen):
+    """A long answer does not flood the handlers of failures."""
+    agent = BareAgent("a", llm=ScriptedLLM(["one two three", "four five six"], chunk=1))
+    async with agent:
+        session = await agent.create_session("ada", "count")
+        session.on_token(lambda _: 1 / 0)
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("go on")
+        await session.wait_idle()
+    assert [getattr(item, "kind", "reply") for item in heard if not isinstance(item, Token)] == [
+        "handler",
+        "reply",
+    ] * 2

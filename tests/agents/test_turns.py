@@ -6,6 +6,7 @@ import trio
 from actgent import (
     BareAgent,
     BrokenAnswer,
+    ConfigurationError,
     Event,
     Failure,
     Instruction,

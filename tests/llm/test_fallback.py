@@ -102,6 +102,8 @@ def test_a_chain_of_nothing_is_refused():
     """At least one model, and models only."""
     with pytest.raises(ConfigurationError):
         Fallback()
+    with pytest.raises(ConfigurationError):
+        Fallback([])
     with pytest.raises(ConfigurationError, match="openai:MODEL"):
         Fallback(ScriptedLLM(["a"]), "gpt-5.2")
 
@@ -111,6 +113,7 @@ def test_models_may_be_named(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     chain = Fallback("openai:gpt-5.2", ScriptedLLM(["b"], name="b"))
     assert chain.name == "fallback(openai:gpt-5.2, b)"
+    assert Fallback(["openai:gpt-5.2", ScriptedLLM(["b"], name="b")]).name == chain.name
 
 
 def test_the_name_lists_the_models():

@@ -1,0 +1,47 @@
+import copy
+import pickle
+
+import pytest
+
+from actgent import errors
+
+
+def some(cls):
+    """One object of an error class, whatever its constructor wants."""
+    told = {
+        "MissingKey": ("openai", ["OPENAI_API_KEY"]),
+        "DuplicateTool": ("add",),
+        "InvalidFile": ("brain.md", 3, "wrong", "name"),
+        "InvalidFolder": ([errors.InvalidFile("brain.md", 3, "wrong")],),
+        "NotRunning": ("tutor",),
+        "SessionClosed": ("s",),
+        "SessionNotFound": ("tutor", "s"),
+        "WouldDeadlock": ("wait_idle()", "s"),
+        "NotSerializable": ("key", "it is a function"),
+        "InboxFull": ("tutor", 3),
+        "DeadlineExceeded": ("tutor", 3.0),
+        "ActorFailed": ("tutor", "it raised"),
+        "Suspended": (["approval"],),
+        "JournalVersion": (2, 1),
+        "ThreadsLeft": (["add"], 5.0),
+        "HandlerFailed": ("print", "it raised"),
+        "Interrupted": ("enough",),
+        "Stopped": ("tutor",),
+        "LimitReached": ("calls", 3),
+        "ToolNotFound": ("add", ["sub"]),
+        "ToolTimeout": ("add", 3.0),
+    }
+    return cls(*told.get(cls.__name__, ("what happened",)))
+
+
+ERRORS = [value for value in vars(errors).values() if isinstance(value, type)]
+
+
+@pytest.mark.parametrize("cls", [cls for cls in ERRORS if issubclass(cls, errors.ActgentError)])
+def test_errors_can_be_copied_and_pickled(cls):
+    """With their words and what they tell programs, so that they cross processes and logs."""
+    error = some(cls)
+    error.add_note("seen twice")
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert type(twin) is cls
+        assert (str(twin), repr(vars(twin))) == (str(error), repr(vars(error)))
