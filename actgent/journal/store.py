@@ -17,10 +17,17 @@ Action = Callable[[Mapping[str, Any]], Any]
 class Store(Mapping[str, Any]):
     """A read-only mapping with `dispatch`."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_on_change", "_state")
 
-    def __init__(self, initial: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        initial: Mapping[str, Any] | None = None,
+        *,
+        on_change: Callable[[Mapping[str, Any]], object] | None = None,
+    ) -> None:
+        """`on_change` is called with the changes before they count; what it raises undoes them."""
         self._state: dict[str, Any] = dict(initial or {})
+        self._on_change = on_change
 
     def __getitem__(self, key: str) -> Any:
         return self._state[key]
@@ -46,8 +53,15 @@ class Store(Mapping[str, Any]):
             UsageError: the action returned something else than pairs; the state is unchanged.
         """
         changes = _to_pairs(action(self.snapshot))
-        if changes:
-            self._state = {**self._state, **changes}
+        if not changes:
+            return
+        if self._on_change is not None:
+            self._on_change(changes)
+        self._state = {**self._state, **changes}
+
+    def restore(self, changes: Mapping[str, Any]) -> None:
+        """Take over changes that were recorded before."""
+        self._state = {**self._state, **changes}
 
 
 def _to_pairs(returned: object) -> dict[str, Any]:

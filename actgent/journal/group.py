@@ -1,0 +1,347 @@
+"""Group commit: what all journals share but the storage itself.
+
+One task writes. While it does, steps of all sessions gather, and go together into the next
+transaction. Steps that nobody waits for start no transaction of their own for `SOON` seconds.
+"""
+
+import abc
+import logging
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
+
+import attrs
+import trio
+
+from actgent.errors import (
+    ActgentError,
+    Fenced,
+    JournalDamaged,
+    JournalError,
+    JournalFailed,
+    JournalFull,
+    UsageError,
+)
+
+from .base import Entry, Journal, SessionSummary
+from .records import Record
+from .steps import Head, Row, Step, encode_entry, place_step
+
+logger = logging.getLogger(__name__)
+
+SOON = 0.05
+"""Seconds that a step which nobody waits for may wait for company."""
+GROUP_STEPS = 1000
+GROUP_BYTES = 16_000_000
+"""Bounds of one transaction; a single larger step is written all the same."""
+KNOWN_HEADS = 10_000
+"""Heads of sessions that are kept between writes; others are read again."""
+ACQUIRE_PATIENCE = 0.5
+"""Seconds in which a dying owner may still let go."""
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """A step in the queue, and whoever waits for it."""
+
+    step: Step
+    epoch: int
+    done: trio.Event | None = None
+    """None: nobody waits."""
+    error: ActgentError | None = None
+
+
+@attrs.define(eq=False)
+class JournalStatistics:
+    """What a journal has written since its block was opened."""
+
+    commits: int = 0
+    steps: int = 0
+
+
+class GroupedJournal(Journal):
+    """A journal whose members only read and write: order, groups, epochs and errors are here."""
+
+    identity: bytes = b""
+    """Of the storage; part of each checksum. Known once it is acquired."""
+
+    def __init__(self) -> None:
+        self.statistics = JournalStatistics()
+        self._epoch = 0
+        self._queue: deque[_Waiting] = deque()
+        self._arrived = trio.Event()
+        self._awaited = trio.Event()
+        self._unwritten: Counter[str] = Counter()
+        self._kept: dict[str, list[Step]] = {}
+        self._heads: OrderedDict[str, Head] = OrderedDict()
+        self._storage = trio.Lock()
+        self._is_open = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self, None]:
+        """The block in which the journal works; leaving it writes what is queued."""
+        error: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            self._is_open = True
+            nursery.start_soon(self._write_groups, name="journal writer")
+            try:
+                yield self
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+                error = raised
+            with trio.CancelScope(shield=True):
+                await self._leave()
+            nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
+
+    async def _leave(self) -> None:
+        try:
+            for session_id in ["", *self._kept]:
+                if self._epoch:
+                    await self._flush(session_id)
+        except ActgentError as error:
+            logger.error("what nobody waited for could not be written: %s", error)  # noqa: TRY400 - no bug of ours
+        finally:
+            self._is_open = False
+            self._epoch = 0
+            await self._release()
+
+    # --- the storage, which members are ---------------------------------------------------
+
+    @abc.abstractmethod
+    async def _take(self) -> int:
+        """Own the storage, set `identity` and return a new epoch, or raise `Fenced`."""
+
+    @abc.abstractmethod
+    async def _release(self) -> None:
+        """Let the storage go."""
+
+    @abc.abstractmethod
+    async def _read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
+        """The heads of those sessions that are there; raises `JournalDamaged` for the first bad one."""
+
+    @abc.abstractmethod
+    async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        """Write rows and heads in one durable transaction, or raise and write nothing."""
+
+    @abc.abstractmethod
+    async def _read(self, session_id: str) -> tuple[Record, ...]: ...
+
+    @abc.abstractmethod
+    async def _list_unfinished(self, agent: str) -> list[str]: ...
+
+    @abc.abstractmethod
+    async def _list_heads(self, agent: str | None) -> list[Head]: ...
+
+    @abc.abstractmethod
+    async def _erase(self, session_id: str, epoch: int) -> None: ...
+
+    # --- the journal ----------------------------------------------------------------------
+
+    async def acquire(self) -> int:
+        if not self._is_open:
+            raise UsageError("the journal is used outside of its `async with open_journal(...)` block")
+        async with self._storage:
+            with trio.CancelScope(shield=True):
+                self._epoch = await self._take_patiently()
+        return self._epoch
+
+    async def _take_patiently(self) -> int:
+        until = time.monotonic() + ACQUIRE_PATIENCE
+        while True:
+            try:
+                return await self._take()
+            except Fenced:
+                if time.monotonic() > until:
+                    raise
+            await trio.sleep(ACQUIRE_PATIENCE / 10)
+
+    async def commit(self, entry: Entry, *, epoch: int) -> None:
+        await self._wait_written(encode_entry(entry), epoch)
+
+    def write_soon(self, entry: Entry, *, epoch: int) -> None:
+        self._enqueue(_Waiting(encode_entry(entry), epoch))
+
+    async def load(self, session_id: str) -> tuple[Record, ...]:
+        await self._settle(session_id)
+        async with self._storage:
+            return await self._read(session_id)
+
+    async def unfinished(self, agent: str) -> list[str]:
+        await self._flush("")
+        async with self._storage:
+            return await self._list_unfinished(agent)
+
+    async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
+        await self._flush("")
+        async with self._storage:
+            return [head.summary for head in await self._list_heads(agent)]
+
+    async def delete(self, session_id: str) -> None:
+        self._kept.pop(session_id, None)
+        await self._settle(session_id)
+        async with self._storage:
+            with trio.CancelScope(shield=True):
+                self._heads.pop(session_id, None)
+                await self._erase(session_id, self._epoch)
+
+    # --- the queue ------------------------------------------------------------------------
+
+    def _enqueue(self, waiting: _Waiting) -> None:
+        self._check_epoch(waiting.epoch)
+        self._queue.append(waiting)
+        self._unwritten[waiting.step.session_id] += 1
+        self._arrived.set()
+        if waiting.done is not None:
+            self._awaited.set()
+
+    def _check_epoch(self, epoch: int) -> None:
+        if not self._epoch:
+            raise UsageError("the journal is written without `acquire()`, or after its block was left")
+        if epoch != self._epoch:
+            raise Fenced(
+                f"epoch {epoch} of the journal is over, epoch {self._epoch} has begun: nothing was written"
+            )
+
+    async def _wait_written(self, step: Step, epoch: int) -> None:
+        waiting = _Waiting(step, epoch, trio.Event())
+        self._enqueue(waiting)
+        await waiting.done.wait()  # type: ignore[union-attr]
+        if waiting.error is not None:
+            raise waiting.error
+
+    async def _flush(self, session_id: str) -> None:
+        """Wait for what was queued until now, of this session with its errors."""
+        await self._wait_written(Step(session_id, "", 0, b""), self._epoch)
+
+    async def _settle(self, session_id: str) -> None:
+        if self._unwritten[session_id] or session_id in self._kept:
+            await self._flush(session_id)
+        else:
+            self._check_epoch(self._epoch)
+            await trio.lowlevel.checkpoint()
+
+    async def _write_groups(self) -> None:
+        try:
+            while True:
+                await self._arrived.wait()
+                with trio.move_on_after(SOON):
+                    await self._awaited.wait()
+                async with self._storage:
+                    with trio.CancelScope(shield=True):
+                        await self._write_group(self._take_group())
+        finally:
+            self._epoch = 0  # nobody writes any more, so nobody may wait for it
+
+    def _take_group(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        size = 0
+        while self._queue and len(group) < GROUP_STEPS and size < GROUP_BYTES:
+            group.append(self._queue.popleft())
+            size += len(group[-1].step.body)
+        if not self._queue:
+            self._arrived, self._awaited = trio.Event(), trio.Event()
+        return group
+
+    async def _write_group(self, group: list[_Waiting]) -> None:
+        try:
+            await self._try_group(group)
+        except JournalDamaged as damage:
+            await self._write_alone(group, damage)
+        except (JournalError, Fenced) as error:
+            self._fail(group, error)
+        else:
+            self._finish(group)
+
+    async def _write_alone(self, group: list[_Waiting], damage: JournalDamaged) -> None:
+        """Find the sessions that a group failed for; all others are written."""
+        by_session: dict[str, list[_Waiting]] = {}
+        for waiting in group:
+            by_session.setdefault(waiting.step.session_id, []).append(waiting)
+        if len(by_session) == 1:
+            self._fail(group, damage)
+            return
+        for steps in by_session.values():
+            await self._write_group(steps)
+
+    async def _try_group(self, group: list[_Waiting]) -> None:
+        steps = [step for step in self._with_kept(group) if step.count]
+        if not steps:
+            return
+        heads = await self._known_heads({step.session_id for step in steps})
+        now, rows = time.time(), []
+        for step in steps:
+            before = heads.get(step.session_id)
+            row, heads[step.session_id] = place_step(step, before, now=now, identity=self.identity)
+            rows.append(row)
+        try:
+            await self._write(rows, list(heads.values()), self._epoch)
+        except (JournalError, Fenced) as error:
+            self._forget(heads)
+            if not isinstance(error, JournalFailed) or not await self._is_written(heads):
+                raise
+        self._remember(heads, steps=len(rows))
+
+    async def _is_written(self, heads: Mapping[str, Head]) -> bool:
+        """Whether a transaction that failed, perhaps at its very end, is there nevertheless."""
+        try:
+            return await self._read_heads(sorted(heads)) == heads
+        except (JournalError, Fenced):
+            return False
+
+    def _forget(self, heads: Iterable[str]) -> None:
+        for session_id in heads:
+            self._heads.pop(session_id, None)
+
+    def _with_kept(self, group: list[_Waiting]) -> Iterator[Step]:
+        """The steps of a group, each session's behind those that could not be written before."""
+        seen = set()
+        for waiting in group:
+            session_id = waiting.step.session_id
+            if session_id not in seen:
+                seen.add(session_id)
+                yield from self._kept.get(session_id, ())
+            yield waiting.step
+
+    async def _known_heads(self, session_ids: set[str]) -> dict[str, Head]:
+        known = {key: self._heads[key] for key in session_ids if key in self._heads}
+        missing = session_ids - known.keys()
+        return known | await self._read_heads(sorted(missing)) if missing else known
+
+    def _remember(self, heads: dict[str, Head], *, steps: int) -> None:
+        self.statistics.commits += 1
+        self.statistics.steps += steps
+        for key, head in heads.items():
+            self._heads[key] = head
+            self._heads.move_to_end(key)
+        while len(self._heads) > KNOWN_HEADS:
+            self._heads.popitem(last=False)
+
+    def _finish(self, group: list[_Waiting]) -> None:
+        for waiting in group:
+            self._kept.pop(waiting.step.session_id, None)
+            self._answer(waiting)
+
+    def _fail(self, group: list[_Waiting], error: JournalError | Fenced) -> None:
+        for waiting in group:
+            waiting.error = _again(error)
+            if waiting.done is None and isinstance(error, JournalFull | JournalFailed):
+                self._kept.setdefault(waiting.step.session_id, []).append(waiting.step)
+            self._answer(waiting)
+
+    def _answer(self, waiting: _Waiting) -> None:
+        key = waiting.step.session_id
+        self._unwritten[key] -= 1
+        if not self._unwritten[key]:
+            del self._unwritten[key]
+        if waiting.done is not None:
+            waiting.done.set()
+
+
+def _again(error: JournalError | Fenced) -> ActgentError:
+    """The same error for one more task, so that they do not share a traceback."""
+    fresh = error if isinstance(error, JournalDamaged) else type(error)(*error.args)
+    fresh.__cause__ = error.__cause__
+    return fresh

@@ -1,0 +1,57 @@
+"""A journal that ends with its process: for tests, and for agents that need no more."""
+
+from collections.abc import Sequence
+
+import trio
+
+from .group import GroupedJournal
+from .records import Record
+from .steps import Head, Row, decode_rows
+
+
+class MemoryJournal(GroupedJournal):
+    """Holds what the others would write, as bytes."""
+
+    identity = b"memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stored_heads: dict[str, Head] = {}
+        self._stored_rows: dict[str, list[Row]] = {}
+
+    async def _take(self) -> int:
+        await trio.lowlevel.checkpoint()
+        return self._epoch + 1
+
+    async def _release(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def _read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
+        await trio.lowlevel.checkpoint()
+        return {key: self._stored_heads[key] for key in session_ids if key in self._stored_heads}
+
+    async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        for row in rows:
+            self._stored_rows.setdefault(row.session_id, []).append(row)
+        for head in heads:
+            self._stored_heads[head.session_id] = head
+        await trio.lowlevel.checkpoint()
+
+    async def _read(self, session_id: str) -> tuple[Record, ...]:
+        await trio.lowlevel.checkpoint()
+        head = self._stored_heads.get(session_id)
+        rows = self._stored_rows.get(session_id, ())
+        return () if head is None else decode_rows(rows, head=head, identity=self.identity)
+
+    async def _list_unfinished(self, agent: str) -> list[str]:
+        return [head.session_id for head in await self._list_heads(agent) if head.pending]
+
+    async def _list_heads(self, agent: str | None) -> list[Head]:
+        await trio.lowlevel.checkpoint()
+        heads = [head for head in self._stored_heads.values() if agent in (None, head.agent)]
+        return sorted(heads, key=lambda head: (head.created_at, head.session_id))
+
+    async def _erase(self, session_id: str, epoch: int) -> None:
+        self._stored_heads.pop(session_id, None)
+        self._stored_rows.pop(session_id, None)
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,58 @@
+"""From the address of a journal to the journal."""
+
+import importlib.util
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from actgent.errors import ConfigurationError
+
+from .base import Journal
+from .group import GroupedJournal
+
+
+def open_journal(url: str) -> AbstractAsyncContextManager[Journal]:
+    """Open the journal of an address, in an `async with` block that it lives in.
+
+    `memory:` ends with the block. `sqlite:///agents.db` is a file relative to the working
+    directory, `sqlite:////var/agents.db` an absolute one. `postgres://user@host/database` needs the
+    extra `postgres`; a query parameter `schema=` names the schema, `actgent` by default.
+
+    Raises:
+        ConfigurationError: this is no such address, or its extra is not installed.
+    """
+    return _make_journal(url).running()
+
+
+def _make_journal(url: str) -> GroupedJournal:
+    if url in ("memory:", "memory://"):
+        return _memory()
+    if url.startswith("sqlite:///") and not url.endswith("/"):
+        return _sqlite(Path(url.removeprefix("sqlite:///")))
+    if url.startswith(("postgres://", "postgresql://")):
+        return _postgres(url)
+    raise ConfigurationError(
+        f"{url.rsplit('@', maxsplit=1)[-1]!r} is no journal: use 'sqlite:///FILE', 'postgres://HOST/DATABASE' or 'memory:'"
+    )
+
+
+# Imported when an address names them: each member stands on a library of its own.
+
+
+def _memory() -> GroupedJournal:
+    from .memory import MemoryJournal  # noqa: PLC0415
+
+    return MemoryJournal()
+
+
+def _sqlite(path: Path) -> GroupedJournal:
+    from .sqlite import SQLiteJournal  # noqa: PLC0415
+
+    return SQLiteJournal(path)
+
+
+def _postgres(url: str) -> GroupedJournal:
+    if importlib.util.find_spec("psycopg") is None:
+        raise ConfigurationError("a journal in PostgreSQL needs the extra: pip install 'actgent[postgres]'")
+    from .postgres import PostgresJournal  # noqa: PLC0415
+
+    return PostgresJournal(url)

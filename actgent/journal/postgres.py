@@ -1,0 +1,285 @@
+"""The journal in PostgreSQL: for agents whose machine may not come back.
+
+One connection, in threads, holds an advisory lock for as long as its process lives, and each
+transaction checks the epoch: who has lost the connection, and with it perhaps the ownership,
+writes nothing more. Needs the extra `postgres`.
+"""
+
+import os
+import secrets
+import socket
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import outcome
+import psycopg
+import psycopg.conninfo
+import psycopg.sql
+import trio
+
+from actgent.errors import (
+    ConfigurationError,
+    Fenced,
+    JournalDamaged,
+    JournalFailed,
+    JournalFull,
+    JournalVersion,
+)
+
+from .group import GroupedJournal
+from .records import Record
+from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows
+
+MIGRATIONS: Sequence[str] = (
+    """
+    CREATE TABLE sessions (
+        session_id text PRIMARY KEY, agent text NOT NULL, owner text NOT NULL, parent_id text,
+        created_at double precision NOT NULL, updated_at double precision NOT NULL,
+        records bigint NOT NULL, pending bytea NOT NULL, closed boolean NOT NULL, checksum bigint NOT NULL
+    );
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0;
+    CREATE TABLE steps (
+        session_id text, first bigint, count integer NOT NULL, body bytea NOT NULL, checksum bigint NOT NULL,
+        PRIMARY KEY (session_id, first)
+    );
+    """,
+)
+"""The n-th leads from schema version n to n + 1; what stands here never changes."""
+
+_ROW_TYPES = {
+    "session_id": "text",
+    "first": "bigint",
+    "count": "integer",
+    "body": "bytea",
+    "checksum": "bigint",
+}
+_HEAD_TYPES = dict(
+    zip(
+        (*HEAD_FIELDS, "checksum"),
+        ("text", "text", "text", "text", "float8", "float8", "bigint", "bytea", "boolean", "bigint"),
+        strict=True,
+    )
+)
+_SELECT_HEADS = f"SELECT {', '.join(_HEAD_TYPES)} FROM sessions"  # noqa: S608 - names of our own
+_SELECT_ROWS = f"SELECT {', '.join(_ROW_TYPES)} FROM steps WHERE session_id = %s ORDER BY first"  # noqa: S608
+_OLDEST = ' ORDER BY created_at, session_id COLLATE "C"'
+_SELECT_UNFINISHED = f"SELECT session_id FROM sessions WHERE agent = %s AND length(pending) > 0{_OLDEST}"  # noqa: S608
+_SETTINGS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+}
+"""Bounds of each wait for a server that is gone, in seconds (the second in ms)."""
+_OPTIONS = "-c synchronous_commit=on -c statement_timeout=30000 -c lock_timeout=10000 -c TimeZone=UTC"
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class PostgresJournal(GroupedJournal):
+    """A journal in one schema of a database, `actgent` unless the address says `?schema=...`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._address, self._schema = _split_schema(url)
+        self._connection: Connection | None = None
+
+    async def _take(self) -> int:
+        await self._run(self._own)
+        epoch, self.identity = await self._run(self._begin_epoch)
+        return epoch
+
+    async def _release(self) -> None:
+        if self._connection is not None:
+            await trio.to_thread.run_sync(self._connection.close)
+            self._connection = None
+
+    async def _read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
+        return await self._run(self._select_heads, session_ids)
+
+    async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        await self._run(self._insert, rows, heads, epoch)
+
+    async def _read(self, session_id: str) -> tuple[Record, ...]:
+        return await self._run(self._select_records, session_id)
+
+    async def _list_unfinished(self, agent: str) -> list[str]:
+        return [session_id for (session_id,) in await self._run(self._select, _SELECT_UNFINISHED, agent)]
+
+    async def _list_heads(self, agent: str | None) -> list[Head]:
+        where, values = ("", ()) if agent is None else (" WHERE agent = %s", (agent,))
+        rows = await self._run(self._select, f"{_SELECT_HEADS}{where}{_OLDEST}", *values)
+        return [Head(*columns[:-1]) for columns in rows]
+
+    async def _erase(self, session_id: str, epoch: int) -> None:
+        await self._run(self._delete, session_id, epoch)
+
+    async def _run(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run `fn(connection, ...)` in a thread; a cancelled one stops the server's work, too, and is waited for."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_when_cancelled)
+            result = await trio.to_thread.run_sync(outcome.capture, self._connected, fn, *args)
+            nursery.cancel_scope.cancel()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        value: T = result.unwrap()
+        return value
+
+    async def _stop_when_cancelled(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._stop_statement)
+
+    def _stop_statement(self) -> None:
+        connection = self._connection
+        if connection is not None and connection.info.transaction_status == _ACTIVE:
+            connection.cancel_safe(timeout=2)
+
+    # --- in threads -----------------------------------------------------------------------
+
+    def _connected(self, fn: Callable[..., T], *args: Any) -> T:
+        with translated():
+            if self._connection is None or self._connection.closed:
+                self._connection = self._connect()
+            with self._connection.transaction():
+                return fn(self._connection, *args)
+
+    def _connect(self) -> Connection:
+        """A new connection; after a lost one it has to be the owner's again."""
+        connection = psycopg.connect(self._address, autocommit=True, options=_OPTIONS, **_SETTINGS)
+        if self._epoch:
+            self._connection = connection
+            with connection.transaction():
+                self._own(connection)
+                _check_epoch(connection, self._epoch)
+        return connection
+
+    def _own(self, connection: Connection) -> None:
+        """Take the lock that names this process the owner, and bring the schema up to date."""
+        schema = psycopg.sql.Identifier(self._schema)
+        (is_ours,) = _one(connection, _TRY_LOCK, f"actgent {self._schema}")
+        exists = _one(connection, "SELECT to_regnamespace(%s) IS NOT NULL", schema.as_string(connection))[0]
+        if not is_ours:
+            raise Fenced(
+                f"the journal is owned by {self._owner(connection, exists)}, which is alive: end it first"
+            )
+        if not exists:
+            connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(schema))
+        connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+        _migrate(connection)
+
+    def _owner(self, connection: Connection, exists: bool) -> str:  # noqa: FBT001 - private
+        meta = psycopg.sql.Identifier(self._schema, "meta")
+        if not exists or _one(connection, "SELECT to_regclass(%s)", meta.as_string(connection))[0] is None:
+            return "another process"
+        return str(_one(connection, psycopg.sql.SQL("SELECT owner FROM {}").format(meta))[0])
+
+    def _begin_epoch(self, connection: Connection) -> tuple[int, bytes]:
+        owner = f"process {os.getpid()} on {socket.gethostname()}"
+        sql = "UPDATE meta SET epoch = epoch + 1, owner = %s RETURNING epoch, identity"
+        epoch, identity = _one(connection, sql, owner)
+        return epoch, identity
+
+    def _select(self, connection: Connection, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(sql, values).fetchall()
+
+    def _select_heads(self, connection: Connection, session_ids: Sequence[str]) -> dict[str, Head]:
+        rows = self._select(connection, f"{_SELECT_HEADS} WHERE session_id = ANY(%s)", list(session_ids))
+        return {columns[0]: self._good_head(columns) for columns in rows}
+
+    def _good_head(self, columns: Sequence[Any]) -> Head:
+        head = Head(*columns[:-1])
+        if checksum_head(head, self.identity) != columns[-1]:
+            raise JournalDamaged("the checksum of its head is wrong", session_id=head.session_id)
+        return head
+
+    def _select_records(self, connection: Connection, session_id: str) -> tuple[Record, ...]:
+        head = self._select_heads(connection, [session_id]).get(session_id)
+        rows = (Row(*columns) for columns in self._select(connection, _SELECT_ROWS, session_id))
+        return () if head is None else decode_rows(rows, head=head, identity=self.identity)
+
+    def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        _check_epoch(connection, epoch)
+        connection.execute(_INSERT_ROWS, [[getattr(row, name) for row in rows] for name in _ROW_TYPES])
+        columns = [[getattr(head, name) for head in heads] for name in HEAD_FIELDS]
+        connection.execute(_UPSERT_HEADS, [*columns, [checksum_head(head, self.identity) for head in heads]])
+
+    def _delete(self, connection: Connection, session_id: str, epoch: int) -> None:
+        _check_epoch(connection, epoch)
+        for table in ("steps", "sessions"):
+            connection.execute(f"DELETE FROM {table} WHERE session_id = %s", (session_id,))  # noqa: S608
+
+
+_ACTIVE = psycopg.pq.TransactionStatus.ACTIVE
+_TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+
+
+def _insert_statement(table: str, types: dict[str, str]) -> str:
+    arrays = ", ".join(f"%s::{kind}[]" for kind in types.values())
+    return f"INSERT INTO {table} ({', '.join(types)}) SELECT * FROM unnest({arrays})"  # noqa: S608
+
+
+_INSERT_ROWS = _insert_statement("steps", _ROW_TYPES)
+_UPSERT_HEADS = (
+    f"{_insert_statement('sessions', _HEAD_TYPES)} ON CONFLICT (session_id) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in [*_HEAD_TYPES][1:])}"
+)
+
+
+def _split_schema(url: str) -> tuple[str, str]:
+    parts = urllib.parse.urlsplit(url)
+    query = dict(urllib.parse.parse_qsl(parts.query))
+    schema = query.pop("schema", "actgent")
+    address = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
+    try:
+        psycopg.conninfo.conninfo_to_dict(address)
+    except psycopg.Error as error:
+        raise ConfigurationError(f"the journal's address cannot be read: {error}") from None
+    return address, schema
+
+
+def _one(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
+    row = connection.execute(sql, values).fetchone()
+    if row is None:
+        raise JournalDamaged("its description is lost")
+    return row
+
+
+def _check_epoch(connection: Connection, epoch: int) -> None:
+    """Raise where another process is the owner; until this transaction ends, none can become it."""
+    current, owner = _one(connection, "SELECT epoch, owner FROM meta FOR SHARE")
+    if current != epoch:
+        raise Fenced(f"epoch {epoch} of the journal is over: {owner} owns it; nothing was written")
+
+
+def _migrate(connection: Connection) -> None:
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS meta "
+        "(version integer NOT NULL, epoch bigint NOT NULL, identity bytea NOT NULL, owner text NOT NULL)"
+    )
+    connection.execute(
+        "INSERT INTO meta SELECT 0, 0, %s, '' WHERE NOT EXISTS (SELECT FROM meta)", (secrets.token_bytes(4),)
+    )
+    (version,) = _one(connection, "SELECT version FROM meta")
+    if version > len(MIGRATIONS):
+        raise JournalVersion(version, len(MIGRATIONS))
+    for script in MIGRATIONS[version:]:
+        connection.execute(script)
+    connection.execute("UPDATE meta SET version = %s", (len(MIGRATIONS),))
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """PostgreSQL's errors as ours; none of them quotes the address, which may hold a password."""
+    try:
+        yield
+    except psycopg.errors.DiskFull as error:
+        raise JournalFull(f"no space for the journal: {error}; nothing of the step was written") from error
+    except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DataCorrupted) as error:
+        raise JournalDamaged(str(error)) from error
+    except psycopg.Error as error:
+        raise JournalFailed(f"the journal's database failed: {error}") from error

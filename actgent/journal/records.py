@@ -1,0 +1,131 @@
+"""What a session's life is made of: append-only records, numbered 1, 2, 3 ... in each session."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from actgent.messages import (
+    NO_USAGE,
+    File,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Sender,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from actgent.wire import Wire
+
+
+@attrs.frozen(kw_only=True)
+class Opened:
+    """The session begins."""
+
+    owner: Sender
+    parent_id: str | None = None
+    created_at: float
+    """Unix time in seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class Accepted:
+    """A message waits in the inbox."""
+
+    message: Message
+
+
+@attrs.frozen(kw_only=True)
+class Appended:
+    """An accepted message enters the conversation; its content stands in its `Accepted`."""
+
+    message_id: str
+
+
+@attrs.frozen(kw_only=True)
+class Said:
+    """A message of the agent's own enters the conversation: an answer, tool results, a note."""
+
+    message: Message
+    stop: str = ""
+    """Why the model stopped, where it is an answer."""
+    usage: Usage = NO_USAGE
+    model: str = ""
+    calls: int = 0
+    """Model calls of the turn so far."""
+    repairs: int = 0
+    """Rounds in which the model was asked again for a readable answer."""
+
+
+@attrs.frozen(kw_only=True)
+class Started:
+    """Tool calls may run from now on, so their effects may exist."""
+
+    call_ids: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Finished:
+    """A tool call has its result."""
+
+    result: ToolResult
+
+
+@attrs.frozen(kw_only=True)
+class Changed:
+    """The state changed: these keys have these values now."""
+
+    changes: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Delivered:
+    """Handlers got these outcomes."""
+
+    ids: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """An accepted message was dealt with."""
+
+    message_id: str
+    failed: str | None = None
+    """The kind of the failure that it ended with; None is an answer."""
+
+
+@attrs.frozen(kw_only=True)
+class Closed:
+    """The session ends and takes no more messages."""
+
+
+Record = Opened | Accepted | Appended | Said | Started | Finished | Changed | Delivered | Ended | Closed
+
+# Tags are for ever: a new class gets a new one, and none is given twice.
+PART_TAGS: Mapping[str, type] = {
+    "text": Text,
+    "image": Image,
+    "file": File,
+    "thinking": Thinking,
+    "opaque": Opaque,
+    "call": ToolCall,
+    "result": ToolResult,
+}
+RECORD_TAGS: Mapping[str, type] = {
+    "opened": Opened,
+    "accepted": Accepted,
+    "appended": Appended,
+    "said": Said,
+    "started": Started,
+    "finished": Finished,
+    "changed": Changed,
+    "delivered": Delivered,
+    "ended": Ended,
+    "closed": Closed,
+}
+
+WIRE = Wire({Part: PART_TAGS, Record: RECORD_TAGS})
