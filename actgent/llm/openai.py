@@ -20,6 +20,7 @@ from .wire_values import (
     count,
     data_url,
     is_strict,
+    read_arguments,
     read_call,
     result_text,
     whole_calls,
@@ -31,9 +32,14 @@ _STOPS: dict[str, StopReason] = {
     "length": "length",
     "max_tokens": "length",
     "content_filter": "filter",
+    "safety": "filter",
+    "recitation": "filter",
+    "prohibited_content": "filter",
     "refusal": "refusal",
 }
 """Any other word ends an answer normally; servers have their own (`eos`, `stop_sequence`, `function_call`)."""
+_BREAKS = frozenset({"error", "abort", "insufficient_system_resource", "malformed_function_call"})
+"""Words of servers that gave up in the middle of an answer (OpenRouter, vLLM, DeepSeek, Gemini)."""
 _NEW_LIMIT = re.compile(r"(.*/)?(o\d|gpt-([5-9]|\d\d))")
 """Models that refuse `max_tokens`."""
 _OPENAI_HOSTS = (".openai.com", ".azure.com")
@@ -88,8 +94,10 @@ class OpenAI(Remote):
         finish = choice.get("finish_reason")
         if not finish:
             raise ValueError("it has no finish_reason")
+        if finish.lower() in _BREAKS:
+            raise ValueError(f"its finish_reason is {finish!r}")
         message = choice.get("message") or {}
-        parts, stop = _read_message(message, names), _STOPS.get(finish, "end")
+        parts, stop = _read_message(message, names), _STOPS.get(finish.lower(), "end")
         if message.get("refusal"):
             stop = "refusal"
         if stop == "end" and any(isinstance(part, ToolCall) for part in parts):
@@ -260,7 +268,7 @@ class _CompletionFold(Fold):
         self._choice: Body = {"index": 0}
         self._message: Body = {}
         self._calls: list[Body] = []
-        self._open: dict[Any, Body] = {}
+        self._open: dict[int | None, Body] = {}
 
     def feed(self, event: Body) -> str:
         for key in ("id", "model", "usage", "x_groq"):
@@ -295,18 +303,37 @@ class _CompletionFold(Fold):
 
     def _call_of(self, delta: Body) -> Body:
         number, call_id = delta.get("index"), delta.get("id")
-        known: Body | None = self._open.get(number)
-        # Some servers number every call 0, or none: a new id then begins a new call.
-        if known is None or (call_id and known.get("id") and call_id != known["id"]):
+        known = self._unnumbered(call_id) if number is None else self._open.get(number)
+        # Some servers number every call 0, or none: a new id then begins a new call, or without ids a new name.
+        if (
+            known is None
+            or (call_id and known.get("id") and call_id != known["id"])
+            or (not call_id and _begins_anew(delta, known))
+        ):
             known = self._open[number] = {"function": {}}
             self._calls.append(known)
         return known
+
+    def _unnumbered(self, call_id: str | None) -> Body | None:
+        """The call that a piece without a number goes on with."""
+        if call_id:
+            return next((call for call in self._calls if call.get("id") == call_id), None)
+        return self._calls[-1] if self._calls else None
 
     def body(self) -> Body | None:
         if "finish_reason" not in self._choice and "error" not in self._choice:
             return None
         message = _joined({**self._message, "tool_calls": self._calls})
         return {**self._body, "choices": [{**self._choice, "message": message}]}
+
+
+def _begins_anew(delta: Body, known: Body) -> bool:
+    """Whether a piece without an id brings a name and arguments although the call so far is whole."""
+    function = delta.get("function") or {}
+    if not (function.get("name") and function.get("arguments")):
+        return False
+    said = "".join(known["function"].get("arguments") or ())
+    return bool(said) and isinstance(read_arguments(said), Mapping)
 
 
 def _delta_text(content: object) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent.errors import ModelError, RateLimited, UnsupportedPart
+from actgent.errors import BrokenAnswer, ModelError, RateLimited, UnsupportedPart
 from actgent.llm.base import Chat, ChatMessage, ResponseFormat
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult
 
@@ -175,6 +175,91 @@ async def test_streamed_calls_of_careless_servers(connect, sse):
     answer = await model.complete(HELLO)
     assert answer.stop == "tool_calls"
     assert answer.tool_calls == (ToolCall("f", {}, provider_id="a"), ToolCall("f", {"x": 1}, provider_id="b"))
+
+
+F, G = ToolCall("f", {"x": 1}), ToolCall("g", {"y": 2})
+
+
+@pytest.mark.parametrize(
+    ("pieces", "calls"),
+    [
+        # Whole calls that all have number 0 and no id, as some gateways send them.
+        (
+            [
+                {"index": 0, "name": "f", "arguments": '{"x": 1}'},
+                {"index": 0, "name": "g", "arguments": '{"y": 2}'},
+            ],
+            (F, G),
+        ),
+        ([{"name": "f", "arguments": '{"x": 1}'}, {"id": "", "name": "g", "arguments": '{"y": 2}'}], (F, G)),
+        # Only the first piece has a number, or an id.
+        ([{"index": 0, "name": "f", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ": 1}"}], (F,)),
+        ([{"id": "", "name": "f", "arguments": '{"x"'}, {"arguments": ": 1}"}], (F,)),
+        # The name stands in each piece.
+        (
+            [
+                {"index": 0, "name": "f", "arguments": '{"x"'},
+                {"index": 0, "name": "f", "arguments": ": 1}"},
+                {"index": 0, "name": "f", "arguments": ""},
+            ],
+            (F,),
+        ),
+        # Pieces of two calls take turns.
+        (
+            [
+                {"index": 0, "name": "f", "arguments": '{"x"'},
+                {"index": 1, "name": "g", "arguments": '{"y"'},
+                {"index": 0, "arguments": ": 1}"},
+                {"index": 1, "arguments": ": 2}"},
+            ],
+            (F, G),
+        ),
+    ],
+)
+async def test_streamed_calls_without_ids(connect, sse, pieces, calls):
+    """Numbers, or whole arguments, tell where a call ends."""
+
+    def delta(index=None, id=None, **function):  # noqa: A002 - the wire's word
+        given = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
+        return {"tool_calls": [{**given, "type": "function", "function": function}]}
+
+    model, _ = connect("openai", stream_of(sse, *(delta(**piece) for piece in pieces)), stream=True)
+    assert (await model.complete(HELLO)).tool_calls == calls
+
+
+async def test_unnumbered_pieces_of_two_calls_are_told_apart_by_id(connect, sse):
+    """Even where they take turns."""
+    pieces = [("a", "f", '{"x"'), ("b", "g", '{"y"'), ("a", None, ": 1}"), ("b", None, ": 2}")]
+    deltas = [
+        {"tool_calls": [{"id": call_id, "function": {"name": name, "arguments": arguments}}]}
+        for call_id, name, arguments in pieces
+    ]
+    model, _ = connect("openai", stream_of(sse, *deltas), stream=True)
+    read = (await model.complete(HELLO)).tool_calls
+    assert [(call.provider_id, call.name, call.arguments) for call in read] == [
+        ("a", "f", {"x": 1}),
+        ("b", "g", {"y": 2}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "finish", ["error", "abort", "insufficient_system_resource", "MALFORMED_FUNCTION_CALL"]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_its_server_gave_up_is_broken(connect, sse, finish, stream):
+    """The words for it are the servers' own; what had come by then is not used."""
+    reply = stream_of(sse, {"content": "The first"}, finish=finish)
+    model, _ = connect(
+        "openai", reply if stream else completion({"content": "The first"}, finish), stream=stream
+    )
+    with pytest.raises(BrokenAnswer, match=finish):
+        await model.complete(HELLO)
+
+
+async def test_a_filter_of_a_compatible_server(connect):
+    """Gemini's words behind chat completions."""
+    model, _ = connect("openai", completion({"content": None}, "SAFETY"))
+    assert (await model.complete(HELLO)).stop == "filter"
 
 
 async def test_calls_without_id_and_of_the_old_form(connect, sse):
