@@ -1,0 +1,164 @@
+"""Agents that work towards a goal on their own, and the shortest way to one answer from them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from actgent.errors import LimitReached
+from actgent.llm.base import LLM
+from actgent.messages import NO_USAGE, Message, Reply, ToolResult, Usage
+from actgent.protocols.goal import Goal
+from actgent.protocols.goal_decisions import CustomAction
+from actgent.protocols.goal_progress import Progress, Status, progress_in, results_of
+from actgent.protocols.renderings import conversation_text
+from actgent.tools.base import Tool
+from actgent.tools.function import tool
+from actgent.tools.state import StateTool, takes_state
+
+from .agent import Agent
+from .context import CallOptions
+from .session import Session
+from .settings import LLMSettings
+
+ToolLike = Tool | Callable[..., Any]
+Tools = Iterable[ToolLike] | Mapping[str, ToolLike]
+"""Tools, functions `(state, args)`, other functions; a mapping names them."""
+_NOT_BEGUN = Progress(turn="", goal="", start=0, mark=0)
+
+
+class GoalAgent(Agent):
+    """An agent that plans, acts, sums up and evaluates until a goal, which is the user's message, is achieved.
+
+    Takes what `Agent` takes, and roles in `models`: planner, executor, summarizer, evaluator, finalizer.
+
+    Args:
+        tools: Tools, functions `(state, args)` that return `(key, value)`, or other functions.
+        max_iterations: Model calls for one goal, not counting the summing up at the limit.
+        actions: What the model may choose beside plan, execute, summarize and evaluate.
+        output: A type or JSON Schema for the answer of an achieved goal; what was not achieved has no data.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tools: Tools = (),
+        max_iterations: int = 20,
+        actions: Iterable[CustomAction] = (),
+        output: Any = None,
+        **options: Any,
+    ) -> None:
+        options.setdefault("protocol", Goal(max_iterations=max_iterations, actions=actions, output=output))
+        super().__init__(name, tools=tools_from(tools), **options)
+
+    def _options_for(self, output: Any, **given: Any) -> CallOptions:
+        # Not as a wrapper round the protocol: there any stage's answer of that form would end the turn.
+        options = super()._options_for(None, **given)
+        if output is None or not isinstance(self.protocol, Goal):
+            return options
+        return attrs.evolve(options, protocol=self.protocol.with_output(output))
+
+
+def tools_from(tools: Tools) -> list[Tool]:
+    """Tools from tools and functions; those with the parameters `(state, args)` become `StateTool`s.
+
+    Raises:
+        ConfigurationError: a function that no tool can be made of.
+    """
+    if isinstance(tools, Mapping):
+        return [_tool_from(made, name) for name, made in tools.items()]
+    return [_tool_from(made, None) for made in tools]
+
+
+def _tool_from(made: ToolLike, name: str | None) -> Tool:
+    if isinstance(made, Tool):
+        return made
+    if not takes_state(made):
+        return tool(name=name)(made)
+    named = str(name or getattr(made, "__name__", type(made).__name__))
+    description = (made.__doc__ or "").strip() or named.replace("_", " ").strip().capitalize()
+    return StateTool(named, description, made)
+
+
+# --- one goal --------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class GoalResult:
+    """What came of a goal; `str(result)` is its text."""
+
+    result: Any
+    """The value of the declared form, or else the text; None where there is no answer in the form that was asked."""
+    text: str
+    status: Status
+    achieved: bool
+    """Whether an evaluation said so."""
+    error: str | None
+    """Why it ended otherwise than it should; None if it did not."""
+    evaluation: Mapping[str, Any] | None
+    """The last one: achieved, feedback, missing_items, suggestions."""
+    raw_data: Mapping[str, Any]
+    """What tools and custom actions wrote into the state."""
+    tool_results: tuple[ToolResult, ...]
+    used_tools: tuple[str, ...]
+    iterations: int
+    max_iterations: int
+    history: tuple[Message, ...]
+    usage: Usage = NO_USAGE
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def conversation(self) -> str:
+        """The history as readable text."""
+        return conversation_text(self.history)
+
+
+async def run_agent(
+    goal: str,
+    llm: LLM | LLMSettings | str,
+    *,
+    tools: Tools = (),
+    max_iterations: int = 20,
+    output: Any = None,
+) -> GoalResult:
+    """Work towards a goal with one agent of its own, and return what came of it.
+
+    A goal that is not achieved is a result too, and says so: see `GoalResult.achieved` and `status`.
+
+    Raises:
+        ActgentError: the model failed, or gave no usable answer.
+    """
+    agent = GoalAgent("goal", llm=llm, tools=tools, max_iterations=max_iterations, output=output)
+    async with agent:
+        session = await agent.create_session("user")
+        try:
+            reply = await agent.run(goal, session=session)
+        except LimitReached as error:
+            return _result(session, Reply(text=f"The goal was not achieved: {error}."), max_iterations, error)
+        return _result(session, reply, max_iterations)
+
+
+def _result(
+    session: Session, reply: Reply, max_iterations: int, error: LimitReached | None = None
+) -> GoalResult:
+    progress = progress_in(session.state) or _NOT_BEGUN
+    status = progress.status or "incomplete"
+    has_words = status in {"completed", "completed_with_summary_fallback"}
+    return GoalResult(
+        result=reply.data if status == "completed_with_formatting" else reply.text if has_words else None,
+        text=reply.text,
+        status=status,
+        achieved=progress.achieved,
+        error=progress.error if error is None else str(error),
+        evaluation=progress.evaluation,
+        raw_data={key: value for key, value in session.state.items() if not key.startswith("_")},
+        tool_results=tuple(results_of(progress, session.history)),
+        used_tools=tuple(progress.used_tools),
+        iterations=progress.iterations or max_iterations,
+        max_iterations=max_iterations,
+        history=session.history,
+        usage=session.usage,
+    )

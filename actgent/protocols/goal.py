@@ -1,0 +1,307 @@
+"""The `goal` protocol: decide, act and look what came of it, until an evaluation finds the goal achieved.
+
+Each user message is a goal. Each model call is one decision, which is carried out at once: a plan, tool calls, a
+summary, an evaluation, or an action of one's own. What may come next stands in `goal_transitions`; where only one
+action may, it is asked for alone, from the model of its role: `planner`, `executor`, `summarizer`, `evaluator`, and
+`finalizer` for an answer of a declared form.
+
+How it ends is the reply's `message_type`, one of `goal_progress.Status`. At the limit what was found is summed up and
+judged once more, and said as what it is; `achieved` is set by an evaluation and by nothing else.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from actgent.errors import ConfigurationError, ParseError
+from actgent.llm.base import Answer
+from actgent.messages import ToolCall
+from actgent.tools.cache import canonical
+from actgent.tools.results import capped, describe, to_text
+from actgent.tools.state import changes_of
+
+from .actions import answer_text, encoded_calls
+from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View
+from .goal_decisions import FORMS, CustomAction, Decision, DecisionReader
+from .goal_progress import (
+    Progress,
+    Status,
+    detect_action_loop,
+    kept,
+    progress_of,
+    results_of,
+    signature,
+)
+from .goal_transitions import LEADS_TO, OPEN_PHASES, allowed, refusal
+from .output import WithOutput
+from .templates import WHO
+
+MAX_UNMET = 5
+"""Evaluations in a row that may find the goal not achieved."""
+FORMAT_TRIES = 3
+"""Final answers that may miss the declared form."""
+CLOSING_CALLS = 9
+"""Model calls beyond the limit: a summary, an evaluation and a final answer, each asked up to three times."""
+SHOWN_CHARACTERS = 2_000
+"""Of each result, where results stand in for words that the model did not find."""
+
+_ROLES = {"plan": "planner", "summarize": "summarizer", "evaluate": "evaluator"}
+_FORMAT = """\
+
+You work towards the user's goal, one action at a time. Answer with exactly one JSON object and nothing else:
+{"action": "<an action that is named at the end>", "params": {...}, "reasoning": "<why, in a sentence>"}
+
+- plan: think of the steps that lead to the goal, before you do any of them.
+- execute: use a tool; its result is the next message.
+- summarize: say what was found so far, with all that the user needs, and nothing that was not found.
+- evaluate: judge strictly whether what was found reaches the goal. Nobody but you checks it.
+{% if profile.tools %}
+
+The tools:
+{% for tool in profile.tools %}
+- {{ tool.name }}({{ tool.parameters.get("properties", {}) | join(", ") }}): {{ tool.description }}
+{% endfor %}
+{% endif %}
+"""
+_CIRCLES = (
+    "You are going in circles: the same again will bring the same. Use other arguments, another tool, or another "
+    "of the actions below."
+)
+_FINAL = "The goal is achieved. Give the final answer now, as the form below asks for it, and no action."
+
+_UNMET = f"{MAX_UNMET} evaluations in a row found it not achieved"
+_JUDGED = ("achieved", "feedback", "missing_items", "suggestions", "answer")
+"""What is kept of an evaluation."""
+
+
+class _Final(Protocol):
+    """The last words, which need no decision."""
+
+    name: ClassVar[str] = "goal"
+    template: ClassVar[str] = ""
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        return [Say(text=answer_text(answer.text))]
+
+
+class Goal(Protocol):
+    """A loop over a store: plan, execute, summarize and evaluate until the goal is achieved.
+
+    Args:
+        max_iterations: Model calls for one goal; the summing up at the limit comes on top (see `CLOSING_CALLS`).
+        actions: What the model may choose beside the loop's own actions.
+        output: A type or JSON Schema that the final answer has to fit; asked for when the goal is achieved.
+    """
+
+    name: ClassVar[str] = "goal"
+    template: ClassVar[str] = WHO + _FORMAT
+
+    def __init__(
+        self, *, max_iterations: int = 20, actions: Iterable[CustomAction] = (), output: Any = None
+    ) -> None:
+        if max_iterations < 1:
+            raise ConfigurationError(f"max_iterations={max_iterations}: at least 1")
+        self.iterations = max_iterations
+        self.max_iterations = max_iterations + CLOSING_CALLS
+        self.actions = {action.name: action for action in actions}
+        self._decisions = DecisionReader(self.actions)
+        self._final = None if output is None else WithOutput(_Final(), output)
+
+    def with_output(self, output: Any) -> "Goal":
+        """The same loop with another form of the final answer."""
+        return Goal(max_iterations=self.iterations, actions=self.actions.values(), output=output)
+
+    # --- what is asked -----------------------------------------------------------------------
+
+    def request(self, view: View) -> Request:
+        progress = progress_of(view)
+        if progress.phase == "finalizing" and self._final is not None:
+            request = self._final.request(view)
+            return attrs.evolve(request, tail=f"{_FINAL}\n\n{request.tail}", model="finalizer")
+        choice = self._choice(progress, view)
+        model = _ROLES.get(choice[0], "executor") if len(choice) == 1 else "executor"
+        return Request(tail=self._tail(progress, view, choice), model=model)
+
+    def _choice(self, progress: Progress, view: View) -> list[str]:
+        """The actions that may be chosen now."""
+        if progress.calls >= self.iterations:
+            return ["evaluate" if progress.phase == "summarizing" else "summarize"]
+        if progress.asked:
+            return [progress.asked]
+        choice = allowed(progress, has_tools=bool(view.profile.tools))
+        return [*choice, *self.actions] if progress.phase in OPEN_PHASES else choice
+
+    def _tail(self, progress: Progress, view: View, choice: Sequence[str]) -> str:
+        lines = [f"The goal: {progress.goal}", *self._situation(progress, view)]
+        if len(choice) == 1:
+            lines.append(f"Answer with this action, and no other:\n- {self._form(choice[0])}")
+        else:
+            lines.append("Answer with one of these actions:")
+            lines += [f"- {self._form(action)}" for action in choice]
+        return "\n".join(lines)
+
+    def _form(self, action: str) -> str:
+        own = self.actions.get(action)
+        return FORMS[action] if own is None else f"{own.name}, params {dict(own.params)}: {own.description}"
+
+    def _situation(self, progress: Progress, view: View) -> list[str]:
+        """Where the loop stands, as far as the conversation does not say it."""
+        lines = [f"Iteration {min(progress.calls + 1, self.iterations)} of {self.iterations}."]
+        if progress.calls >= self.iterations:
+            lines.append(
+                "The limit is reached: no further tools. Say honestly what was found and what is missing."
+            )
+        if progress.plan:
+            lines.append("The plan: " + " ".join(f"{n}. {step}" for n, step in enumerate(progress.plan, 1)))
+        unused = [tool.name for tool in view.profile.tools if tool.name not in progress.used_tools]
+        if unused and progress.used_tools:
+            lines.append(f"Tools that were not used yet: {', '.join(unused)}.")
+        lines += _feedback(progress)
+        return [*lines, _CIRCLES] if detect_action_loop(progress.actions) else lines
+
+    # --- what is answered --------------------------------------------------------------------
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        text = answer_text(answer.text)
+        progress = progress_of(view)
+        if progress.phase == "finalizing":
+            return self._finalized(answer, progress, view)
+        choice = self._choice(progress, view)
+        if encoded := encoded_calls(text):
+            decision = Decision("execute", {}, encoded.calls)
+        else:
+            decision = self._decisions.read(text, needs_params=len(choice) == 1)
+        if decision.action not in choice:
+            return self._refused(decision.action, progress, view, choice)
+        return self._carried_out(decision, progress, view)
+
+    def _refused(self, action: str, progress: Progress, view: View, choice: Sequence[str]) -> list[Outcome]:
+        """A sound decision that cannot come now: said so, and what can; nothing else is done in its place."""
+        reason = (
+            refusal(action, progress, has_tools=bool(view.profile.tools)) or "it is not what is asked for"
+        )
+        note = f"{action} is not possible now: {reason}. Possible: {', '.join(choice)}."
+        return _going_on(progress.doing(f"refused {action}"), note)
+
+    def _carried_out(self, decision: Decision, progress: Progress, view: View) -> list[Outcome]:
+        action, params = decision.action, decision.params
+        if own := self.actions.get(action):
+            return _own(own, params, progress, view)
+        if action == "execute":
+            return _executed(decision.calls, progress)
+        if not params:
+            return _going_on(attrs.evolve(progress, asked=action))
+        progress = attrs.evolve(progress.doing(action), phase=LEADS_TO[action], asked="")
+        if action == "plan":
+            return _going_on(attrs.evolve(progress, plan=list(params["steps"])))
+        if action == "summarize":
+            return self._summarized(attrs.evolve(progress, summary=params["summary"]), view)
+        return self._evaluated({name: params[name] for name in _JUDGED if name in params}, progress, view)
+
+    def _summarized(self, progress: Progress, view: View) -> list[Outcome]:
+        if progress.calls >= self.iterations and view.profile.tools and not progress.found:
+            return self._ended(progress, view, "incomplete", error=self._limit)  # there is nothing to judge
+        return _going_on(progress)
+
+    def _evaluated(self, evaluation: Mapping[str, Any], progress: Progress, view: View) -> list[Outcome]:
+        achieved = evaluation["achieved"]
+        unmet = 0 if achieved else progress.unmet + 1
+        progress = attrs.evolve(progress, evaluation=evaluation, achieved=achieved, unmet=unmet)
+        if achieved and self._final is not None:
+            return _going_on(attrs.evolve(progress, phase="finalizing"))
+        if achieved and progress.calls < self.iterations:
+            return self._ended(progress, view, "completed")
+        if achieved:
+            return self._ended(progress, view, "completed_with_summary_fallback")
+        if unmet >= MAX_UNMET:
+            return self._ended(progress, view, "incomplete", error=_UNMET)
+        if progress.calls + 1 < self.iterations:
+            return _going_on(progress)
+        status: Status = "completed_with_summary_fallback" if progress.summary else "incomplete"
+        return self._ended(progress, view, status, error=self._limit)
+
+    def _finalized(self, answer: Answer, progress: Progress, view: View) -> list[Outcome]:
+        """The answer in its declared form; after some tries without it, in words alone, and marked so."""
+        assert self._final is not None  # noqa: S101 - the phase is entered only with a form
+        try:
+            outcomes = self._final.read(answer, view)
+        except ParseError as error:
+            if progress.tries + 1 < FORMAT_TRIES:
+                note = f"That does not have the form: {error.reason.rstrip('.')}."
+                return _going_on(attrs.evolve(progress, tries=progress.tries + 1), note)
+            return self._ended(progress, view, "completed_without_formatting", error=error.reason)
+        (said,) = [outcome for outcome in outcomes if isinstance(outcome, Say)]
+        return self._ended(progress, view, "completed_with_formatting", data=said.data)
+
+    def _ended(
+        self, progress: Progress, view: View, status: Status, *, error: str | None = None, data: Any = None
+    ) -> list[Outcome]:
+        iterations = min(progress.calls + 1, self.iterations)
+        progress = attrs.evolve(progress, phase="ended", status=status, error=error, iterations=iterations)
+        text = _words(progress, view)
+        return [Change(lambda _: kept(progress)), Say(text=text, data=data, message_type=status)]
+
+    @property
+    def _limit(self) -> str:
+        return f"the limit of {self.iterations} iterations was reached"
+
+
+# --- outcomes --------------------------------------------------------------------------------
+
+
+def _going_on(progress: Progress, note: str = "") -> list[Outcome]:
+    return [Change(lambda _: kept(progress)), Continue(progress.phase, note)]
+
+
+def _executed(calls: Sequence[ToolCall], progress: Progress) -> list[Outcome]:
+    for call in calls:
+        progress = progress.doing(signature(call))
+    progress = attrs.evolve(progress, phase="executing", asked="")
+    return [Change(lambda _: kept(progress)), CallTools(calls, progress.phase)]
+
+
+def _own(own: CustomAction, params: Mapping[str, Any], progress: Progress, view: View) -> list[Outcome]:
+    """Carry out a custom action; what it raises or wrongly returns is told, and changes nothing."""
+    progress = attrs.evolve(progress.doing(f"{own.name} {canonical(params)}"), asked="")
+    try:
+        changes = changes_of(own.run(copy.deepcopy(dict(view.state)), params))
+        note = f"{own.name}: {to_text(changes)}"
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: the model reads what went wrong
+        return _going_on(attrs.evolve(progress, has_failed=True), f"{own.name}: Error: {describe(error)}")
+    progress = attrs.evolve(progress, phase="executing", found=progress.found + len(changes))
+    return [Change(lambda _: list(changes.items())), *_going_on(progress, note)]
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def _feedback(progress: Progress) -> list[str]:
+    """What the last evaluation said, as long as the goal is not achieved."""
+    evaluation = progress.evaluation
+    if evaluation is None or progress.achieved:
+        return []
+    lines = [f"The last evaluation: not achieved. {evaluation.get('feedback') or ''}".rstrip()]
+    if missing := evaluation.get("missing_items"):
+        lines.append(f"Missing: {'; '.join(missing)}.")
+    if suggestions := evaluation.get("suggestions"):
+        lines.append(f"Suggestions: {'; '.join(suggestions)}.")
+    return lines
+
+
+def _words(progress: Progress, view: View) -> str:
+    """What the user reads: the answer, or else what was found; and what is missing, if it is not achieved."""
+    answer = (progress.evaluation or {}).get("answer") if progress.achieved else None
+    found = answer or progress.summary or _listed(progress, view) or "Nothing was found."
+    if progress.achieved:
+        return str(found)
+    missing = (progress.evaluation or {}).get("missing_items")
+    lines = [f"The goal was not achieved: {progress.error}.", str(found)]
+    return "\n\n".join([*lines, f"Missing: {'; '.join(missing)}"] if missing else lines)
+
+
+def _listed(progress: Progress, view: View) -> str:
+    """The results themselves, where nobody put them into words."""
+    good = [result for result in results_of(progress, view.record) if result.error is None and result.content]
+    return "\n".join(f"- {result.tool_name}: {capped(result.content, SHOWN_CHARACTERS)}" for result in good)

@@ -1,0 +1,168 @@
+"""The decisions on the way to a goal: the form of each, and the reading of a model's answer.
+
+A decision is `{"action", "params", "reasoning"}`. Actions are read exactly as they are called; further keys have no
+meaning, so none of them can plan, run or achieve anything. What does not fit is a `ParseError`, never a guess.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.messages import ToolCall
+
+from .extract import extract_only
+from .schemas import schema_check
+
+ACTIONS = ("plan", "execute", "summarize", "evaluate")
+FORMS: Mapping[str, str] = {
+    "plan": 'plan, params {"steps": ["<what to do first>", "..."], "strategy": "<why this way>"}',
+    "execute": 'execute, params {"tool": "<name>", "args": {...}}, or {"calls": [{"tool": "<name>", "args": {...}}, '
+    "...]} for calls that do not need each other's results",
+    "summarize": 'summarize, params {"summary": "<what was found, in words for the user>"}',
+    "evaluate": 'evaluate, params {"achieved": true or false, "feedback": "<why>", "missing_items": ["..."], '
+    '"suggestions": ["..."], "answer": "<only if achieved: what the user reads>"}',
+}
+"""What the model is told of each action."""
+
+
+@attrs.frozen
+class CustomAction:
+    """An action of one's own, which the model may choose beside those of the loop.
+
+    `run(state, params)` is pure and returns `(key, value)`, a list of them, or None; its changes go into the
+    session's state. What it raises is told to the model, and the loop goes on.
+    """
+
+    name: str
+    description: str
+    run: Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+    params: Mapping[str, Any] = attrs.field(factory=dict)
+    """The form of its params, a JSON Schema or a template; an empty one takes any."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.name.strip() or self.name in ACTIONS:
+            taken = ", ".join(ACTIONS)
+            raise ConfigurationError(
+                f"custom action {self.name!r}: it needs a name of its own, and not {taken}"
+            )
+        schema_check(self.params)
+
+
+@attrs.frozen
+class Decision:
+    """What a model chose to do next."""
+
+    action: str
+    params: Mapping[str, Any]
+    """Empty where it left them to be asked for."""
+    calls: Sequence[ToolCall] = ()
+    """What `execute` wants to run."""
+
+
+@attrs.frozen
+class DecisionReader:
+    """Reads decisions, those of the loop and custom ones."""
+
+    custom: Mapping[str, CustomAction]
+
+    def read(self, text: str, *, needs_params: bool) -> Decision:
+        """The decision in an answer's text; `needs_params` is False where they may be left to be asked for.
+
+        Raises:
+            ParseError: there is none, there are several, or its params do not fit.
+        """
+        value = extract_only(text, lambda value: self._reason(value, needs_params=needs_params))
+        action, params = value["action"], _params(value)
+        return Decision(action, params, _calls(params) if action == "execute" else ())
+
+    def _reason(self, value: Any, *, needs_params: bool) -> str | None:
+        if not isinstance(value, dict) or not isinstance(value.get("action"), str):
+            return 'the answer must be a JSON object with "action", "params" and "reasoning"'
+        action, params = value["action"], _params(value)
+        if action not in ACTIONS and action not in self.custom:
+            return f"unknown action {action!r} (known: {', '.join([*ACTIONS, *self.custom])})"
+        if not isinstance(params, dict):
+            return f"the params of {action} must be one object"
+        if not params and not needs_params and action in _MAY_BE_ASKED:
+            return None
+        return self._params_reason(action, params)
+
+    def _params_reason(self, action: str, params: Mapping[str, Any]) -> str | None:
+        if own := self.custom.get(action):
+            reason = schema_check(own.params)(params) if own.params else None
+        else:
+            reason = _PARAMS[action](params)
+        return reason and f"{action}: {reason}"
+
+
+def _params(value: Mapping[str, Any]) -> Any:
+    """The params under either of their names; None where both stand there and differ."""
+    given = value.get("params", value.get("parameters", {}))
+    return given if value.get("parameters", given) == given else None
+
+
+# --- the params of each action ---------------------------------------------------------------
+
+_MAY_BE_ASKED = ("plan", "summarize", "evaluate")
+"""What has a model and a call of its own, if the decision names it alone."""
+
+
+def _plan(params: Mapping[str, Any]) -> str | None:
+    steps = params.get("steps")
+    return None if steps and _are_texts(steps) else "steps must be a list of at least one text"
+
+
+def _execute(params: Mapping[str, Any]) -> str | None:
+    wanted = _wanted(params)
+    if not isinstance(wanted, list) or not wanted:
+        return 'give {"tool": "<name>", "args": {...}}, or a list of such "calls"'
+    for call in wanted:
+        if not isinstance(call, dict) or not _is_text(call.get("tool")):
+            return "each call names its tool"
+        if not isinstance(call.get("args", {}), dict):
+            return f"the args of {call['tool']!r} must be an object"
+    return None
+
+
+def _summarize(params: Mapping[str, Any]) -> str | None:
+    return None if _is_text(params.get("summary")) else "summary must be text"
+
+
+def _evaluate(params: Mapping[str, Any]) -> str | None:
+    if not isinstance(params.get("achieved"), bool):
+        return "achieved must be true or false"
+    for name in ("missing_items", "suggestions"):
+        if not _are_texts(params.get(name) or []):
+            return f"{name} must be a list of texts"
+    for name in ("feedback", "answer"):
+        if not isinstance(params.get(name) or "", str):
+            return f"{name} must be text"
+    if params["achieved"] and params.get("missing_items"):
+        return "nothing can be missing from a goal that is achieved"
+    return None
+
+
+_PARAMS: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
+    "plan": _plan,
+    "execute": _execute,
+    "summarize": _summarize,
+    "evaluate": _evaluate,
+}
+
+
+def _wanted(params: Mapping[str, Any]) -> Any:
+    return params["calls"] if "calls" in params and "tool" not in params else [params]
+
+
+def _calls(params: Mapping[str, Any]) -> list[ToolCall]:
+    return [ToolCall(call["tool"], call.get("args", {}), native=False) for call in _wanted(params)]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str) and all(map(_is_text, values))

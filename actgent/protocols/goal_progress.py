@@ -1,0 +1,155 @@
+"""How far a goal has come: plain data in the session's state, brought up to date from the record.
+
+What a protocol reads itself it writes down at once. Native tool calls are read by the core, so what came of
+them is taken from the record when the protocol is asked next: `absorbed` reads on from where it was last.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from actgent.messages import Message, ToolCall, ToolResult
+from actgent.tools.cache import canonical
+
+from .base import View
+
+Phase = Literal["initial", "planning", "executing", "summarizing", "evaluating", "finalizing", "ended"]
+Status = Literal[
+    "",
+    "completed",
+    "completed_with_formatting",
+    "completed_without_formatting",
+    "completed_with_summary_fallback",
+    "incomplete",
+]
+"""How a goal ended; empty while it goes on. Only `Progress.achieved` says whether it was reached."""
+
+STATE_KEY = "_goal"
+"""Where the session's state holds the progress. Tools with `(state, args)` cannot write keys that begin with `_`."""
+_KEPT_ACTIONS = 6
+_EMPTY = ("", "null", "[]", "{}")
+"""Results that hold nothing."""
+
+
+@attrs.frozen(kw_only=True)
+class Progress:
+    """One goal of a session; every field is plain data."""
+
+    turn: str
+    """The id that the messages of its turn share."""
+    goal: str
+    start: int
+    """The place of the user's message in the record."""
+    mark: int
+    """How far the record is read."""
+    calls: int = 0
+    """Answers of the model before the one that is asked for, or read, now."""
+    phase: Phase = "initial"
+    asked: str = ""
+    """The action that was chosen without its params, so that nothing else is asked for."""
+    plan: Sequence[str] = ()
+    summary: str = ""
+    evaluation: Mapping[str, Any] | None = None
+    unmet: int = 0
+    """Evaluations in a row that found the goal not achieved."""
+    used_tools: Sequence[str] = ()
+    found: int = 0
+    """Results that hold something."""
+    has_failed: bool = False
+    """Whether one of the last tools failed."""
+    actions: Sequence[str] = ()
+    """The last actions, oldest first, each with what it was done with."""
+    tries: int = 0
+    """Final answers that did not have the wanted form."""
+    achieved: bool = False
+    """Set by an evaluation, and by nothing else."""
+    status: Status = ""
+    error: str | None = None
+    iterations: int = 0
+    """Model calls when it ended, at most those that it was allowed."""
+
+    def doing(self, action: str) -> "Progress":
+        """With one more action behind it."""
+        return attrs.evolve(self, actions=[*self.actions, action][-_KEPT_ACTIONS:])
+
+
+def progress_in(state: Mapping[str, Any]) -> Progress | None:
+    """The progress in a session's state, None before its first goal."""
+    kept = state.get(STATE_KEY)
+    return None if kept is None else Progress(**kept)
+
+
+def progress_of(view: View) -> Progress:
+    """The progress of this turn's goal, the record's last results taken in."""
+    turn = view.message.correlation_id or view.message.id
+    kept = view.state.get(STATE_KEY)
+    progress = Progress(**kept) if kept is not None and kept["turn"] == turn else _begun(view, turn)
+    return attrs.evolve(absorbed(progress, view.record), calls=_calls_before(progress, view.record))
+
+
+def kept(progress: Progress) -> tuple[str, Mapping[str, Any]]:
+    """The change of state that keeps a progress."""
+    return STATE_KEY, attrs.asdict(progress, recurse=False)
+
+
+def _begun(view: View, turn: str) -> Progress:
+    places = range(len(view.record) - 1, -1, -1)
+    start = next((place for place in places if view.record[place].id == turn), len(view.record) - 1)
+    return Progress(turn=turn, goal=view.record[start].text, start=start, mark=start + 1)
+
+
+def _calls_before(progress: Progress, record: Sequence[Message]) -> int:
+    """Counted in the record, whose last message is the one to be answered, or the answer that is being read."""
+    return sum(message.sender.kind == "assistant" for message in record[progress.start + 1 : -1])
+
+
+# --- what the record tells -------------------------------------------------------------------
+
+
+def absorbed(progress: Progress, record: Sequence[Message]) -> Progress:
+    """With the calls and results that the record holds since it was last read."""
+    for message in record[progress.mark :]:
+        if message.sender.kind == "tool":
+            progress = _with_results(progress, message.tool_results)
+        elif message.sender.kind == "assistant":
+            for call in message.tool_calls:
+                progress = progress.doing(signature(call))
+    return progress if progress.mark == len(record) else attrs.evolve(progress, mark=len(record))
+
+
+def _with_results(progress: Progress, results: Sequence[ToolResult]) -> Progress:
+    good = [result for result in results if result.error is None]
+    return attrs.evolve(
+        progress,
+        phase="executing",
+        asked="",
+        used_tools=list(dict.fromkeys([*progress.used_tools, *(result.tool_name for result in good)])),
+        found=progress.found + sum(result.content.strip() not in _EMPTY for result in good),
+        has_failed=len(good) < len(results),
+    )
+
+
+def results_of(progress: Progress, record: Sequence[Message]) -> list[ToolResult]:
+    """All tool results of the goal's turn, oldest first."""
+    return [result for message in record[progress.start :] for result in message.tool_results]
+
+
+# --- going in circles ------------------------------------------------------------------------
+
+
+def signature(call: ToolCall) -> str:
+    """A tool call as an action that can be compared with others."""
+    arguments = call.arguments if isinstance(call.arguments, str) else canonical(call.arguments)
+    return f"execute {call.name} {arguments}"
+
+
+def detect_action_loop(recent: Sequence[str], max_recent: int = 3) -> bool:
+    """Whether the last actions go in circles: the same twice in a row, or two in turn, as in a, b, a, b.
+
+    Only the last `max_recent` + 1 actions count.
+    """
+    last = list(recent[-(max_recent + 1) :])
+    if len(last) >= 2 and last[-1] == last[-2]:  # noqa: PLR2004 - a repetition takes two
+        return True
+    return len(last) >= 4 and last[-4:-2] == last[-2:]  # noqa: PLR2004 - an alternation takes four

@@ -1,0 +1,98 @@
+"""Tools over a session's state: functions `(state, args)` that return what they change."""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actgent.errors import ConfigurationError, ToolError
+
+from .base import Effect, Tool, ToolContext
+from .threads import Threads
+
+StateFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
+
+
+class StateTool(Tool):
+    """A function `(state, args)` as a tool: it returns `(key, value)`, a list of such pairs, or None.
+
+    It gets a copy of the session's state, so only what it returns changes anything, and all of that or nothing.
+    The model reads the new values. An async function is awaited, a sync one runs in a worker thread.
+
+    Raises:
+        ConfigurationError: the function does not take exactly `state` and `args`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        func: StateFunction,
+        *,
+        parameters: Mapping[str, Any] = ANY_ARGUMENTS,
+        effect: Effect = "once",
+        timeout: float | None = None,
+        retries: int = 0,
+        retry_on: tuple[type[Exception], ...] = (),
+    ) -> None:
+        if not takes_state(func):
+            raise ConfigurationError(f"tool {name!r}: a function with the parameters (state, args) is needed")
+        self.name = name
+        self.description = description
+        self.func = func
+        self.parameters = parameters
+        self.effect = effect
+        self.timeout = timeout
+        self.retries = retries
+        self.retry_on = retry_on
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        state = copy.deepcopy(dict(context.state if context.state is not None else {}))
+        changes = changes_of(await self._call(state, dict(arguments), context))
+        if changes and context.state is not None:
+            context.state.dispatch(lambda _: list(changes.items()))
+        return changes or None
+
+    async def _call(
+        self, state: Mapping[str, Any], arguments: Mapping[str, Any], context: ToolContext
+    ) -> Any:
+        if inspect.iscoroutinefunction(self.func):
+            return await self.func(state, arguments)
+        threads = context.threads or Threads()
+        result = await threads.run_sync(functools.partial(self.func, state, arguments), name=self.name)
+        return await result if inspect.isawaitable(result) else result
+
+    def __repr__(self) -> str:
+        return f"StateTool({self.name!r})"
+
+
+def takes_state(func: object) -> bool:
+    """Whether a function takes `state` and `args`, whatever it calls the second."""
+    if not callable(func):
+        return False
+    names = list(inspect.signature(func).parameters)
+    return len(names) == 2 and names[0] == "state"  # noqa: PLR2004 - the state and the arguments
+
+
+def changes_of(returned: object) -> dict[str, Any]:
+    """The changes that a function of the state returned, by their keys.
+
+    Raises:
+        ToolError: neither `(key, value)`, nor a list of them, nor None; or a key that begins with `_`.
+    """
+    match returned:
+        case None:
+            changes: dict[Any, Any] = {}
+        case (str(key), value):
+            changes = {key: value}
+        case list() | tuple() if all(isinstance(i, tuple) and len(i) == 2 for i in returned):  # noqa: PLR2004
+            changes = dict(returned)
+        case _:
+            raise ToolError(f"it must return (key, value), a list of them, or None, not {returned!r:.200}")
+    if wrong := [key for key in changes if not isinstance(key, str) or key.startswith("_")]:
+        raise ToolError(
+            f"the key {wrong[0]!r} cannot be set: keys are texts, and those with _ are not for tools"
+        )
+    return changes
