@@ -1,0 +1,187 @@
+"""The agent of the `steps` protocol: it plans, takes steps with tools, and gives a final answer."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError, UsageError
+from actgent.llm.base import LLM
+from actgent.messages import Message, Reply, Sender, Text, to_parts
+from actgent.protocols.prompts import PromptManager
+from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
+
+from .agent import STREAM_CAPACITY, Agent, Content
+from .dispatcher import Delivery
+from .layers import Prompt
+from .reader import TurnReader
+from .session import Session
+from .step_answer import AgentAnswer, AnswerReader
+from .step_events import StepsEvent
+from .step_stream import Overheard, StepsWaiter
+
+
+class StepsAgent(Agent):
+    """An agent that makes a plan, takes steps with tool calls, and gives a final answer.
+
+    Args:
+        name: What it is called.
+        timezone: In which the model is told the time, a name of the IANA database.
+        final_answer_format: What the final answer should look like, in words for the model.
+        max_iterations: Model calls a turn; then it fails with `LimitReached`.
+        options: All that an `Agent` takes.
+
+    Raises:
+        ConfigurationError: one of these is wrong; the text names it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timezone: str = "UTC",
+        final_answer_format: str = "",
+        max_iterations: int = DEFAULT_ITERATIONS,
+        **options: Any,
+    ) -> None:
+        self.steps = Steps(
+            timezone=timezone, final_answer_format=final_answer_format, max_iterations=max_iterations
+        )
+        if "protocol" in options:
+            raise ConfigurationError(
+                "a StepsAgent has its protocol: for another one take Agent(protocol=...)"
+            )
+        super().__init__(name, protocol=self.steps, **options)
+
+    def set_timezone(self, name: str) -> None:
+        """Tell the model the time in another zone, from its next call on.
+
+        Raises:
+            ConfigurationError: it is not known.
+        """
+        self.steps.set_timezone(name)
+
+    def set_final_answer_format(self, words: str) -> None:
+        """Ask for final answers of another look, from the next model call on."""
+        self.steps.final_answer_format = words
+
+    async def open_conversation(self, owner: Sender | str = "user") -> "Conversation":
+        """A conversation that remembers what was said until it is reset.
+
+        Raises:
+            NotRunning: the agent's block is not open.
+        """
+        return Conversation(self, await self.create_session(owner))
+
+    @asynccontextmanager
+    async def stream(  # type: ignore[override] # what it yields is more than any other stream does
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        prompt: Prompt | None = None,
+        output: Any = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+    ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery | StepsEvent], None]:
+        """Say something and read what comes of it: the deliveries of any stream, and the events of the steps.
+
+        A slow reader slows the model's stream down. Leaving the block early stops the turn.
+        """
+        options = self._options_for(
+            output, temperature=temperature, max_tokens=max_tokens, prompt=prompt, session=session
+        )
+        reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
+        waiter = StepsWaiter(options, reader=reader)
+        await self._send(content, session, waiter)
+        try:
+            yield reader
+        finally:
+            reader.close()
+            waiter.abandon()
+
+    @asynccontextmanager
+    async def stream_state(
+        self, content: Content, **options: Any
+    ) -> AsyncGenerator[trio.abc.ReceiveChannel[AgentAnswer], None]:
+        """Say something and watch one `AgentAnswer` grow: it is given again after each change.
+
+        Takes the options of `stream`. A failed run ends with `failure` set and `is_complete` False.
+        """
+        query = "".join(part.text for part in to_parts(content) if isinstance(part, Text))
+        async with self.stream(content, **options) as events:
+            yield AnswerReader(events, query)
+
+    def _resolve_models(self) -> dict[str, LLM]:
+        return {role: Overheard(model) for role, model in super()._resolve_models().items()}
+
+
+class Conversation:
+    """What was said to a `StepsAgent` and what it answered, kept from one run to the next."""
+
+    def __init__(self, agent: StepsAgent, session: Session) -> None:
+        self._agent = agent
+        self._session = session
+        self._body: str | None = None
+
+    @property
+    def session(self) -> Session:
+        """Its session, until the next `reset`."""
+        return self._session
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """Everything that was said, oldest first; a copy."""
+        return self._session.history
+
+    async def run(self, content: Content, **options: Any) -> Reply:
+        """Say something and wait for the final answer; takes the options of `StepsAgent.run`.
+
+        Raises:
+            ActgentError: what the turn failed with.
+        """
+        return await self._agent.run(content, session=self._session, **options)
+
+    def stream(
+        self, content: Content, **options: Any
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery | StepsEvent]]:
+        """Say something and read what comes of it, as `StepsAgent.stream` does."""
+        return self._agent.stream(content, session=self._session, **options)
+
+    def stream_state(
+        self, content: Content, **options: Any
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer]]:
+        """Say something and watch the answer grow, as `StepsAgent.stream_state` does."""
+        return self._agent.stream_state(content, session=self._session, **options)
+
+    def add_message(self, role: Literal["user", "assistant", "system"], text: str) -> None:
+        """Put something into the history that is not to be answered, e.g. from an earlier conversation.
+
+        Raises:
+            UsageError: an answer is being worked on, and what it says has to stay together.
+            ConfigurationError: another role, or no text.
+        """
+        if role not in {"user", "assistant", "system"} or not text.strip():
+            raise ConfigurationError(f"a message has a role (user, assistant, system) and text, not {role!r}")
+        if self._session.status != "idle":
+            raise UsageError(
+                f"session {self._session.id} is {self._session.status}: add messages between runs"
+            )
+        said = Message(session_id=self._session.id, sender=Sender(role, role), parts=(Text(text),))
+        self._session._context.append(said)  # noqa: SLF001 - the record is the session's own
+
+    def set_system_prompt(self, text: str) -> None:
+        """Say something else about the agent in this conversation, before the rules of its answers."""
+        self._body = text
+        profile = attrs.evolve(self._agent.profile, body=text)
+        prompt = PromptManager(self._agent.steps, profile).system_prompt()
+        self._session._context.system = prompt  # noqa: SLF001 - the prompt is the session's own
+
+    async def reset(self) -> None:
+        """Forget what was said: what runs is interrupted, and a new session begins with the same settings."""
+        await self._session.aclose()
+        self._session = await self._agent.create_session(self._session.owner)
+        if self._body is not None:
+            self.set_system_prompt(self._body)

@@ -1,0 +1,307 @@
+"""The `steps` protocol: make a plan, take steps with tool calls, give the final answer.
+
+Each answer of the model is one JSON object, and what it holds decides what it is:
+
+    plan             what is to be done, in words; the model goes on with it
+    tool_calls       a step, with `tool_thought`; the results come as the next message
+    final_answer     the end of the turn, with `thought`
+
+Calls come before an answer beside them, since an answer that was written before its results is a guess. A plan
+beside something else is kept, too. Plain prose is a final answer; what looks like JSON and is none is not.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, tzinfo
+from typing import Any, ClassVar, Literal
+from zoneinfo import ZoneInfo
+
+import attrs
+
+from actgent.errors import ConfigurationError, ParseError
+from actgent.llm.base import Answer
+from actgent.messages import ToolCall
+
+from .actions import answer_text, encoded_calls
+from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View
+from .extract import extract, grown
+from .templates import WHO
+
+DEFAULT_ITERATIONS = 10
+PLAN_KEY = "steps.plan"
+"""Under which the plan of the turn stands in the session's state."""
+STEP = "step"
+"""The stage after the first answer."""
+
+_FORMAT = """\
+
+Answer with exactly one JSON object and nothing else, one of these three:
+{"plan": "<the steps that you will take, in words>"}
+{"tool_thought": "<why>", "tool_calls": [{"id": "<a name for the call>", "tool_name": "<tool>", "parameters": {...}}]}
+{"final_answer": "<what the user reads>", "thought": "<how you came to it>"}
+
+Make a plan first where more than one step is needed. Calls of one step run side by side, so put only such calls
+together that do not need each other's results. The results come as the next message. Give the final answer once
+nothing is left to do; it ends the conversation's turn.
+"""
+_BEGIN = "Answer with a plan, a step with tool calls, or the final answer."
+_GO_ON = "Go on: answer with the next step's tool calls, or with the final answer."
+_LAST = (
+    "This is the last answer of this turn: give the final answer with what you know, and say what is missing."
+)
+
+_JSON_STARTS = ("{", "[", '"', "`")
+_MEANT_AS_JSON = re.compile(
+    r"""\{\s*["']|\b(?:final_answer|tool_calls|tool_thought|tool_name)\b|["']plan["']\s*:|^\s*plan\s*:""",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+Kind = Literal["plan", "step", "final"]
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """One answer in the form of the protocol, or what is seen of one that still grows."""
+
+    kind: Kind
+    plan: str = ""
+    thought: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    answer: Any = None
+    """The final answer: text, or any other JSON value."""
+
+    @property
+    def answer_text(self) -> str:
+        """The final answer as text."""
+        return self.answer if isinstance(self.answer, str) else json.dumps(self.answer, ensure_ascii=False)
+
+
+class Steps(Protocol):
+    """Plan, steps, final answer.
+
+    Args:
+        timezone: In which the model is told the time, a name of the IANA database.
+        final_answer_format: What the final answer should look like, in words for the model.
+        max_iterations: Model calls a turn.
+
+    Raises:
+        ConfigurationError: the time zone is not known, or the number is not at least 1.
+    """
+
+    name: ClassVar[str] = "steps"
+    template: ClassVar[str] = WHO + _FORMAT
+
+    def __init__(
+        self,
+        *,
+        timezone: str = "UTC",
+        final_answer_format: str = "",
+        max_iterations: int = DEFAULT_ITERATIONS,
+    ) -> None:
+        if max_iterations < 1:
+            raise ConfigurationError(f"max_iterations={max_iterations}: at least 1")
+        self.max_iterations = max_iterations
+        self.final_answer_format = final_answer_format
+        self.set_timezone(timezone)
+
+    def set_timezone(self, name: str) -> None:
+        """Tell the time in another zone, from the next model call on.
+
+        Raises:
+            ConfigurationError: it is not known.
+        """
+        self._zone, self.timezone = _zone(name), name
+
+    def request(self, view: View) -> Request:
+        said = [self._clock(view.message.created_at), _BEGIN if view.stage is None else _GO_ON]
+        if view.calls + 1 == self.max_iterations:
+            said[1] = _LAST
+        if self.final_answer_format:
+            said.append(f"The final answer: {self.final_answer_format}")
+        return Request(tail="\n".join(said))
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        step = read_step(answer.text)
+        kept: list[Outcome] = [Change(_keeping(step.plan))] if step.plan else []
+        if step.kind == "final":
+            data = None if isinstance(step.answer, str) else step.answer
+            return [*kept, Say(text=step.answer_text, data=data)]
+        return [*kept, CallTools(step.calls, STEP) if step.calls else Continue(STEP)]
+
+    def partial(self, text: str) -> str | None:
+        if "final_answer" not in text:
+            return None
+        step = grown_step(text)
+        return step.answer if step and step.kind == "final" and isinstance(step.answer, str) else None
+
+    def _clock(self, seconds: float) -> str:
+        now = datetime.fromtimestamp(seconds, self._zone)
+        return f"It is {now:%A, %Y-%m-%d %H:%M} ({self.timezone})."
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ConfigurationError(f"timezone={name!r} is not known: use a name like Europe/Oslo") from None
+
+
+def _keeping(plan: str) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
+    return lambda _: (PLAN_KEY, plan)
+
+
+# --- a whole answer --------------------------------------------------------------------------
+
+
+def read_step(text: str) -> Step:
+    """What an answer says.
+
+    Raises:
+        ParseError: it is not in the form, or asks for several different things.
+        EmptyAnswer: there is nothing in it.
+    """
+    shown = answer_text(text)
+    if calls := encoded_calls(shown):
+        return Step(kind="step", calls=tuple(calls.calls))
+    try:
+        found = _objects(shown)
+    except ParseError:
+        if shown.lstrip().startswith(_JSON_STARTS) or _MEANT_AS_JSON.search(shown) or _is_json(shown):
+            raise
+        return Step(kind="final", answer=shown.strip())
+    return _the_one(found, text)
+
+
+def _objects(text: str) -> list[Step]:
+    """All steps that a text holds, at least one, in order and each once.
+
+    Raises:
+        ParseError: there is none, or the text is cut or broken.
+    """
+    found: list[Step] = []
+    reasons = set()
+
+    def look(value: Any) -> str:
+        reason = _reason(value)
+        if reason is None and (step := _step(value)) not in found:
+            found.append(step)
+        reasons.add(reason or "")
+        return reason or ""
+
+    try:
+        extract(text, look)
+    except ParseError as error:
+        if not found or error.reason not in reasons:
+            raise
+    return found
+
+
+def _the_one(found: list[Step], text: str) -> Step:
+    """The first of several: a plan, or a step that only finals follow, which were written without its results."""
+    first, *later = found
+    if first.kind == "plan" or not later or (first.kind == "step" and all(s.kind == "final" for s in later)):
+        return first
+    raise ParseError(f"the answer holds {len(found)} different JSON objects: give exactly one", text)
+
+
+def _is_json(text: str) -> bool:
+    """True for `null`, `5`, `true`: JSON, but no answer."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _reason(value: Any) -> str | None:
+    if not isinstance(value, dict) or not value.keys() & {"plan", "tool_calls", "final_answer"}:
+        return 'the answer must be a JSON object with "plan", "tool_calls" or "final_answer"'
+    calls, answer, plan = value.get("tool_calls"), value.get("final_answer"), value.get("plan")
+    if calls:
+        return _calls_reason(calls)
+    if answer is not None:
+        return "final_answer is empty" if isinstance(answer, str) and not answer.strip() else None
+    if "tool_calls" in value and not plan:
+        return "there are no tool calls in tool_calls"
+    if "plan" in value:
+        return None if _plan(plan) else "plan must be text, or a list of texts"
+    return "final_answer is null"
+
+
+def _calls_reason(calls: Any) -> str | None:
+    if not isinstance(calls, list):
+        return "tool_calls must be a list"
+    for call in calls:
+        name = call.get("tool_name") if isinstance(call, dict) else None
+        if not isinstance(name, str) or not name.strip():
+            return 'each of tool_calls needs {"id": ..., "tool_name": "<tool>", "parameters": {...}}'
+    return None
+
+
+def _step(value: dict[str, Any]) -> Step:
+    """The step in an object that `_reason` found right."""
+    calls, answer = value.get("tool_calls"), value.get("final_answer")
+    kind: Kind = "step" if calls else "final" if answer is not None else "plan"
+    return Step(
+        kind=kind,
+        plan=_plan(value.get("plan")),
+        thought=_thought(value),
+        calls=tuple(map(_call, calls or ())),
+        answer=answer if kind == "final" else None,
+    )
+
+
+def _plan(plan: Any) -> str:
+    """The words of a plan, a list joined by lines; none where it is something else."""
+    if isinstance(plan, list) and all(isinstance(line, str) and line.strip() for line in plan):
+        return "\n".join(plan)
+    return plan if isinstance(plan, str) and plan.strip() else ""
+
+
+def _thought(value: Mapping[str, Any]) -> str:
+    thoughts = (value.get(name) for name in ("tool_thought", "thought"))
+    return next((thought for thought in thoughts if isinstance(thought, str)), "")
+
+
+def _call(call: Mapping[str, Any]) -> ToolCall:
+    """A call as it is written; parameters that are no object stay text, so that it is answered with an error."""
+    given, parameters = call.get("id"), call.get("parameters")
+    if not isinstance(parameters, dict) and parameters is not None:
+        parameters = json.dumps(parameters, ensure_ascii=False)
+    return ToolCall(
+        call["tool_name"].strip(),
+        parameters or {},
+        provider_id=given if isinstance(given, str) and given else None,
+        native=False,
+    )
+
+
+# --- an answer that still grows --------------------------------------------------------------
+
+
+def grown_step(text: str) -> Step | None:
+    """What can be seen of a growing answer; None until its kind shows. For display only, never to act on."""
+    value = grown(text[max(text.find("{"), 0) :])
+    if not isinstance(value, dict):
+        return None
+    plan, calls, answer = (value.get(name) for name in ("plan", "tool_calls", "final_answer"))
+    if isinstance(plan, str | list) and not calls and (plan or answer is None):
+        lines = plan if isinstance(plan, list) else [plan]
+        return Step(kind="plan", plan="\n".join(line for line in lines if isinstance(line, str)))
+    if isinstance(calls, list):
+        whole = tuple(_call(call) for call in _named(calls))
+        return Step(kind="step", plan=_plan(plan), thought=_thought(value), calls=whole)
+    if answer is not None:
+        return Step(kind="final", thought=_thought(value), answer=answer)
+    return None
+
+
+def _named(calls: list[Any]) -> list[Mapping[str, Any]]:
+    """The calls whose tool is known: a name may still grow until something follows it."""
+    named = [call for call in calls if isinstance(call, dict) and isinstance(call.get("tool_name"), str)]
+    if named and named[-1] is calls[-1] and list(named[-1])[-1] == "tool_name":
+        named.pop()
+    return [call for call in named if call["tool_name"].strip()]
