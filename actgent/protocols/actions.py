@@ -1,6 +1,7 @@
 """What an answer's text wants done: tool calls written as text, and instructions with a tool of their own."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,8 +36,13 @@ def encoded_calls(text: str) -> CallTools | None:
     """The provider's own form of tool calls, where a model wrote it as its text; None for any other text.
 
     That is an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, or an object with such
-    `tool_calls`, and nothing beside it but a fence: among prose it would be an example.
+    `tool_calls`, or calls between the marks that its server should have read, and nothing beside it but a fence:
+    among prose it would be an example.
     """
+    if text.lstrip().startswith(_MARKS) or "</think" in text:
+        marked = _marked_calls(visible(text).strip())
+        if marked:
+            return CallTools(marked)
     if '"function"' not in text:
         return None
     try:
@@ -45,6 +51,52 @@ def encoded_calls(text: str) -> CallTools | None:
         return None
     whole = [call for call in calls if call is not None]
     return CallTools(whole) if whole and len(whole) == len(calls) else None
+
+
+_DEEPSEEK = "<\uff5ctool\u2581call{}\uff5c>"
+_FORMS = (
+    ("<tool_call>", "</tool_call>", re.compile(r"(?P<object>.*)", re.DOTALL)),  # Hermes, Qwen
+    (
+        _DEEPSEEK.format("\u2581begin"),
+        _DEEPSEEK.format("\u2581end"),
+        re.compile(
+            r"function<\uff5ctool\u2581sep\uff5c>(?P<name>\S+)\s+```json\s(?P<arguments>.*)```\s*", re.DOTALL
+        ),
+    ),
+)
+"""What opens a call, what closes it, and what stands between."""
+_FRAME = (_DEEPSEEK.format("s\u2581begin"), _DEEPSEEK.format("s\u2581end"))
+_MARKS = (*(opening for opening, _, _ in _FORMS), _FRAME[0])
+
+
+def _marked_calls(text: str) -> list[ToolCall] | None:
+    """The calls of a text that is nothing but marked calls, each of them whole."""
+    text = text.removeprefix(_FRAME[0]).removesuffix(_FRAME[1]).strip()
+    for opening, closing, form in _FORMS:
+        if text.startswith(opening):
+            spans = [span.strip() for span in text.split(opening)[1:]]
+            if not all(span.endswith(closing) for span in spans):
+                return None
+            calls = [_marked_call(form.fullmatch(span.removesuffix(closing))) for span in spans]
+            whole = [call for call in calls if call is not None]
+            return whole if len(whole) == len(calls) else None
+    return None
+
+
+def _marked_call(match: re.Match[str] | None) -> ToolCall | None:
+    if match is None:
+        return None
+    found = match.groupdict()
+    try:
+        value = (
+            loads(found["object"]) if "object" in found else {**found, "arguments": loads(found["arguments"])}
+        )
+    except ParseError:
+        return None
+    match value:
+        case {"name": str(name), "arguments": dict(arguments), **rest} if name.strip() and not rest:
+            return ToolCall(name, arguments, native=False)
+    return None
 
 
 def _entries(value: Any) -> list[Any]:

@@ -72,6 +72,56 @@ def test_native_calls_stand_alone():
     assert encoded_calls(text.replace('"type"', "'type'")) is None
 
 
+ADD, SUB = (ToolCall(name, {"a": 1}, native=False) for name in ("add", "sub"))
+HERMES = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+DEEPSEEK = '<｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{"a": 1}\n```<｜tool▁call▁end｜>'
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (HERMES, [ADD]),
+        (f"{HERMES}\n{HERMES.replace('add', 'sub')}", [ADD, SUB]),
+        (f"<think>I add: <tool_call></think>\n{HERMES}", [ADD]),
+        (DEEPSEEK, [ADD]),
+        (
+            f"<｜tool▁calls▁begin｜>{DEEPSEEK}\n{DEEPSEEK.replace('add', 'sub')}<｜tool▁calls▁end｜>",
+            [ADD, SUB],
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
+)
+def test_calls_between_marks_that_the_server_left_in_the_text(protocol, text, calls):
+    """They run in every protocol, as if the server had read them."""
+    assert read(protocol, text) == [CallTools(calls)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"For example: {HERMES}",
+        f"{HERMES} is an example.",
+        HERMES.removesuffix("</tool_call>"),
+        HERMES.replace('{"a": 1}', '{"a": 1'),
+        HERMES.replace('"a"', "'a'"),
+        HERMES.replace('{"a": 1}', "[1]"),
+        HERMES.replace('"add"', '" "'),
+        HERMES.replace('"name"', '"id": 1, "name"'),
+        f"{HERMES}<tool_call>",
+        "<tool_call></tool_call>",
+        DEEPSEEK.replace("}", ""),
+        DEEPSEEK.removesuffix("<｜tool▁call▁end｜>"),
+        f"<｜tool▁calls▁begin｜>{DEEPSEEK.replace('function', 'code')}<｜tool▁calls▁end｜>",
+        "<tool_call>{" * 20_000,
+    ],
+)
+def test_marked_text_that_is_no_whole_call(text):
+    """Examples, broken and cut calls never run."""
+    assert encoded_calls(text) is None
+
+
 # --- bare -----------------------------------------------------------------------------------------
 
 
