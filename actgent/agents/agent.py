@@ -1,6 +1,8 @@
 """The agent as a developer writes it: who it is, what it talks to, and how it is talked to."""
 
+import logging
 import re
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from secrets import token_hex
@@ -10,7 +12,16 @@ from typing import Any, Self, TypeVar
 import trio
 
 from actgent.actors.inbox import PriorityInbox
-from actgent.errors import ConfigurationError, NotRunning, WouldDeadlock
+from actgent.errors import (
+    ConfigurationError,
+    JournalDamaged,
+    NotRunning,
+    SessionClosed,
+    SessionNotFound,
+    WireError,
+    WouldDeadlock,
+)
+from actgent.journal.records import Opened
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.memory.base import Memory
@@ -34,6 +45,7 @@ from .handlers import Handler, to_awaitable
 from .hooks import Hooks
 from .layers import Prompt, to_layer
 from .limits import Limits
+from .log import owner_of, restore
 from .observer import Observer
 from .reader import TurnReader
 from .running import RunningAgent, slot_lent
@@ -42,6 +54,8 @@ from .session import Session
 from .settings import LLMSettings
 
 Content = str | Part | Sequence[str | Part]
+_log = logging.getLogger(__name__)
+
 OnSession = Callable[[Session], Any]
 F = TypeVar("F", bound=OnSession)
 H = TypeVar("H", bound=Handler)
@@ -184,6 +198,8 @@ class Agent:
         running = self._require_running()
         session = self._open_session(running, owner, session_id=session_id, parent=parent, prompt=prompt)
         with _forgetting(session, running):
+            if session._context.log is not None:  # noqa: SLF001
+                await session._context.log.flush()  # noqa: SLF001
             await self._introduce(session)
             if description:
                 await running.release(session._context, session._message(description))  # noqa: SLF001
@@ -195,9 +211,48 @@ class Agent:
         Raises:
             SessionNotFound: there is none.
         """
-        context = self._require_running().find(session_id)
+        running = self._require_running()
+        if running.journal is not None and session_id not in running.sessions:
+            return await self._reopen(running, session_id)
+        context = running.find(session_id)
         await trio.lowlevel.checkpoint()
         return context.session  # type: ignore[no-any-return]
+
+    async def recover(self) -> None:
+        """Go on with the sessions whose messages were accepted and not dealt with when the last process ended.
+
+        A session whose records are damaged is named in the log, and left alone.
+        """
+        running = self._require_running()
+        await running.ready.wait()
+        if running.journal is None:
+            return
+        for session_id in await running.journal.unfinished(self.name):
+            if session_id not in running.sessions:
+                try:
+                    await self._reopen(running, session_id)
+                except (JournalDamaged, WireError) as error:
+                    _log.error("agent %s leaves a session out: %s", self.name, error)
+
+    async def _reopen(self, running: RunningAgent, session_id: str) -> Session:
+        """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
+        records = await running.journal.load(session_id) if running.journal is not None else ()
+        opened = owner_of(records)
+        if opened is None:
+            raise SessionNotFound(self.name, session_id)
+        context = SessionContext(session_id, opened.owner, self._memory.open_view())
+        restored = await restore(records, context)
+        if restored.is_closed:
+            raise SessionClosed(session_id)
+        if session_id in running.sessions:  # someone else was faster
+            return running.find(session_id).session  # type: ignore[no-any-return]
+        context.parent = running.sessions.get(restored.parent_id or "")
+        session = context.session = Session(context, running)
+        running.open(context)
+        context.log = running.new_log(session_id)
+        await self._introduce(session)
+        running.go_on(context, restored.waiting)
+        return session
 
     def on_session(self, fn: F) -> F:
         """Have `fn(session)` called, and awaited if it is async, before the first message of every session."""
@@ -251,6 +306,10 @@ class Agent:
         )
         session = context.session = Session(context, running)
         running.open(context)
+        context.log = running.new_log(context.id)
+        if context.log is not None:
+            parent_id = None if context.parent is None else context.parent.id
+            context.log.note(Opened(owner=sender, parent_id=parent_id, created_at=time.time()))
         return session
 
     async def _introduce(self, session: Session) -> None:
@@ -421,8 +480,8 @@ class Agent:
         assert block is not None  # noqa: S101 - __aenter__ made it
         return await block.__aexit__(kind, error, trace)  # noqa: ASYNC102 - the runtime shields what it must
 
-    def start_in(self, runtime: Runtime) -> None:
-        """Run in a runtime; `Runtime.start` is the way to call it."""
+    def start_in(self, runtime: Runtime) -> "Sequence[Agent]":
+        """Run in a runtime, companions too; `Runtime.start` is the way to call it."""
         if self._running is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         agents = self._with_companions()
@@ -430,6 +489,7 @@ class Agent:
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
             runtime.host(running, grace=agent.grace)
             agent._running = running  # noqa: SLF001
+        return agents
 
     def _with_companions(self) -> "list[Agent]":
         """Itself, its companions, theirs ...: all that do not run yet, each once."""
@@ -474,7 +534,15 @@ class Agent:
             router=self.route,
             hooks=self._hooks,
         )
-        return RunningAgent(self.name, core=core, inbox=inbox, events=runtime.stream, on_stop=self._stopped)
+        return RunningAgent(
+            self.name,
+            core=core,
+            inbox=inbox,
+            events=runtime.stream,
+            on_stop=self._stopped,
+            journal=runtime.journal,
+            epoch=runtime.epoch,
+        )
 
     def _resolve_models(self) -> dict[str, LLM]:
         return {

@@ -1,11 +1,14 @@
 """The tool calls of a turn: run side by side, each with exactly one result in the record."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import attrs
 
 from actgent.errors import LimitReached
-from actgent.messages import Message, Sender, ToolCall
+from actgent.journal.records import Finished, Said, Started
+from actgent.messages import Message, Sender, ToolCall, ToolResult
 from actgent.tools.base import ToolContext
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
@@ -17,6 +20,11 @@ from .limits import Limits
 from .observer import Observer
 
 TOOLS = Sender("tools", "tool")
+
+
+def _note_result(log: Any, result: ToolResult) -> None:
+    log.note(Finished(result=result))
+    log.flush_soon()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -40,15 +48,27 @@ class Calling:
         stage: str | None,
     ) -> Message:
         """Run the calls of the answer to `message`; returns the message with their results, the turn's next."""
-        batch = self._batch(context, [call if call.id else context.adopt(call) for call in calls])
+        known = [
+            call if call.id else context.adopt(call, f"{turn.answer_id}/call/{place}")
+            for place, call in enumerate(calls)
+        ]
+        batch = self._batch(context, known)
+        is_over = False
         try:
             turn.check()
             self._count_identical(turn, calls)
+            await self._prepare(context, turn, batch)
             turn.exposed = True
             await batch.run()
+            is_over = True
+        except LimitReached:
+            is_over = True
+            raise
         finally:
             turn.exposed = False
-            results = self._close(context, turn, message, batch, stage)
+            results = self._close(context, turn, message, batch, stage, is_over=is_over)
+        if context.log is not None:
+            await context.log.flush()
         turn.check()  # before handlers, who are not to be cancelled
         await self.deliver(context, turn)
         turn.check()
@@ -57,7 +77,8 @@ class Calling:
     async def give_up(self, context: SessionContext, turn: Turn) -> None:
         """Close calls that will not run any more, and tell what was not told yet."""
         if context.open_calls:
-            self._close(context, turn, turn.message, self._batch(context, context.open_calls), None)
+            batch = self._batch(context, context.open_calls)
+            self._close(context, turn, turn.message, batch, None, is_over=True)
         await self.deliver(context, turn)
 
     async def deliver(self, context: SessionContext, turn: Turn) -> None:
@@ -65,7 +86,33 @@ class Calling:
         while turn.results:
             result = turn.results.pop(0)
             self.observer.take_result(context, result)
-            await self.dispatcher.dispatch(context, result)
+            await self.dispatcher.deliver(context, turn, result)
+
+    async def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
+        """With a journal: what ran before a restart is not run again, and what may have an effect is written first."""
+        log = context.log
+        if log is None:
+            return
+        started = [
+            call.id for place, call in enumerate(batch.calls) if self._is_to_run(turn, batch, place, call)
+        ]
+        if started:
+            log.note(Started(call_ids=tuple(started)))
+        await log.flush()
+        if len(batch.calls) > 1:  # a single result is written with the message that carries it
+            batch.on_finish = partial(_note_result, log)
+
+    def _is_to_run(self, turn: Turn, batch: Batch, place: int, call: ToolCall) -> bool:
+        """Whether a call will run, with an effect that a restart has to know of."""
+        tool = self.registry.get(call.name)
+        if turn.resume is not None and call.id in turn.resume.finished:
+            batch.settle(place, turn.resume.finished[call.id])
+            return False
+        effect = "once" if tool is None else tool.effect
+        if turn.resume is not None and call.id in turn.resume.started and effect == "once":
+            batch.settle(place, None)
+            return False
+        return effect != "pure"
 
     def _batch(self, context: SessionContext, calls: Sequence[ToolCall]) -> Batch:
         return Batch(
@@ -94,12 +141,24 @@ class Calling:
                 raise LimitReached(f"identical calls of {call.name!r} in a row", self.limits.identical_calls)
 
     def _close(
-        self, context: SessionContext, turn: Turn, message: Message, batch: Batch, stage: str | None
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        batch: Batch,
+        stage: str | None,
+        *,
+        is_over: bool,
     ) -> Message:
-        """Write one result for each call into the record, right behind the calls, whatever came of them."""
+        """Write one result for each call into the record, right behind the calls, whatever came of them.
+
+        The journal hears of it unless the agent stops: then the next start goes on with what is known by then.
+        """
         results = batch.results()
         closing = message.caused(TOOLS, results, stage=stage)
         context.append(closing)
+        if context.log is not None and (is_over or turn.stop is not None):
+            context.log.note(Said(message=closing, calls=turn.calls, repairs=turn.repairs))
         context.open_calls = ()
         turn.results.extend(results)
         return closing

@@ -1,6 +1,6 @@
 """The agent's end of a session: its record, its state, and the turn that runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from actgent.errors import Interrupted
+from actgent.journal.records import Changed, Delivered, Finished, Said, Started
 from actgent.journal.store import Store
 from actgent.memory.base import ModelView
 from actgent.messages import (
@@ -116,6 +117,39 @@ class StreamWaiter(TurnWaiter):
 
 
 @attrs.define(eq=False)
+class Resume:
+    """How far a turn had come when its process ended, by its journal."""
+
+    message_id: str
+    calls: int = 0
+    repairs: int = 0
+    usage: Usage = NO_USAGE
+    stop: str = ""
+    """Why the model stopped, where the last thing said was its answer; empty where an answer is due."""
+    delivered: set[str] = attrs.field(factory=set)
+    """Outcomes that handlers got."""
+    started: set[str] = attrs.field(factory=set)
+    """Calls that may have run."""
+    finished: dict[str, ToolResult] = attrs.field(factory=dict)
+    """Calls that have their result."""
+
+    def say(self, said: Said) -> None:
+        """The agent said something in this turn."""
+        self.stop = said.stop
+        self.calls, self.repairs = said.calls, said.repairs
+        self.usage += said.usage
+
+    def take(self, record: Started | Finished | Delivered) -> None:
+        match record:
+            case Started(call_ids=call_ids):
+                self.started.update(call_ids)
+            case Finished(result=result):
+                self.finished[result.call_id] = result
+            case Delivered(ids=ids):
+                self.delivered.update(ids)
+
+
+@attrs.define(eq=False)
 class Turn:
     """All passes from one outside message to its last outcome."""
 
@@ -127,6 +161,8 @@ class Turn:
     """The task that it runs in, once it does."""
     host: Any = None
     """The `RunningAgent` whose turn it is."""
+    resume: Resume | None = None
+    """What was done already, where the turn goes on after a restart."""
     waits: int = 0
     """How many of its tools and handlers wait for other turns."""
     waiter: TurnWaiter | None = None
@@ -210,6 +246,12 @@ class SessionContext:
     """The session's system prompt; None is the agent's."""
     transient: bool = False
     """True: the session ends with its last message."""
+    log: Any = None
+    """The session's end of the journal, a `SessionLog`; None without one."""
+    is_written: str = ""
+    """The message that the journal took last."""
+    resume: Resume | None = None
+    """A turn that is to go on where it was."""
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the record's last answer that have no result yet."""
     children: "dict[str, SessionContext] | None" = None
@@ -227,8 +269,13 @@ class SessionContext:
     @property
     def state(self) -> Store:
         if self._state is None:
-            self._state = Store()
+            self._state = Store(on_change=self._note_changes)
         return self._state
+
+    def _note_changes(self, changes: Mapping[str, Any]) -> None:
+        if self.log is not None:
+            self.log.note(Changed(changes=changes))
+            self.log.flush_soon()
 
     # --- the record ----------------------------------------------------------------------
 
@@ -237,12 +284,19 @@ class SessionContext:
         self.record.append(message)
         self.view.add(message, answered=answered)
 
-    def adopt(self, call: ToolCall) -> ToolCall:
-        """Give a call an id that no other call of the session has: its own, if it is one."""
+    def know_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Their ids are taken."""
+        for call in calls:
+            if self._call_ids is None:
+                self._call_ids = set()
+            self._call_ids.add(call.id)
+
+    def adopt(self, call: ToolCall, otherwise: str = "") -> ToolCall:
+        """Give a call an id that no other call of the session has: its own if it is one, or else `otherwise`."""
         if self._call_ids is None:
             self._call_ids = set()
         theirs = call.provider_id if call.provider_id is not None else call.id
-        ours = theirs if theirs and theirs not in self._call_ids else new_id()
+        ours = theirs if theirs and theirs not in self._call_ids else otherwise or new_id()
         self._call_ids.add(ours)
         return ToolCall(
             call.name,

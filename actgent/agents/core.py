@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 import attrs
 import trio
@@ -19,8 +20,8 @@ from actgent.errors import (
     SessionClosed,
     Stopped,
 )
-from actgent.journal.records import Appended, Ended, Said
-from actgent.llm.base import LLM, Answer, Chat
+from actgent.journal.records import Appended, Said
+from actgent.llm.base import LLM, Answer, Chat, StopReason
 from actgent.messages import (
     NO_USAGE,
     ChatMessage,
@@ -140,7 +141,7 @@ class AgentCore:
             return last
         turn.answer_id = last.id
         message = next(m for m in reversed(context.record) if m.id == last.causation_id)
-        answer = Answer(parts=last.parts, stop=resume.stop)
+        answer = Answer(parts=last.parts, stop=cast("StopReason", resume.stop))
         calls = () if last.cut else last.tool_calls
         context.open_calls = calls
         await self._react(context, turn, message, answer, calls)
@@ -193,8 +194,7 @@ class AgentCore:
         finally:
             context.settle()
             if context.log is not None and not isinstance(error, Stopped):
-                context.log.note(Ended(message_id=message.id, failed=kind_of(error)))
-                context.log.flush_soon()
+                context.log.end(message.id, kind_of(error))
             if waiter is not None:
                 waiter.finish()
 
@@ -207,8 +207,7 @@ class AgentCore:
         context.settle()
         if context.log is not None:
             failed = None if turn.error is None else kind_of(turn.error, turn.blame)
-            context.log.note(Ended(message_id=turn.message.id, failed=failed))
-            context.log.flush_soon()
+            context.log.end(turn.message.id, failed)
         self.observer.end_turn(context, turn)
 
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:

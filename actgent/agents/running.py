@@ -1,7 +1,7 @@
 """An agent while its block is open: its inbox, its sessions, and the tasks that carry their turns."""
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import trio
@@ -19,11 +19,16 @@ from actgent.errors import (
     WouldDeadlock,
 )
 from actgent.events import EventStream, MessageAccepted, SessionEnded, SessionOpened
+from actgent.journal.base import Journal
+from actgent.journal.records import Closed
 from actgent.messages import Message, Priority
 
 from .context import SessionContext, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
+from .log import SessionLog
 
+AGES = 1e9
+"""Seconds by which messages from before a restart are older than all others."""
 CLEANUP = 1.0
 """Seconds to close connections when the agent stops."""
 
@@ -39,12 +44,17 @@ class RunningAgent:
         inbox: PriorityInbox[Message],
         events: EventStream,
         on_stop: Callable[[], Awaitable[None]],
+        journal: Journal | None = None,
+        epoch: int = 0,
     ) -> None:
         self.name = name
         self.core = core
         self.inbox = inbox
         self.events = events
         self.sessions: dict[str, SessionContext] = {}
+        self.journal = journal
+        self._epoch = epoch
+        self.ready = trio.Event()
         self._on_stop = on_stop
         self._accepts = True
         self._draining = False
@@ -82,6 +92,7 @@ class RunningAgent:
                 self._turns = Workers(
                     nursery, run=self._run_turn, finish=self._finish_turn, abandon=self._abandon_turn
                 )
+                self.ready.set()
                 self._pump()
                 await trio.sleep_forever()
         finally:
@@ -180,6 +191,23 @@ class RunningAgent:
             raise SessionNotFound(self.name, session_id)
         return context
 
+    def new_log(self, session_id: str) -> SessionLog | None:
+        """A session's end of the journal, where there is one."""
+        if self.journal is None:
+            return None
+        return SessionLog(session_id, self.name, self.journal, self._epoch)
+
+    def go_on(self, context: SessionContext, messages: Sequence[Message]) -> None:
+        """Take what was accepted before a restart; a turn that had begun goes on first."""
+        context.pending += len(messages)
+        waiting = list(messages)
+        if context.resume is not None and self._turns is not None:
+            self.inbox.claim(context.id)
+            self._turns.start_soon(context, self.core.begin_turn(context, waiting.pop(0)))
+        for place, message in enumerate(waiting):
+            self.inbox.restore(message, now=place - AGES)
+        self._pump()
+
     def check_member(self, context: SessionContext) -> None:
         """Refuse the session of another agent, or of an earlier run of this one.
 
@@ -217,6 +245,9 @@ class RunningAgent:
         context.closed = True
         if self.sessions.pop(context.id, None) is None:
             return
+        if context.log is not None:
+            context.log.note(Closed())
+            context.log.flush_soon()
         for child in list((context.children or {}).values()):
             child.session._agent.let_go(child)  # noqa: SLF001 - it may be another agent's
         if context.parent is not None:
@@ -247,11 +278,12 @@ class RunningAgent:
             context.wait_for(message.id, waiter)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
+            if context.log is not None:
+                await self._write(context, message)
             if not self.inbox.try_put(message, now=trio.current_time()):
                 await self._wait_for_room(context, message)
         except BaseException:
-            context.forget_message(message.id)
-            self._forget_if_over(context)
+            self._refuse(context, message)
             raise
         self._announce(context, message)
         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -261,14 +293,28 @@ class RunningAgent:
         self._check_open(context)
         context.pending += 1
         try:
+            if context.log is not None:
+                await self._write(context, message)
             if not self.inbox.try_put(message, now=trio.current_time()):
                 context.is_arriving = True
                 await self._wait_for_room(context, message)
         except BaseException:
-            context.forget_message(message.id)
-            self._forget_if_over(context)
+            self._refuse(context, message)
             raise
         self._announce(context, message)
+
+    async def _write(self, context: SessionContext, message: Message) -> None:
+        """Make an accepted message durable before it is in the inbox."""
+        context.is_written = message.id
+        await context.log.accept(message)
+        self._check_open(context)  # it may have been closed meanwhile
+
+    def _refuse(self, context: SessionContext, message: Message) -> None:
+        """The message did not get in after all."""
+        if context.log is not None and context.is_written == message.id:
+            context.log.end(message.id, "refused")
+        context.forget_message(message.id)
+        self._forget_if_over(context)
 
     async def _wait_for_room(self, context: SessionContext, message: Message) -> None:
         if is_inside(context.turn):

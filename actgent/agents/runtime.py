@@ -11,6 +11,8 @@ from actgent.actors.supervision import Supervision
 from actgent.actors.timer import Timer
 from actgent.errors import ConfigurationError, ThreadsLeft, UsageError
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
+from actgent.journal.base import Journal
+from actgent.journal.opening import open_journal
 from actgent.tools.threads import Threads
 
 from .collector import calm_collector
@@ -24,7 +26,8 @@ THREAD_GRACE = 5.0
 class Startable(typing.Protocol):
     """An agent, as far as a runtime is concerned."""
 
-    def start_in(self, runtime: "Runtime") -> None: ...
+    def start_in(self, runtime: "Runtime") -> "Sequence[Startable]": ...
+    async def recover(self) -> None: ...
 
 
 A = TypeVar("A", bound=Startable)
@@ -41,10 +44,14 @@ class Runtime:
         watch: Watch,
         threads: Threads,
         supervision: Supervision,
+        journal: Journal | None,
+        epoch: int,
     ) -> None:
         self.stream = events
         self.watch = watch
         self.threads = threads
+        self.journal = journal
+        self.epoch = epoch
         self.timer = Timer()
         self._nursery = nursery
         self._supervision = supervision
@@ -58,7 +65,8 @@ class Runtime:
             ConfigurationError: an agent of this name runs here, or this agent runs elsewhere; none of them was started.
             UsageError: the runtime's block is being left, or was.
         """
-        agent.start_in(self)
+        for started in agent.start_in(self):
+            await started.recover()
         await trio.lowlevel.checkpoint()
         return agent
 
@@ -128,10 +136,28 @@ def _ending(events: EventStream) -> Iterator[EventStream]:
 
 
 @asynccontextmanager
+async def _owned(journal: str | Journal | None) -> AsyncGenerator[tuple[Journal | None, int], None]:
+    """The journal, opened where it is an address, and the epoch in which this process owns it."""
+    if journal is None:
+        yield None, 0
+    elif isinstance(journal, Journal):
+        yield journal, await journal.acquire()
+    else:
+        async with open_journal(journal) as opened:
+            yield opened, await opened.acquire()
+
+
+@asynccontextmanager
 async def open_runtime(
-    *, supervision: Supervision | None = None, thread_grace: float = THREAD_GRACE
+    *,
+    journal: str | Journal | None = None,
+    supervision: Supervision | None = None,
+    thread_grace: float = THREAD_GRACE,
 ) -> AsyncGenerator[Runtime, None]:
     """Open a block in which agents run, and outside of which nothing of them is left.
+
+    With a journal (`sqlite:///agents.db`, `postgres://HOST/DATABASE`, or one that is open already) what sessions
+    accepted survives the process: starting their agent goes on where it was.
 
     Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
     What is not answered by then ends as `Failure(kind="stopped")`.
@@ -143,13 +169,15 @@ async def open_runtime(
     threads = Threads()
     error: BaseException | None = None
     with calm_collector(), open_watch() as watch, _ending(EventStream()) as events:
-        async with trio.open_nursery() as nursery:
+        async with _owned(journal) as (opened, epoch), trio.open_nursery() as nursery:
             runtime = Runtime(
                 nursery,
                 events=events,
                 watch=watch,
                 threads=threads,
                 supervision=supervision or Supervision(),
+                journal=opened,
+                epoch=epoch,
             )
             nursery.start_soon(runtime.timer.run, name="timer")
             try:

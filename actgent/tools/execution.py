@@ -48,6 +48,8 @@ class Batch:
     """Seconds, for tools that say nothing themselves."""
     max_characters: int = attrs.field(default=DEFAULT_MAX_CHARACTERS, kw_only=True)
     """The longest result; longer ones are cut, with a notice."""
+    on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
+    """Told of each result as soon as it is there."""
     _started: dict[int, Tool] = attrs.field(factory=dict, init=False, repr=False)
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
 
@@ -66,6 +68,11 @@ class Batch:
         if tool.effect == "once":
             return _failed(call, _UNKNOWN, status="outcome_unknown")
         return _failed(call, _STOPPED, status="cancelled")
+
+    def settle(self, place: int, result: ToolResult | None) -> None:
+        """A call that ran before a restart: its result, or None where it may have run and left none."""
+        call = self.calls[place]
+        self._finished[place] = result or _failed(call, _UNKNOWN, status="outcome_unknown")
 
     # --- running them ----------------------------------------------------------------------
 
@@ -118,6 +125,8 @@ class Batch:
 
     def _admitted(self, place: int) -> tuple[Tool, dict[str, Any]] | None:
         """The tool and the arguments of a call that may run; None: it may not, and has its result."""
+        if place in self._finished:  # it ran before a restart
+            return None
         call = self.calls[place]
         try:
             return self._admit(call)
@@ -138,6 +147,8 @@ class Batch:
         if tool.hooks:
             _notify(tool, "on_start", call)
         result = self._finished[place] = await self._outcome(call, tool, arguments)
+        if self.on_finish is not None:
+            self.on_finish(result)
         if tool.hooks:
             _notify(tool, "on_success" if result.error is None else "on_error", call, result)
 

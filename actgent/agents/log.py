@@ -1,0 +1,160 @@
+"""A session's end of the journal, and a session made again from what stands there."""
+
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from actgent.journal.base import Entry, Journal
+from actgent.journal.records import (
+    Accepted,
+    Appended,
+    Changed,
+    Closed,
+    Delivered,
+    Ended,
+    Finished,
+    Opened,
+    Record,
+    Said,
+    Started,
+)
+from actgent.messages import Message, Sender
+
+from .context import Resume, SessionContext
+
+
+@attrs.define(eq=False)
+class SessionLog:
+    """Collects what happens in one session, and writes it step by step, in order."""
+
+    session_id: str
+    agent: str
+    _journal: Journal
+    _epoch: int
+    _pending: list[Record] = attrs.field(factory=list)
+
+    def note(self, *records: Record) -> None:
+        """Part of the session's next step."""
+        self._pending.extend(records)
+
+    async def accept(self, message: Message) -> None:
+        """Write that a message waits; durable on return. Cancelled or failed, it may be there or not: `end` it.
+
+        Raises:
+            JournalError: it could not be written, and is not accepted.
+        """
+        noted, self._pending = self._pending, []
+        try:
+            entry = self._entry([*noted, Accepted(message=message)])
+            await self._journal.commit(entry, epoch=self._epoch)
+        except Exception:
+            self._pending = noted + self._pending
+            raise
+
+    def end(self, message_id: str, failed: str | None) -> None:
+        """A message was dealt with."""
+        self.note(Ended(message_id=message_id, failed=failed))
+        self.flush_soon()
+
+    async def flush(self) -> None:
+        """Write what was noted; durable on return. Nothing noted, nothing written.
+
+        Raises:
+            JournalError: it could not be written; it goes with the next step.
+            Fenced: another process owns the journal by now.
+        """
+        if not self._pending:
+            return
+        step, self._pending = self._pending, []
+        try:
+            await self._journal.commit(self._entry(step), epoch=self._epoch)
+        except Exception:
+            self._pending = step + self._pending
+            raise
+
+    def flush_soon(self) -> None:
+        """Write what was noted, without waiting: durable with the next step, or shortly."""
+        if self._pending:
+            step, self._pending = self._pending, []
+            self._journal.write_soon(self._entry(step), epoch=self._epoch)
+
+    def _entry(self, step: Sequence[Record]) -> Entry:
+        return Entry(session_id=self.session_id, agent=self.agent, records=tuple(step))
+
+
+@attrs.frozen
+class Restored:
+    """What a journal knows of a session."""
+
+    owner: Sender
+    parent_id: str | None
+    waiting: tuple[Message, ...]
+    """Accepted and not ended, in the order in which they are to go on; the first may be half done."""
+    is_closed: bool
+
+
+def owner_of(records: Sequence[Record]) -> Opened | None:
+    """How a session began; None where nothing is known of it."""
+    return next((record for record in records if isinstance(record, Opened)), None)
+
+
+async def restore(records: Sequence[Record], context: SessionContext) -> Restored:
+    """Fill a fresh context with what happened, as it was when the last record was written."""
+    opened = owner_of(records)
+    if opened is None:
+        raise ValueError("these are no records of a session: they do not begin with Opened")
+    reader = _Reader(context)
+    for number, record in enumerate(records):
+        reader.read(record)
+        if number % 1000 == 999:  # noqa: PLR2004 - let others run while a long session is read
+            await trio.lowlevel.checkpoint()
+    return reader.result(opened)
+
+
+class _Reader:
+    """Goes through records and does to a context what they say."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+        self._waiting: dict[str, Message] = {}
+        self._turn: Resume | None = None
+        self._is_closed = False
+
+    def read(self, record: Record) -> None:
+        match record:
+            case Accepted(message=message):
+                self._waiting[message.id] = message
+                self._context.accept_once(message.id)
+            case Appended(message_id=message_id):
+                self._turn = Resume(message_id)
+                self._context.append(self._waiting[message_id], answered=True)
+            case Said():
+                self._say(record)
+            case Changed(changes=changes):
+                self._context.state.restore(changes)
+            case Ended(message_id=message_id):
+                self._waiting.pop(message_id, None)
+                if self._turn is not None and self._turn.message_id == message_id:
+                    self._turn = None
+            case Closed():
+                self._is_closed = True
+            case Started() | Finished() | Delivered() if self._turn is not None:
+                self._turn.take(record)
+
+    def _say(self, said: Said) -> None:
+        message = said.message
+        self._context.append(message)
+        self._context.know_calls(message.tool_calls)
+        self._context.usage += said.usage
+        if self._turn is not None:
+            self._turn.say(said)
+
+    def result(self, opened: Opened) -> Restored:
+        turn = self._turn
+        order = list(self._waiting.values())
+        if turn is not None and turn.message_id in self._waiting:
+            first = self._waiting[turn.message_id]
+            order = [first, *(message for message in order if message is not first)]
+            self._context.resume = turn
+        return Restored(opened.owner, opened.parent_id, tuple(order), self._is_closed)

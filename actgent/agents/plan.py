@@ -1,0 +1,227 @@
+"""Agents that plan, execute the plan item by item, and answer from what they found."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError, Suspended, ToolError
+from actgent.memory.short_term import ShortTermMemory
+from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolResult, Usage
+from actgent.protocols.plan import CONFIG, ROLES, Planning, PlanningOutput, plan_of
+from actgent.protocols.todo import Plan
+from actgent.tools.base import Tool, ToolContext
+
+from .agent import Agent, Content
+from .context import CallOptions
+from .delegation import AgentTool
+from .history import LimitedMemory, LimitedView
+from .session import Session
+
+Status = Literal["success", "partial", "error", "suspended"]
+_OPTIONS = tuple(
+    "name description parameters effect timeout retries retry_on retry_delay alone hooks inline".split()
+)
+_CLOSING = 5.0
+"""Seconds to close a session that `process` opened, also when it is cancelled."""
+
+
+@attrs.frozen(kw_only=True)
+class PlanResult:
+    """What one request came to, whatever it came to."""
+
+    status: Status
+    """`success`: all was done; `partial`: something failed or was left out; `suspended`: an item waits; `error`."""
+    reply: Reply | None = None
+    error: Exception | None = None
+    plan: Plan | None = None
+    session_id: str = ""
+    turn_id: str = ""
+    """The id of the outside message, and the correlation id of all that it led to."""
+    model_calls: int = 0
+    tool_calls: int = 0
+    usage: Usage = NO_USAGE
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return str(self.reply if self.reply is not None else self.error)
+
+
+class PlanAgent(Agent):
+    """An agent that plans first, and says in its reply's `message_type` whether all of the plan was done.
+
+    `models` may name a model for each of `planning`, `execution` and `synthesis`. Handlers hear of the plan by
+    the events `intent`, `plan`, `plan_update`, `item` and `thoughts`. Results of its tools are not cached.
+    """
+
+    default_protocol = Planning
+
+    def __init__(self, name: str, *, tools: Iterable[Tool] = (), **options: Any) -> None:
+        options["memory"] = LimitedMemory(options.get("memory") or ShortTermMemory())
+        super().__init__(name, tools=[_guarded(tool) for tool in tools], **options)
+
+    def companions(self) -> Iterable[Agent]:
+        inner = (tool.inner for tool in self.tools if isinstance(tool, EnabledTool))
+        return [*super().companions(), *(tool.agent for tool in inner if isinstance(tool, AgentTool))]
+
+    def _options_for(self, output: Any, **given: Any) -> CallOptions:
+        # Not as a wrapper round all stages: a plan in the form of the answer would be one.
+        options = super()._options_for(None, **given)
+        if output is None or not isinstance(self.protocol, Planning):
+            return options
+        return attrs.evolve(options, protocol=PlanningOutput(self.protocol, output))
+
+    # --- one request ---------------------------------------------------------------------
+
+    async def process(
+        self, content: Content, *, session: Session | None = None, output: Any = None
+    ) -> PlanResult:
+        """Plan, execute, answer; what goes wrong in the turn is in the result. Without a session in a fresh one.
+
+        Raises:
+            NotRunning: the agent's block is not open.
+            InboxFull: there was no room.
+        """
+        if session is not None:
+            return await self._process(content, session, output)
+        session = await self.create_session("user")
+        try:
+            return await self._process(content, session, output)
+        finally:
+            with trio.move_on_after(_CLOSING, shield=True):
+                await session.aclose()
+
+    async def _process(self, content: Content, session: Session, output: Any) -> PlanResult:
+        started = time.monotonic()
+        begun = len(session.history)
+        reply: Reply | None = None
+        failure: Failure | None = None
+        tool_calls = 0
+        async with self.stream(content, session=session, output=output) as deliveries:
+            async for delivery in deliveries:
+                if isinstance(delivery, Reply):
+                    reply = delivery
+                elif isinstance(delivery, ToolResult):
+                    tool_calls += 1
+                elif isinstance(delivery, Failure) and delivery.kind != "handler":
+                    failure = delivery
+        turn_id, model_calls = _counted(session.history[begun:], reply, failure)
+        return PlanResult(
+            status=_status(reply, failure),
+            reply=reply,
+            error=None if failure is None else failure.error,
+            plan=plan_of(session.state),
+            session_id=session.id,
+            turn_id=turn_id,
+            model_calls=model_calls,
+            tool_calls=tool_calls,
+            usage=reply.usage if reply is not None else NO_USAGE,
+            seconds=time.monotonic() - started,
+        )
+
+    # --- a session's configuration -------------------------------------------------------
+
+    def configure(
+        self,
+        session: Session,
+        *,
+        model: str | None = None,
+        models: Mapping[str, str] | None = None,
+        tools: Sequence[str] | None = None,
+        history: int | None = None,
+    ) -> None:
+        """Give a session a configuration of its own, from its next model call on; what is None stays as it is.
+
+        For a session's first message call it in an `on_session` function. A system prompt is given to `create_session`.
+
+        Args:
+            session: One of this agent's.
+            model: The role, a key of the agent's `models`, that all stages ask.
+            models: The same by stage: `planning`, `execution`, `synthesis`.
+            tools: The names of the only tools that may be called.
+            history: How many messages from before the turn the model is shown.
+
+        Raises:
+            ConfigurationError: the agent has no such model, stage or tool.
+        """
+        self._check_config([model] if model else [], models or {}, tools or ())
+        if history is not None:
+            _limit_history(session, history)
+        given = {"model": model, "models": models and dict(models), "tools": _listed(tools)}
+        said = {name: value for name, value in given.items() if value is not None}
+        session.state.dispatch(lambda state: (CONFIG, {**state.get(CONFIG, {}), **said}))
+
+    def _check_config(self, roles: list[str], models: Mapping[str, str], tools: Sequence[str]) -> None:
+        for stage in models.keys() - set(ROLES.values()):
+            raise ConfigurationError(f"no stage {stage!r}: there are {', '.join(ROLES.values())}")
+        for role in {*roles, *models.values()} - self._model_names.keys():
+            raise ConfigurationError(f"agent {self.name!r} has no model {role!r}: add it to models=")
+        for name in tools:
+            if self.tools.get(name) is None:
+                raise ConfigurationError(f"agent {self.name!r} has no tool {name!r}")
+
+    def enabled_tools(self, session: Session) -> tuple[str, ...]:
+        """The names of the tools that a session may call."""
+        enabled = _enabled_in(session.state)
+        return tuple(tool.name for tool in self.tools if enabled is None or tool.name in enabled)
+
+    def enable_tools(self, session: Session, *names: str) -> None:
+        """Let a session call further tools."""
+        self.configure(session, tools=[*self.enabled_tools(session), *names])
+
+    def disable_tools(self, session: Session, *names: str) -> None:
+        """Let a session call these tools no more."""
+        self.configure(session, tools=[name for name in self.enabled_tools(session) if name not in names])
+
+
+class EnabledTool(Tool):
+    """A tool that only the sessions may call in which it is enabled, checked at each call."""
+
+    def __init__(self, inner: Tool) -> None:
+        self.inner = inner
+        for option in _OPTIONS:
+            setattr(self, option, getattr(inner, option))
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        enabled = _enabled_in(context.state or {})
+        if enabled is not None and self.name not in enabled:
+            raise ToolError(f'Tool "{self.name}" is not enabled for thread "{context.session_id}".')
+        return await self.inner.execute(arguments, context)
+
+
+def _guarded(tool: Tool) -> Tool:
+    return EnabledTool(tool) if isinstance(tool, Tool) else tool  # type: ignore[redundant-expr]
+
+
+def _enabled_in(state: Mapping[str, Any]) -> Sequence[str] | None:
+    enabled: Sequence[str] | None = state.get(CONFIG, {}).get("tools")
+    return enabled
+
+
+def _listed(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(dict.fromkeys(names))
+
+
+def _limit_history(session: Session, limit: int) -> None:
+    if limit < 0:
+        raise ConfigurationError(f"history={limit}: at least 0")
+    view = session._context.view  # noqa: SLF001
+    if isinstance(view, LimitedView):
+        view.limit = limit
+
+
+def _status(reply: Reply | None, failure: Failure | None) -> Status:
+    if failure is not None:
+        return "suspended" if isinstance(failure.error, Suspended) else "error"
+    kinds: dict[str | None, Status] = {"success": "success", "suspended": "suspended"}
+    return kinds.get(reply.message_type, "partial") if reply is not None else "error"
+
+
+def _counted(history: Sequence[Message], reply: Reply | None, failure: Failure | None) -> tuple[str, int]:
+    """The turn's id, and how many of its messages are answers of a model."""
+    answer = next((message for message in history if reply is not None and message.id == reply.id), None)
+    turn_id = failure.message_id if failure is not None else (answer and answer.correlation_id) or ""
+    own = [message for message in history if message.correlation_id == turn_id]
+    return turn_id, sum(message.sender.kind == "assistant" for message in own)

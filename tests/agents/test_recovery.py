@@ -1,0 +1,256 @@
+"""A crash at every write of the journal, and what the next start makes of it."""
+
+import collections
+
+import pytest
+import trio
+
+from actgent import BareAgent, Priority, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.base import Journal
+from actgent.journal.memory import MemoryJournal
+from actgent.testing import check_transcript
+
+
+class Dying(Journal):
+    """A journal whose process dies at its n-th write: that one is there, and nothing after it happens."""
+
+    def __init__(self, inner, writes):
+        self.inner = inner
+        self.left = writes
+        self.died = trio.Event()
+
+    def _count(self):
+        self.left -= 1
+        if self.left <= 0:
+            self.died.set()
+
+    async def acquire(self):
+        return await self.inner.acquire()
+
+    async def commit(self, entry, *, epoch):
+        if self.died.is_set():
+            await trio.sleep_forever()
+        await self.inner.commit(entry, epoch=epoch)
+        self._count()
+        if self.died.is_set():
+            await trio.sleep_forever()
+
+    def write_soon(self, entry, *, epoch):
+        if not self.died.is_set():
+            self.inner.write_soon(entry, epoch=epoch)
+            self._count()
+
+    async def load(self, session_id):
+        return await self.inner.load(session_id)
+
+    async def unfinished(self, agent):
+        return await self.inner.unfinished(agent)
+
+    async def sessions(self, agent=None):
+        return await self.inner.sessions(agent)
+
+    async def delete(self, session_id):
+        await self.inner.delete(session_id)
+
+
+class World:
+    """What is outside of the process: tool effects, and what handlers heard, over all restarts."""
+
+    def __init__(self):
+        self.paid = collections.Counter()
+        self.stored = collections.Counter()
+        self.heard = collections.defaultdict(list)
+        self.model_calls = collections.Counter()
+
+    def agent(self):
+        @tool(effect="once")
+        async def pay(order: str) -> str:
+            """Pay an order."""
+            await trio.lowlevel.checkpoint()
+            self.paid[order] += 1
+            await trio.lowlevel.checkpoint()
+            return f"paid {order}"
+
+        @tool(effect="idempotent")
+        async def store(order: str) -> str:
+            """Store an order."""
+            await trio.lowlevel.checkpoint()
+            self.stored[order] += 1
+            return f"stored {order}"
+
+        def answer(chat):
+            self.model_calls[len(chat.messages)] += 1
+            assert check_transcript(chat) == []
+            last = chat.messages[-1]
+            if last.role == "tool":
+                return "done: " + "; ".join(part.text for part in last.parts)
+            order = last.parts[0].text
+            return [ToolCall("pay", {"order": order}), ToolCall("store", {"order": order})]
+
+        agent = BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), tools=[pay, store])
+
+        @agent.on_session
+        def attach(session):
+            for register in (session.on_conversation, session.on_tool_result, session.on_exception):
+                register(self.heard[session.id].append)
+
+        return agent
+
+
+async def live(journal, world, chats):
+    """One life of the process; True if it came to its end."""
+    accepted = []
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(world.agent())
+        for number in chats:
+            session = await agent.create_session("ada", session_id=f"s{number}")
+            await session.chat(f"order {number}", message_id=f"m{number}")
+            accepted.append(number)
+        for context in list(agent._running.sessions.values()):
+            await context.session.wait_idle()
+    return accepted
+
+
+async def die(inner, world, chats, writes):
+    """A life that ends at its n-th write; whether it got that far, and what it had accepted by then."""
+    dying = Dying(inner, writes)
+    accepted = []
+
+    async def run():
+        async with open_runtime(journal=dying) as runtime:
+            agent = await runtime.start(world.agent())
+            sessions = []
+            for number in chats:
+                sessions.append(await agent.create_session("ada", session_id=f"s{number}"))
+                await sessions[-1].chat(f"order {number}", message_id=f"m{number}")
+                accepted.append(number)
+            for session in sessions:
+                await session.wait_idle()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        with trio.move_on_after(1):
+            await dying.died.wait()
+        heard = {session_id: list(outcomes) for session_id, outcomes in world.heard.items()}
+        nursery.cancel_scope.cancel()
+    world.heard = collections.defaultdict(list, heard)  # nobody heard what a dead process said
+    return dying.died.is_set(), accepted
+
+
+async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock):
+    """Accepted messages are answered, `once` tools run at most once, and every call has one result."""
+    crashes = 0
+    for writes in range(1, 200):
+        world = World()
+        async with MemoryJournal().running() as journal:
+            died, accepted = await die(journal, world, range(5), writes)
+            paid_before = dict(world.paid)
+            await live(journal, world, [])
+            records = {session.session_id: session for session in await journal.sessions("clerk")}
+        if not died:
+            break
+        crashes += 1
+        for number in accepted:
+            replies = {o.id: str(o) for o in world.heard[f"s{number}"] if type(o).__name__ == "Reply"}
+            assert len(replies) == 1, (writes, number, world.heard[f"s{number}"])
+            assert records[f"s{number}"].unfinished == 0
+        assert all(count == 1 for count in world.paid.values()), (writes, world.paid)
+        assert set(paid_before) <= set(world.paid)
+        for session_id, outcomes in world.heard.items():
+            results = collections.defaultdict(set)
+            for outcome in outcomes:
+                if type(outcome).__name__ == "ToolResult":
+                    results[outcome.call_id].add((outcome.id, outcome.status))
+            assert all(len(told) == 1 for told in results.values()), (writes, session_id, results)
+    assert crashes > 20
+
+
+async def test_a_restart_cannot_be_told_by_the_model(autojump_clock):
+    """After any crash the model is shown what it would have been shown without one."""
+
+    def talk(seen):
+        def answer(chat):
+            seen.append([(m.role, [getattr(p, "text", None) or p for p in m.parts]) for m in chat.messages])
+            return f"answer {len(chat.messages)}"
+
+        return BareAgent("a", llm=ScriptedLLM(answer, keep=0))
+
+    whole, parts = [], []
+    async with open_runtime() as runtime:
+        agent = await runtime.start(talk(whole))
+        session = await agent.create_session("ada", session_id="s")
+        for number in range(4):
+            await session.chat(f"message {number}")
+            await session.wait_idle()
+    async with MemoryJournal().running() as journal:
+        for number in range(4):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(talk(parts))
+                if number:
+                    session = await agent.open_session("s")
+                else:
+                    session = await agent.create_session("ada", session_id="s")
+                await session.chat(f"message {number}")
+                await session.wait_idle()
+    assert parts == whole
+
+
+async def test_what_waited_goes_on_in_its_order(autojump_clock):
+    """Messages that had not begun are answered after a restart, URGENT first, then by level and age."""
+    answered = []
+
+    def answer(chat):
+        text = chat.messages[-1].parts[0].text
+        answered.append(text)
+        return text
+
+    async with MemoryJournal().running() as journal:
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer, delay=60)))
+                session = await agent.create_session("ada")
+                for text, priority in (
+                    ("first", "normal"),
+                    ("low", "low"),
+                    ("high", "high"),
+                    ("normal", "normal"),
+                ):
+                    await session.chat(text, priority=priority)
+                raise RuntimeError
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer)))
+            session = await agent.open_session(session.id)
+            await session.wait_idle()
+            assert answered == ["first", "high", "normal", "low"]
+            assert session.owner.name == "ada"
+
+
+async def test_state_and_usage_survive(autojump_clock):
+    """What was dispatched, and what model calls took, is there after a restart."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+            session = await agent.create_session("ada", "hello")
+            session.state.dispatch(lambda state: ("count", state.get("count", 0) + 1))
+            session.state.dispatch(lambda state: ("count", state["count"] + 1))
+            await session.wait_idle()
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+            session = await agent.open_session(session.id)
+            assert dict(session.state) == {"count": 2}
+            assert [message.text for message in session.history] == ["hello", "hi"]
+
+
+async def test_a_message_id_is_accepted_once_over_restarts(autojump_clock):
+    """A caller that repeats itself after a crash is not answered twice."""
+    async with MemoryJournal().running() as journal:
+        for _ in range(2):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+                try:
+                    session = await agent.open_session("s")
+                except LookupError:
+                    session = await agent.create_session("ada", session_id="s")
+                await session.chat("hello", message_id="m", priority=Priority.HIGH)
+                await session.wait_idle()
+                assert len(session.history) == 2
