@@ -76,6 +76,7 @@ _NAMES = {
     "agents.limits": ("Limits",),
     "agents.runtime": ("Runtime", "open_runtime"),
     "agents.session": ("Session",),
+    "agents.steps": ("StepsAgent",),
     "llm.anthropic": ("Anthropic",),
     "llm.base": ("LLM", "Answer", "Chat"),
     "llm.fallback": ("Fallback",),

@@ -26,6 +26,9 @@ from .agents.runtime import (
 from .agents.session import (
     Session as Session,
 )
+from .agents.steps import (
+    StepsAgent as StepsAgent,
+)
 from .errors import (
     ActgentError as ActgentError,
     ActorFailed as ActorFailed,

@@ -28,6 +28,7 @@ FACE = [
     "SimpleAgent",
     "ReActAgent",
     "RouterAgent",
+    "StepsAgent",
     "open_runtime",
     "Runtime",
     "Session",
@@ -69,7 +70,7 @@ FACE = [
 
 FAMILIES = {
     "llm": "openai openai_responses anthropic scripted fallback",
-    "protocols": "bare simple react router",
+    "protocols": "bare simple react router steps",
 }
 """The members that can replace each other, by family."""
 
