@@ -8,9 +8,9 @@ import attrs
 from actgent.errors import LimitReached
 from actgent.llm.base import LLM
 from actgent.messages import NO_USAGE, Message, Reply, ToolResult, Usage
-from actgent.protocols.goal import Goal
+from actgent.protocols.goal import Goal, words_of
 from actgent.protocols.goal_decisions import CustomAction
-from actgent.protocols.goal_progress import Progress, Status, progress_in, results_of
+from actgent.protocols.goal_progress import Progress, Status, absorbed, progress_in, results_of
 from actgent.protocols.renderings import conversation_text
 from actgent.tools.base import Tool
 from actgent.tools.function import tool
@@ -137,26 +137,33 @@ async def run_agent(
         try:
             reply = await agent.run(goal, session=session)
         except LimitReached as error:
-            return _result(session, Reply(text=f"The goal was not achieved: {error}."), max_iterations, error)
-        return _result(session, reply, max_iterations)
+            return _cut(session, error, max_iterations)
+        return _result(session, reply, _progress(session), max_iterations)
 
 
-def _result(
-    session: Session, reply: Reply, max_iterations: int, error: LimitReached | None = None
-) -> GoalResult:
-    progress = progress_in(session.state) or _NOT_BEGUN
-    status = progress.status or "incomplete"
-    has_words = status in {"completed", "completed_with_summary_fallback"}
+def _progress(session: Session) -> Progress:
+    """As it is at the end; native calls may have come after it was last written down."""
+    return absorbed(progress_in(session.state) or _NOT_BEGUN, session.history)
+
+
+def _cut(session: Session, error: LimitReached, max_iterations: int) -> GoalResult:
+    """What was found until the turn came to a limit that no protocol can speak at."""
+    progress = attrs.evolve(_progress(session), error=str(error), status="incomplete")
+    return _result(session, Reply(text=words_of(progress, session.history)), progress, max_iterations)
+
+
+def _result(session: Session, reply: Reply, progress: Progress, max_iterations: int) -> GoalResult:
+    has_words = progress.status in {"completed", "completed_with_summary_fallback"}
     return GoalResult(
-        result=reply.data if status == "completed_with_formatting" else reply.text if has_words else None,
+        result=reply.text if has_words else reply.data,
         text=reply.text,
-        status=status,
+        status=progress.status,
         achieved=progress.achieved,
-        error=progress.error if error is None else str(error),
+        error=progress.error,
         evaluation=progress.evaluation,
         raw_data={key: value for key, value in session.state.items() if not key.startswith("_")},
         tool_results=tuple(results_of(progress, session.history)),
-        used_tools=tuple(progress.used_tools),
+        used_tools=progress.used_tools,
         iterations=progress.iterations or max_iterations,
         max_iterations=max_iterations,
         history=session.history,

@@ -17,7 +17,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, ParseError
 from actgent.llm.base import Answer
-from actgent.messages import ToolCall
+from actgent.messages import Message, ToolCall
 from actgent.tools.cache import canonical
 from actgent.tools.results import capped, describe, to_text
 from actgent.tools.state import changes_of
@@ -195,7 +195,7 @@ class Goal(Protocol):
             return _going_on(attrs.evolve(progress, asked=action))
         progress = attrs.evolve(progress.doing(action), phase=LEADS_TO[action], asked="")
         if action == "plan":
-            return _going_on(attrs.evolve(progress, plan=list(params["steps"])))
+            return _going_on(attrs.evolve(progress, plan=params["steps"]))
         if action == "summarize":
             return self._summarized(attrs.evolve(progress, summary=params["summary"]), view)
         return self._evaluated({name: params[name] for name in _JUDGED if name in params}, progress, view)
@@ -240,7 +240,7 @@ class Goal(Protocol):
     ) -> list[Outcome]:
         iterations = min(progress.calls + 1, self.iterations)
         progress = attrs.evolve(progress, phase="ended", status=status, error=error, iterations=iterations)
-        text = _words(progress, view)
+        text = words_of(progress, view.record)
         return [Change(lambda _: kept(progress)), Say(text=text, data=data, message_type=status)]
 
     @property
@@ -270,7 +270,8 @@ def _own(own: CustomAction, params: Mapping[str, Any], progress: Progress, view:
         note = f"{own.name}: {to_text(changes)}"
     except Exception as error:  # noqa: BLE001 - the edge to foreign code: the model reads what went wrong
         return _going_on(attrs.evolve(progress, has_failed=True), f"{own.name}: Error: {describe(error)}")
-    progress = attrs.evolve(progress, phase="executing", found=progress.found + len(changes))
+    summary = "" if changes else progress.summary
+    progress = attrs.evolve(progress, phase="executing", summary=summary, found=progress.found + len(changes))
     return [Change(lambda _: list(changes.items())), *_going_on(progress, note)]
 
 
@@ -290,10 +291,10 @@ def _feedback(progress: Progress) -> list[str]:
     return lines
 
 
-def _words(progress: Progress, view: View) -> str:
+def words_of(progress: Progress, record: Sequence[Message]) -> str:
     """What the user reads: the answer, or else what was found; and what is missing, if it is not achieved."""
     answer = (progress.evaluation or {}).get("answer") if progress.achieved else None
-    found = answer or progress.summary or _listed(progress, view) or "Nothing was found."
+    found = answer or progress.summary or _listed(progress, record) or "Nothing was found."
     if progress.achieved:
         return str(found)
     missing = (progress.evaluation or {}).get("missing_items")
@@ -301,7 +302,7 @@ def _words(progress: Progress, view: View) -> str:
     return "\n\n".join([*lines, f"Missing: {'; '.join(missing)}"] if missing else lines)
 
 
-def _listed(progress: Progress, view: View) -> str:
+def _listed(progress: Progress, record: Sequence[Message]) -> str:
     """The results themselves, where nobody put them into words."""
-    good = [result for result in results_of(progress, view.record) if result.error is None and result.content]
+    good = [result for result in results_of(progress, record) if result.error is None and result.content]
     return "\n".join(f"- {result.tool_name}: {capped(result.content, SHOWN_CHARACTERS)}" for result in good)

@@ -4,7 +4,7 @@ What a protocol reads itself it writes down at once. Native tool calls are read 
 them is taken from the record when the protocol is asked next: `absorbed` reads on from where it was last.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -32,6 +32,10 @@ _EMPTY = ("", "null", "[]", "{}")
 """Results that hold nothing."""
 
 
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(texts)  # what was written down and read back may be a list
+
+
 @attrs.frozen(kw_only=True)
 class Progress:
     """One goal of a session; every field is plain data."""
@@ -48,17 +52,18 @@ class Progress:
     phase: Phase = "initial"
     asked: str = ""
     """The action that was chosen without its params, so that nothing else is asked for."""
-    plan: Sequence[str] = ()
+    plan: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     summary: str = ""
+    """Of all that was found; empty if something came after it."""
     evaluation: Mapping[str, Any] | None = None
     unmet: int = 0
     """Evaluations in a row that found the goal not achieved."""
-    used_tools: Sequence[str] = ()
+    used_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     found: int = 0
     """Results that hold something."""
     has_failed: bool = False
     """Whether one of the last tools failed."""
-    actions: Sequence[str] = ()
+    actions: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """The last actions, oldest first, each with what it was done with."""
     tries: int = 0
     """Final answers that did not have the wanted form."""
@@ -71,7 +76,7 @@ class Progress:
 
     def doing(self, action: str) -> "Progress":
         """With one more action behind it."""
-        return attrs.evolve(self, actions=[*self.actions, action][-_KEPT_ACTIONS:])
+        return attrs.evolve(self, actions=(*self.actions, action)[-_KEPT_ACTIONS:])
 
 
 def progress_in(state: Mapping[str, Any]) -> Progress | None:
@@ -120,12 +125,14 @@ def absorbed(progress: Progress, record: Sequence[Message]) -> Progress:
 
 def _with_results(progress: Progress, results: Sequence[ToolResult]) -> Progress:
     good = [result for result in results if result.error is None]
+    found = sum(result.content.strip() not in _EMPTY for result in good)
     return attrs.evolve(
         progress,
         phase="executing",
         asked="",
-        used_tools=list(dict.fromkeys([*progress.used_tools, *(result.tool_name for result in good)])),
-        found=progress.found + sum(result.content.strip() not in _EMPTY for result in good),
+        summary="" if found else progress.summary,  # it does not tell of what came after it
+        used_tools=dict.fromkeys([*progress.used_tools, *(result.tool_name for result in good)]),
+        found=progress.found + found,
         has_failed=len(good) < len(results),
     )
 

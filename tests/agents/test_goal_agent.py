@@ -1,0 +1,443 @@
+"""A goal from the first plan to an honest end, through the whole agent."""
+
+import json
+
+import attrs
+import pytest
+
+from actgent import (
+    Agent,
+    ConfigurationError,
+    LimitReached,
+    ParseError,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    tool,
+)
+from actgent.agents.goal import GoalAgent, GoalResult, run_agent
+from actgent.protocols.base import ClassificationType
+from actgent.protocols.goal import CLOSING_CALLS, Goal
+from actgent.protocols.goal_progress import STATE_KEY, progress_in
+
+
+def act(action, **params):
+    return json.dumps({"action": action, "params": params, "reasoning": "because"})
+
+
+def use(name, **args):
+    return act("execute", tool=name, args=args)
+
+
+def unmet(feedback="not yet", **more):
+    return act("evaluate", achieved=False, feedback=feedback, **more)
+
+
+PLAN = act("plan", steps=["use ok"])
+SUMMARY = act("summarize", summary="v is 1")
+ACHIEVED = act("evaluate", achieved=True, feedback="done")
+WAY = [PLAN, use("ok"), SUMMARY, ACHIEVED]
+
+
+def ok(state, args):
+    """Give one, or n."""
+    return ("v", args.get("n", 1))
+
+
+def none(state, args):
+    """Change nothing."""
+
+
+def broken(state, args):
+    """Raise."""
+    raise RuntimeError("it is broken")
+
+
+def unsaid(chat):
+    """What the model was told at the end of a chat."""
+    return chat.messages[-1].parts[0].text
+
+
+async def run(*script, tools=(ok,), **options):
+    llm = ScriptedLLM(list(script))
+    return await run_agent("find v", llm, tools=tools, **options), llm
+
+
+# --- the way to the end ----------------------------------------------------------------------
+
+
+async def test_a_goal_is_achieved():
+    """Case 3 (want): the result comes back without an output form, with all that led to it."""
+    result, llm = await run(*WAY)
+    assert isinstance(result, GoalResult)
+    assert (result.status, result.achieved, result.error) == ("completed", True, None)
+    assert result.result == str(result) == "v is 1"
+    assert result.raw_data == {"v": 1}
+    assert result.used_tools == ("ok",)
+    assert (result.iterations, result.max_iterations, len(llm.chats)) == (4, 20, 4)
+    assert "TOOL [4]: ok: {" in result.conversation
+
+
+async def test_the_answer_of_the_evaluation_is_the_users():
+    """Where the evaluation says what the user reads, that is it."""
+    result, _ = await run(*WAY[:3], act("evaluate", achieved=True, answer="One."))
+    assert result.result == "One."
+
+
+async def test_results_stand_in_for_words():
+    """An evaluation of two results without summary and answer: the results are the answer, not lost."""
+    result, _ = await run(PLAN, use("ok"), use("ok", n=2), ACHIEVED)
+    assert result.result == '- ok: {"v": 1}\n- ok: {"v": 2}'
+
+
+async def test_an_old_summary_is_no_answer():
+    """What was found after a summary is not hidden behind it."""
+    result, _ = await run(PLAN, use("ok"), SUMMARY, unmet(), use("ok", n=2), ACHIEVED)
+    assert result.result == '- ok: {"v": 1}\n- ok: {"v": 2}'
+
+
+async def test_a_decision_is_one_call():
+    """Weakness 6: nobody asks for what a decision said already."""
+    _, llm = await run(*WAY)
+    assert len(llm.chats) == len(WAY)
+
+
+async def test_native_and_text_calls():
+    """Both forms of a call run, count as used, and lead on."""
+    result, llm = await run(PLAN, ToolCall("ok", {"n": 2}), ToolCall("ok", {"n": 3}), ACHIEVED)
+    assert (result.status, result.raw_data, result.used_tools) == ("completed", {"v": 3}, ("ok",))
+    result, llm = await run(ToolCall("ok", {}), SUMMARY, ACHIEVED)
+    assert result.achieved
+    assert "summarize" in unsaid(llm.chats[1])
+
+
+async def test_a_summary_is_followed_by_one_evaluation():
+    """Case 18: it is asked for alone, once; case 19: after a failed one a plan may follow."""
+    _, llm = await run(
+        PLAN, use("ok"), SUMMARY, unmet(), act("plan", steps=["again"]), use("ok"), SUMMARY, ACHIEVED
+    )
+    assert "no other:\n- evaluate" in unsaid(llm.chats[3])
+    assert "- plan" in unsaid(llm.chats[4])
+    assert "- evaluate" not in unsaid(llm.chats[4])
+
+
+async def test_feedback_enters_the_next_prompts():
+    """Case 10: feedback, missing items, suggestions, and the tools that were not used."""
+    failed = unmet("too thin", missing_items=["the unit"], suggestions=["use none"])
+    _, llm = await run(PLAN, use("ok"), SUMMARY, failed, use("none"), SUMMARY, ACHIEVED, tools=[ok, none])
+    for chat in llm.chats[4:6]:
+        for words in ("too thin", "Missing: the unit.", "Suggestions: use none."):
+            assert words in unsaid(chat)
+    assert "not used yet: none." in unsaid(llm.chats[4])
+    assert "not used yet" not in unsaid(llm.chats[5])
+
+
+async def test_circles_are_told():
+    """The same call twice is answered with a hint to do something else."""
+    _, llm = await run(PLAN, use("none"), use("none"), use("ok"), SUMMARY, ACHIEVED, tools=[ok, none])
+    assert ["in circles" in unsaid(chat) for chat in llm.chats] == [False, False, False, True, False, False]
+
+
+async def test_each_role_has_its_model():
+    """Case 21, in our form: models by role; those that are not given are the default."""
+    models = {
+        role: ScriptedLLM([said], name=role) for role, said in [("planner", PLAN), ("evaluator", ACHIEVED)]
+    }
+    llm = ScriptedLLM([use("ok"), SUMMARY])
+    async with GoalAgent("tutor", llm=llm, tools=[ok], models=models) as agent:
+        reply = await agent.run("find v")
+    assert (reply.message_type, reply.text) == ("completed", "v is 1")
+    assert [len(model.chats) for model in models.values()] == [1, 1]
+
+
+async def test_without_tools():
+    """What a model knows by itself is planned, summed up and judged."""
+    result, _ = await run(PLAN, SUMMARY, ACHIEVED, tools=())
+    assert result.achieved
+
+
+# --- output ----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Found:
+    answer: str
+
+
+async def test_output_of_a_form():
+    """Case 4: the achieved goal is asked for its form; the words stay words."""
+    result, llm = await run(*WAY, '{"answer": "42"}', output=Found)
+    assert (result.status, result.result, result.text) == ("completed_with_formatting", Found("42"), "v is 1")
+    assert '"answer"' in unsaid(llm.chats[4])
+    assert [chat.response_format is None for chat in llm.chats] == [True, True, True, True, False]
+
+
+async def test_output_that_never_has_its_form():
+    """Case 4: after three tries the words and the data are left, and the error says what was wrong."""
+    result, llm = await run(*WAY, "{}", "{}", "{}", output=Found)
+    assert (result.status, result.result, result.achieved) == ("completed_without_formatting", None, True)
+    assert (result.raw_data, result.text) == ({"v": 1}, "v is 1")
+    assert "answer" in result.error
+    assert len(llm.chats) == 7
+
+
+async def test_no_other_stage_can_give_the_output():
+    """A value of the form in place of a plan is a malformed plan, not a success."""
+    fits = '{"answer": "42"}'
+    result, _ = await run(fits, *WAY, fits, output=Found)
+    assert result.status == "completed_with_formatting"
+    with pytest.raises(ParseError):
+        await run(fits, fits, fits, output=Found)
+
+
+async def test_output_of_one_run():
+    """`run(output=)` has the same meaning as the agent's own."""
+    llm = ScriptedLLM([*WAY, '{"answer": "42"}', *WAY])
+    async with GoalAgent("tutor", llm=llm, tools=[ok]) as agent:
+        assert (await agent.run("find v", output=Found)).data == Found("42")
+        reply = await agent.run("find v")
+    assert (reply.data, reply.message_type) == (None, "completed")
+
+
+# --- what goes wrong -------------------------------------------------------------------------
+
+
+async def test_an_unknown_tool_is_an_observation():
+    """Case 6: the model reads that there is none, and goes on."""
+    result, llm = await run(PLAN, use("zz"), use("ok"), SUMMARY, ACHIEVED)
+    assert result.achieved
+    assert result.tool_results[0].text.startswith("Error: tool 'zz' not found")
+    assert "plan" in unsaid(llm.chats[2])
+
+
+@attrs.define
+class Thing:
+    size: int
+
+
+async def test_tools_that_fail_do_not_end_the_run():
+    """Case 7 (want), weaknesses 1 and 2: what a tool raises or cannot be written is an observation."""
+
+    def odd(state, args):
+        return ("bytes", b"\xff")
+
+    def wrong(state, args):
+        return {"v": 1}
+
+    def thing(state, args):
+        return ("thing", Thing(3))
+
+    result, _ = await run(
+        PLAN,
+        use("broken"),
+        use("odd"),
+        use("wrong"),
+        use("thing"),
+        SUMMARY,
+        ACHIEVED,
+        tools=[broken, odd, wrong, thing],
+    )
+    failed, unsayable, malformed, fine = (made.text for made in result.tool_results)
+    assert failed == "Error: RuntimeError: it is broken"
+    assert unsayable.startswith("Error: the result cannot be written as JSON")
+    assert "(key, value)" in malformed
+    assert fine == '{"thing": {"size": 3}}'
+    assert result.achieved
+
+
+async def test_a_malformed_answer_is_asked_again_with_the_error():
+    """Case 8 (want): one bad and one good is a success on the second try; three bad ones are a clean stop."""
+    result, llm = await run("nope", *WAY)
+    assert result.achieved
+    assert any("no JSON in the answer" in message.parts[0].text for message in llm.chats[1].messages)
+    with pytest.raises(ParseError):
+        await run("nope", "nope", "nope")
+
+
+async def test_five_failed_evaluations_end_the_run():
+    """Case 9 (want): the run stops, and what was found does not make it a success."""
+    tools = dict.fromkeys(("a", "b", "c"), ok)
+    script = [PLAN, use("a"), use("b"), use("c"), SUMMARY]
+    for n in range(5):
+        script += [unmet(missing_items=["w"]), PLAN, use("a", n=n), SUMMARY]
+    result, llm = await run(*script, tools=tools, max_iterations=40)
+    assert (result.status, result.achieved, result.result) == ("incomplete", False, None)
+    assert "5 evaluations in a row" in result.error
+    assert result.text.startswith("The goal was not achieved: 5 evaluations")
+    assert "v is 1" in result.text
+    assert len(llm.chats) == 5 + 4 * 4 + 1
+
+
+async def test_at_the_limit_with_results():
+    """Case 20: a summary and an evaluation, and all that was found."""
+    result, llm = await run(PLAN, use("ok"), SUMMARY, unmet(missing_items=["w"]), max_iterations=2)
+    assert result.status == "completed_with_summary_fallback"
+    assert (result.iterations, result.max_iterations, len(llm.chats)) == (2, 2, 4)
+    assert result.evaluation == {"achieved": False, "feedback": "not yet", "missing_items": ["w"]}
+    assert result.raw_data == {"v": 1}
+    assert not result.achieved
+    assert result.text == (
+        "The goal was not achieved: the limit of 2 iterations was reached.\n\nv is 1\n\nMissing: w"
+    )
+    assert "The limit is reached" in unsaid(llm.chats[2])
+
+
+async def test_at_the_limit_achieved_after_all():
+    """The evaluation at the limit may find the goal achieved; nothing else may."""
+    result, _ = await run(PLAN, use("ok"), SUMMARY, ACHIEVED, max_iterations=2)
+    assert (result.status, result.achieved, result.error) == ("completed_with_summary_fallback", True, None)
+
+
+async def test_at_the_limit_without_results():
+    """Case 5: nothing was found, so nothing is judged, and there are no new keys."""
+    nothing = act("summarize", summary="Nothing was found.")
+    result, llm = await run(PLAN, use("none"), nothing, tools=[none], max_iterations=2)
+    assert (result.status, result.result, result.achieved) == ("incomplete", None, False)
+    assert result.error == "the limit of 2 iterations was reached"
+    assert result.raw_data == {}
+    assert len(llm.chats) == 3
+
+
+async def test_a_model_that_only_calls_tools_is_stopped():
+    """Native calls never reach the protocol; at the hard limit what was found comes back all the same."""
+    calls = iter(range(1000))
+    llm = ScriptedLLM(lambda _: ToolCall("ok", {"n": next(calls)}))
+    result = await run_agent("find v", llm, tools=[ok], max_iterations=3)
+    assert (result.status, result.achieved) == ("incomplete", False)
+    assert len(llm.chats) == 3 + CLOSING_CALLS
+    assert result.raw_data == {"v": 3 + CLOSING_CALLS - 1}
+    assert "limit" in result.error
+    assert result.text.startswith("The goal was not achieved: the turn reached its limit")
+    assert result.text.endswith('- ok: {"v": 11}')
+    assert result.used_tools == ("ok",)
+
+
+async def test_the_same_call_again_and_again_is_stopped():
+    """The core's own bound on identical calls ends a goal honestly, too."""
+    result, _ = await run(PLAN, use("ok"), use("ok"), use("ok"), use("ok"))
+    assert (result.status, result.achieved) == ("incomplete", False)
+    assert "identical calls" in result.text
+
+
+# --- state -----------------------------------------------------------------------------------
+
+
+async def test_what_tools_return_goes_into_the_state():
+    """Case 1: a pair, a list of pairs, None; a malformed return leaves the state as it is."""
+
+    def several(state, args):
+        return [("a", 1), ("b", 2)]
+
+    def wrong(state, args):
+        return [("a", 7), "b"]
+
+    result, _ = await run(
+        PLAN,
+        use("ok"),
+        use("several"),
+        use("none"),
+        use("wrong"),
+        SUMMARY,
+        ACHIEVED,
+        tools=[ok, several, none, wrong],
+    )
+    assert result.raw_data == {"v": 1, "a": 1, "b": 2}
+
+
+async def test_tools_get_a_copy_of_the_state():
+    """Case 2 (want), weakness 7: nothing but what a tool returns changes the state."""
+    seen = []
+
+    def first(state, args):
+        return ("list", [1])
+
+    async def spoil(state, args):
+        seen.append(list(state["list"]))
+        state["list"].append(2)
+        state["more"] = True
+
+    result, _ = await run(PLAN, use("first"), use("spoil"), SUMMARY, ACHIEVED, tools=[first, spoil])
+    assert result.raw_data == {"list": [1]}
+    assert seen == [[1]]
+
+
+async def test_tools_cannot_achieve_the_goal():
+    """`achieved` in the state is a key like any other, and the loop's own is out of reach."""
+
+    def cheat(state, args):
+        return (args["key"], {"achieved": True})
+
+    result, _ = await run(
+        PLAN,
+        use("cheat", key="achieved"),
+        use("cheat", key=STATE_KEY),
+        SUMMARY,
+        unmet(),
+        tools=[cheat],
+        max_iterations=5,
+    )
+    assert not result.achieved
+    assert result.tool_results[1].status == "error"
+
+
+async def test_tools_of_all_kinds():
+    """Tools, functions of the state and other functions, async or not, under names of their own."""
+
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    async def later(state, args):
+        return ("later", True)
+
+    def context(wanted: str, context: ToolContext) -> str:
+        return f"{wanted} of {context.agent}"
+
+    tools = {"add": add, "soon": later, "context": context}
+    calls = [
+        {"tool": "add", "args": {"a": 2, "b": 3}},
+        {"tool": "soon"},
+        {"tool": "context", "args": {"wanted": "x"}},
+    ]
+    result, llm = await run(PLAN, act("execute", calls=calls), ACHIEVED, tools=tools)
+    assert [made.text for made in result.tool_results] == ["5", '{"later": true}', "x of goal"]
+    assert "- soon(): Soon" in llm.chats[0].system
+    with pytest.raises(ConfigurationError):
+        await run(PLAN, tools=["ok"])
+
+
+async def test_a_second_goal_in_a_session():
+    """Each message of a session is a goal of its own; the record and the data are shared."""
+    llm = ScriptedLLM([*WAY, *WAY])
+    async with GoalAgent("tutor", llm=llm, tools=[ok]) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("find v", session=session)
+        reply = await agent.run("find it again", session=session)
+        progress = progress_in(session.state)
+    assert reply.message_type == "completed"
+    assert (progress.goal, progress.iterations) == ("find it again", 4)
+
+
+async def test_the_prompt_does_not_grow_with_the_state():
+    """Weakness 7: the state and former prompts are not told again; the prefix never moves."""
+    _, llm = await run(*WAY)
+    for earlier, later in zip(llm.chats, llm.chats[1:], strict=False):
+        assert later.system == earlier.system
+        assert later.messages[: len(earlier.messages) - 1] == earlier.messages[:-1]
+
+
+async def test_limits_of_an_agent_end_a_goal_as_a_failure():
+    """`agent.run` raises what `run_agent` tells as a result."""
+    llm = ScriptedLLM(lambda chat: ToolCall("ok", {"n": len(chat.messages)}))
+    async with GoalAgent("tutor", llm=llm, tools=[ok], max_iterations=1) as agent:
+        with pytest.raises(LimitReached):
+            await agent.run("find v")
+
+
+async def test_any_agent_can_have_the_protocol():
+    """The loop is the protocol's; the agent only brings its tools."""
+    llm = ScriptedLLM([PLAN, SUMMARY, ACHIEVED])
+    kinds = [ClassificationType(name="unused")]
+    async with Agent("tutor", llm=llm, protocol=Goal(max_iterations=5), types=kinds) as agent:
+        assert (await agent.run("find v")).text == "v is 1"

@@ -1,0 +1,473 @@
+"""The goal loop's protocol by itself: its forms, its table of transitions, and what it never makes of an answer."""
+
+import json
+
+import attrs
+import pytest
+
+from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
+from actgent.llm.base import Answer
+from actgent.messages import Message, Sender, Text, ToolCall, ToolResult, ToolSpec
+from actgent.protocols.base import CallTools, Change, Continue, Profile, Say
+from actgent.protocols.goal import Goal
+from actgent.protocols.goal_decisions import CustomAction
+from actgent.protocols.goal_progress import (
+    STATE_KEY,
+    Progress,
+    absorbed,
+    detect_action_loop,
+    kept,
+    progress_in,
+    progress_of,
+)
+from actgent.protocols.goal_transitions import TRANSITIONS, allowed, refusal
+from actgent.protocols.prompts import PromptManager
+
+from .conftest import view
+
+TOOLS = Profile(tools=[ToolSpec("ok", "Gives one.", {"type": "object"})])
+GOOD = {
+    "plan": {"steps": ["use ok"], "strategy": "the only way"},
+    "execute": {"tool": "ok", "args": {"n": 1}},
+    "summarize": {"summary": "all of it"},
+    "evaluate": {"achieved": True, "feedback": "well done", "missing_items": [], "suggestions": []},
+}
+PHASE_OF = {"plan": "initial", "execute": "planning", "summarize": "executing", "evaluate": "summarizing"}
+
+
+def decided(action, params=None, **others):
+    return json.dumps({"action": action, "params": params or {}, "reasoning": "because", **others})
+
+
+def at(phase, *, profile=TOOLS, record=(), **fields):
+    """A view of a turn in a phase."""
+    message = Message(session_id="s", sender=Sender("ada"), parts=(Text("find v"),))
+    summary = "all of it" if phase == "summarizing" else ""
+    progress = Progress(
+        **{
+            "summary": summary,
+            "turn": message.id,
+            "goal": "find v",
+            "start": 0,
+            "mark": 1,
+            "phase": phase,
+            "found": 1,
+            **fields,
+        }
+    )
+    return view(message=message, record=[message, *record], state=dict([kept(progress)]), profile=profile)
+
+
+def read(text, seen, protocol=None):
+    return (protocol or Goal()).read(Answer(parts=(Text(text),)), seen)
+
+
+def changed(outcomes, seen):
+    """The progress after the changes of some outcomes."""
+    state = dict(seen.state)
+    for outcome in outcomes:
+        if isinstance(outcome, Change):
+            made = outcome.action(state)
+            state.update([made] if isinstance(made, tuple) else made)
+    return progress_in(state)
+
+
+# --- the forms -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", GOOD)
+def test_each_decision_is_carried_out(action):
+    """Case 25: a decision with its params leads to its phase, in one model call."""
+    seen = at(PHASE_OF[action])
+    outcomes = read(decided(action, GOOD[action]), seen)
+    progress = changed(outcomes, seen)
+    assert progress.phase == {
+        "plan": "planning", "execute": "executing", "summarize": "summarizing", "evaluate": "ended"
+    }[action]  # fmt: skip
+    assert progress.achieved == (action == "evaluate")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"action": "plan", "parameters": {"steps": ["a"]}}',
+        '```json\n{"action": "plan", "params": {"steps": ["a"]}}\n```',
+        'Here it is: {"action": "plan", "params": {"steps": ["a"]}} and so on.',
+        "{'action': 'plan', 'params': {'steps': ['a']}}",
+    ],
+)
+def test_params_survive_what_stands_around_them(text):
+    """Case 25 (want): `parameters`, fences, prose and single quotes are read with the params that they have."""
+    seen = at("initial")
+    assert changed(read(text, seen), seen).plan == ("a",)
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "[1]", '"plan"', "just text", '{"action": "plan", "params'])
+def test_what_is_no_decision_is_asked_again(text):
+    """Case 25 (want), case 8: truncated, null, list and text are errors, never an invented plan."""
+    with pytest.raises(ParseError):
+        read(text, at("initial"))
+
+
+def test_two_different_decisions_are_none():
+    """Which of two plans is meant would be a guess; so would be params under both names."""
+    two = decided("plan", {"steps": ["a"]}) + "\n" + decided("plan", {"steps": ["b"]})
+    with pytest.raises(ParseError, match="2 different"):
+        read(two, at("initial"))
+    with pytest.raises(ParseError, match="one object"):
+        read('{"action": "plan", "params": {"steps": ["a"]}, "parameters": {"steps": ["b"]}}', at("initial"))
+
+
+@pytest.mark.parametrize(
+    ("action", "params", "reason"),
+    [
+        ("plan", {"steps": []}, "steps"),
+        ("plan", {"steps": [" "]}, "steps"),
+        ("plan", {"steps": "do it"}, "steps"),
+        ("execute", {}, "names its tool"),
+        ("execute", {"tool": ""}, "names its tool"),
+        ("execute", {"tool": "ok", "args": "n=1"}, "must be an object"),
+        ("execute", {"calls": []}, "list of such"),
+        ("execute", {"calls": [{"tool": "ok"}, {"args": {}}]}, "names its tool"),
+        ("summarize", {"summary": " "}, "must be text"),
+        ("evaluate", {"achieved": "true"}, "true or false"),
+        ("evaluate", {"achieved": 1}, "true or false"),
+        ("evaluate", {"feedback": "good"}, "true or false"),
+        ("evaluate", {"achieved": True, "missing_items": ["b"]}, "nothing can be missing"),
+        ("evaluate", {"achieved": False, "suggestions": "try"}, "list of texts"),
+        ("evaluate", {"achieved": False, "feedback": 3}, "must be text"),
+    ],
+)
+def test_params_have_a_form(action, params, reason):
+    """Params that do not fit are asked again with the reason."""
+    with pytest.raises(ParseError, match=reason):
+        read(decided(action, params), at(PHASE_OF[action]))
+
+
+def test_calls_side_by_side():
+    """`execute` takes several calls; so does the provider's form, written as text."""
+    wanted = {"calls": [{"tool": "ok", "args": {"n": 1}}, {"tool": "ok", "args": {"n": 2}}]}
+    *_, calls = read(decided("execute", wanted), at("planning"))
+    assert calls.calls == [ToolCall("ok", {"n": 1}, native=False), ToolCall("ok", {"n": 2}, native=False)]
+    encoded = '[{"id": "c1", "type": "function", "function": {"name": "ok", "arguments": "{\\"n\\": 1}"}}]'
+    *_, calls = read(encoded, at("planning"))
+    assert [call.name for call in calls.calls] == ["ok"]
+
+
+def test_encoded_calls_keep_to_the_table():
+    """Calls in the provider's form run no sooner than those in ours."""
+    encoded = '[{"id": "c1", "type": "function", "function": {"name": "ok", "arguments": "{}"}}]'
+    outcomes = read(encoded, at("initial"))
+    assert not any(isinstance(outcome, CallTools) for outcome in outcomes)
+
+
+def malformed():
+    """Answers cut at many places, in wrong case, fenced and cut, with other keys, and empty."""
+    for action, params in GOOD.items():
+        whole = decided(action, params)
+        seen = at(PHASE_OF[action])
+        for cut in range(1, len(whole), 7):
+            yield seen, whole[:cut]
+        for text in (
+            whole.upper().replace("TRUE", "true"),
+            whole.replace(action, action.title(), 1),
+            whole.replace('"action"', '"Action"', 1),
+            whole.replace('"params"', '"Params"', 1) if action == "execute" else whole.replace(":", "=", 1),
+            "```json\n" + whole[:-9],
+            "```" + whole[: len(whole) // 2] + "\n```",
+            json.dumps([json.loads(whole)]),
+            json.dumps({"decision": json.loads(whole)}),
+            "",
+            "  \n",
+            "<think>" + whole,
+            f"answer({whole})",
+        ):
+            yield seen, text
+
+
+def test_malformed_answers_come_to_nothing():
+    """More than a hundred malformed answers: no plan, no action, no success of any of them."""
+    answers = list(malformed())
+    assert len(answers) > 100
+    for seen, text in answers:
+        with pytest.raises((ParseError, EmptyAnswer)):
+            read(text, seen)
+
+
+@pytest.mark.parametrize("action", ["plan", "execute", "summarize"])
+def test_further_keys_mean_nothing(action):
+    """`achieved` beside a decision, or in the params of another, achieves nothing."""
+    seen = at(PHASE_OF[action])
+    extra = {"achieved": True, "status": "completed", "goal_achieved": True}
+    outcomes = read(decided(action, {**GOOD[action], **extra}, **extra), seen)
+    progress = changed(outcomes, seen)
+    assert (progress.achieved, progress.status) == (False, "")
+    assert not any(isinstance(outcome, Say) for outcome in outcomes)
+
+
+# --- the table -----------------------------------------------------------------------------
+
+
+def test_the_table():
+    """What may follow in each phase, when enough was found."""
+    progress = Progress(turn="t", goal="g", start=0, mark=0, found=2)
+    rows = {phase: allowed(attrs.evolve(progress, phase=phase), has_tools=True) for phase in TRANSITIONS}
+    assert rows == {
+        "initial": ["plan"],
+        "planning": ["execute"],
+        "executing": ["execute", "summarize", "evaluate"],
+        "summarizing": ["evaluate"],
+        "evaluating": ["plan", "execute"],
+    }
+
+
+def test_nothing_is_judged_that_is_not_there():
+    """Case 15: with one result and no summary an evaluation is refused, a summary is not; with none, both are."""
+    progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing", found=1)
+    assert allowed(progress, has_tools=True) == ["execute", "summarize"]
+    assert "needs a summary" in refusal("evaluate", progress, has_tools=True)
+    assert allowed(attrs.evolve(progress, found=0), has_tools=True) == ["execute"]
+    assert "evaluate" in allowed(attrs.evolve(progress, summary="s"), has_tools=True)
+
+
+def test_no_action_twice_where_nothing_new_came():
+    """Cases 16, 17, 19: no second summary, no second evaluation; after a failed one a plan may follow."""
+    progress = Progress(turn="t", goal="g", start=0, mark=0, phase="summarizing", found=2, summary="s")
+    assert allowed(progress, has_tools=True) == ["evaluate"]
+    after = allowed(attrs.evolve(progress, phase="evaluating"), has_tools=True)
+    assert "evaluate" not in after
+    assert after[0] == "plan"
+
+
+def test_a_failed_tool_may_change_the_plan():
+    """Work that fails may be planned anew; work that goes well may not."""
+    progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing", found=1)
+    assert "plan" in allowed(attrs.evolve(progress, has_failed=True), has_tools=True)
+    assert "the plan stays" in refusal("plan", progress, has_tools=True)
+
+
+def test_without_tools_the_model_knows_all():
+    """A goal without tools is planned, summed up and judged."""
+    progress = Progress(turn="t", goal="g", start=0, mark=0, phase="planning")
+    assert allowed(progress, has_tools=False) == ["summarize"]
+    assert "no tools" in refusal("execute", progress, has_tools=False)
+
+
+def test_a_refused_action_is_not_replaced():
+    """Case 15: it is said that it cannot come now, and why; nothing is done in its place."""
+    seen = at("executing")
+    outcomes = read(decided("evaluate", {"achieved": True}), seen)
+    progress = changed(outcomes, seen)
+    assert (progress.phase, progress.achieved) == ("executing", False)
+    assert outcomes[-1] == Continue(
+        "executing",
+        "evaluate is not possible now: an evaluation needs a summary, or at least 2 results. "
+        "Possible: execute, summarize.",
+    )
+
+
+def test_an_unknown_action_is_asked_again():
+    """Weakness 8: it is no hidden evaluation."""
+    with pytest.raises(ParseError, match="unknown action 'finalize'"):
+        read(decided("finalize"), at("executing"))
+
+
+# --- what is asked --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("phase", "role"),
+    [
+        ("initial", "planner"),
+        ("planning", "executor"),
+        ("executing", "executor"),
+        ("summarizing", "evaluator"),
+        ("finalizing", "finalizer"),
+    ],
+)
+def test_the_role_of_each_call(phase, role):
+    """Each stage asks the model of its role."""
+    assert Goal(output={"answer": "<the answer>"}).request(at(phase)).model == role
+
+
+def test_a_single_choice_is_asked_alone():
+    """Where one action may follow, no other is named."""
+    tail = Goal().request(at("initial")).tail
+    assert "this action, and no other:\n- plan" in tail
+    assert "execute" not in tail
+
+
+def test_an_action_without_params_is_asked_of_its_role():
+    """A choice leaves the work to the model of its role, and is not thrown away."""
+    seen = at("executing")
+    outcomes = read(decided("summarize"), seen)
+    progress = changed(outcomes, seen)
+    assert (progress.asked, progress.phase, progress.summary) == ("summarize", "executing", "")
+    request = Goal().request(at("executing", asked="summarize"))
+    assert request.model == "summarizer"
+    assert "no other:\n- summarize" in request.tail
+    with pytest.raises(ParseError, match="summary must be text"):
+        read(decided("summarize"), at("executing", asked="summarize"))
+
+
+def test_feedback_stays_until_the_goal_is_reached():
+    """Case 10: feedback, missing items, suggestions and unused tools stand in the next prompts."""
+    evaluation = {
+        "achieved": False,
+        "feedback": "too thin",
+        "missing_items": ["b"],
+        "suggestions": ["use more"],
+    }
+    profile = Profile(tools=[ToolSpec(name, "", {}) for name in ("ok", "more")])
+    seen = at("executing", profile=profile, evaluation=evaluation, used_tools=["ok"])
+    tail = Goal().request(seen).tail
+    for words in ("not achieved. too thin", "Missing: b.", "Suggestions: use more.", "not used yet: more."):
+        assert words in tail
+
+
+def test_circles_are_named():
+    """The hint stands in the prompt as long as the last actions go in circles."""
+    assert "in circles" in Goal().request(at("executing", actions=["a", "a"])).tail
+    assert "in circles" not in Goal().request(at("executing", actions=["a", "b"])).tail
+
+
+@pytest.mark.parametrize(
+    ("recent", "loops"),
+    [
+        ([], False),
+        (["a"], False),
+        (["a", "a"], True),
+        (["plan", "execute"], False),
+        (["x", "x", "x"], True),
+        (["execute", "evaluate", "evaluate"], True),
+        (["a", "b", "a", "b"], True),
+        (["a", "b", "a"], False),
+        (["a", "b", "c", "a", "b"], False),
+        (["a", "a", "b"], False),
+    ],
+)
+def test_loop_detection(recent, loops):
+    """Case 11, with the alternation that was never found."""
+    assert detect_action_loop(recent) is loops
+
+
+def test_the_system_prompt_never_moves():
+    """It names the tools; what changes stands at the end of the conversation."""
+    prompt = PromptManager(Goal(), attrs.evolve(TOOLS, name="ada")).system_prompt()
+    assert "- ok(): Gives one." in prompt
+    assert Goal().request(at("initial")).tail not in prompt
+
+
+# --- what the record tells ------------------------------------------------------------------
+
+
+def said(sender, *parts):
+    return Message(session_id="s", sender=sender, parts=parts)
+
+
+MODEL, TOOL = Sender("tutor", "assistant"), Sender("tools", "tool")
+
+
+def test_native_calls_count_like_ours():
+    """Native calls are read by the core: what they came to is taken from the record, once."""
+    record = [
+        said(MODEL, ToolCall("ok", {"n": 1}, "c1"), ToolCall("no", {}, "c2")),
+        said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="1"),
+             ToolResult(call_id="c2", tool_name="no", status="error", error="broken")),
+    ]  # fmt: skip
+    seen = at("initial", record=record, found=0)
+    progress = progress_of(seen)
+    assert (progress.phase, progress.used_tools, progress.found) == ("executing", ("ok",), 1)
+    assert progress.has_failed
+    assert progress.actions == ('execute ok {"n":1}', "execute no {}")
+    assert absorbed(progress, seen.record) == progress
+
+
+def test_a_result_without_content_is_used_but_found_nothing():
+    """Case 5, weakness 9: None is no failure, and nothing either."""
+    record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="null"))]
+    progress = progress_of(at("planning", record=record, found=0))
+    assert (progress.used_tools, progress.found, progress.has_failed) == (("ok",), 0, False)
+
+
+def test_a_new_message_is_a_new_goal():
+    """What an earlier goal of the session came to does not count for the next."""
+    old = at("ended", achieved=True, summary="old")
+    fresh = view("another", state=old.state, profile=TOOLS)
+    progress = progress_of(fresh)
+    assert (progress.goal, progress.phase, progress.achieved, progress.summary) == (
+        "another",
+        "initial",
+        False,
+        "",
+    )
+
+
+def test_progress_is_plain_data():
+    """A session's state can be written down and read back."""
+    seen = at("executing")
+    outcomes = read(decided("execute", GOOD["execute"]), seen)
+    progress = changed(outcomes, seen)
+    again = json.loads(json.dumps(dict([kept(progress)])))
+    assert progress_in(again) == progress
+    assert STATE_KEY in again
+
+
+# --- actions of one's own -------------------------------------------------------------------
+
+
+def note(state, params):
+    """Keep a note."""
+    return ("notes", [*state.get("notes", []), params["text"]])
+
+
+NOTE = CustomAction("note", "keep a note", note, {"text": "<the note>"})
+
+
+def test_a_custom_action_changes_the_state():
+    """`register_custom_action`: it is offered, checked against its form, and its pair goes into the state."""
+    seen, protocol = at("executing"), Goal(actions=[NOTE])
+    assert "- note, params {'text': '<the note>'}: keep a note" in protocol.request(seen).tail
+    outcomes = read(decided("note", {"text": "hm"}), seen, protocol)
+    assert outcomes[0].action({}) == [("notes", ["hm"])]
+    assert outcomes[-1] == Continue("executing", 'note: {"notes": ["hm"]}')
+    with pytest.raises(ParseError, match="'text' is missing"):
+        read(decided("note", {"txt": "hm"}), seen, protocol)
+
+
+@pytest.mark.parametrize("returned", ["achieved", 7, [("a",)], {"a": 1}, ("_goal", {"achieved": True})])
+def test_a_custom_action_cannot_do_harm(returned):
+    """What is no pair, and what belongs to the loop, changes nothing, and the loop goes on."""
+    protocol = Goal(actions=[CustomAction("own", "", lambda *_: returned)])
+    seen = at("executing")
+    outcomes = read(decided("own"), seen, protocol)
+    assert outcomes[-1].note.startswith("own: Error: ")
+    assert len([outcome for outcome in outcomes if isinstance(outcome, Change)]) == 1
+    assert not changed(outcomes, seen).achieved
+
+
+def test_a_custom_action_gets_a_copy():
+    """Case 2: what it does to the state that it is given has no effect; what it raises is told."""
+
+    def spoil(state, params):
+        state["notes"].append("spoilt")
+        raise RuntimeError("no")
+
+    seen = at("executing")
+    seen.state["notes"] = ["good"]
+    outcomes = read(decided("own"), seen, Goal(actions=[CustomAction("own", "", spoil)]))
+    assert outcomes[-1].note == "own: Error: RuntimeError: no"
+    assert seen.state["notes"] == ["good"]
+
+
+@pytest.mark.parametrize("name", ["plan", "evaluate", " "])
+def test_names_of_custom_actions(name):
+    """The loop's own actions cannot be replaced."""
+    with pytest.raises(ConfigurationError, match="a name of its own"):
+        CustomAction(name, "", note)
+
+
+def test_a_goal_needs_an_iteration():
+    """A loop without any is a mistake."""
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        Goal(max_iterations=0)
