@@ -15,6 +15,8 @@ from typing import Any, Literal, Self
 
 import attrs
 
+from actgent.errors import ConfigurationError
+
 # --- identifiers -------------------------------------------------------------------------
 
 _serial = itertools.count()
@@ -53,10 +55,17 @@ class Priority(enum.IntEnum):
 
     @classmethod
     def of(cls, value: "Priority | int | str") -> "Priority":
-        """A priority from its name or number."""
-        return (
-            cls.__members__.get(value.strip().upper(), cls.NORMAL) if isinstance(value, str) else cls(value)
-        )
+        """A priority from its name or number.
+
+        Raises:
+            ConfigurationError: a number, or something else, that is no priority.
+        """
+        if isinstance(value, str):
+            return cls.__members__.get(value.strip().upper(), cls.NORMAL)
+        try:
+            return cls(value)
+        except ValueError:
+            raise ConfigurationError(f"priority= takes URGENT, HIGH, NORMAL or LOW, not {value!r}") from None
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -69,10 +78,20 @@ _KINDS: tuple[SenderKind, ...] = ("user", "assistant", "agent", "tool", "system"
 
 @attrs.frozen
 class Sender:
-    """Who says a message; the kind decides the role that a model sees."""
+    """Who says a message; the kind decides the role that a model sees.
+
+    Raises:
+        ConfigurationError: the name is empty, or there is no such kind.
+    """
 
     name: str
-    kind: SenderKind = attrs.field(default="user", validator=attrs.validators.in_(_KINDS))
+    kind: SenderKind = "user"
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():  # type: ignore[redundant-expr]
+            raise ConfigurationError(f"a sender has a name that is not empty, not {self.name!r}")
+        if self.kind not in _KINDS:
+            raise ConfigurationError(f"a sender's kind is one of {', '.join(_KINDS)}, not {self.kind!r}")
 
     @classmethod
     def named(cls, name: str) -> "Sender":

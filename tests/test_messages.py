@@ -83,7 +83,6 @@ def test_priorities_sort_by_haste():
         (" system ", "system"),
         ("user", "user"),
         ("system2", "user"),
-        ("", "user"),
     ],
 )
 def test_a_plain_name_is_a_users_except_the_four_kinds(name, kind):

@@ -36,7 +36,15 @@ from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 
 from .calling import Calling
-from .checks import check_arguments, check_seconds, to_text
+from .checks import (
+    at_least_one,
+    check_arguments,
+    check_call,
+    check_each,
+    check_id,
+    check_seconds,
+    to_text,
+)
 from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter, is_inside
 from .core import AgentCore
 from .delegation import AgentRef, AgentTool
@@ -130,7 +138,9 @@ class Agent:
         grace: float = 10.0,
         thread_grace: float = 5.0,
     ) -> None:
-        check_arguments(name=name, tools=tools, protocol=protocol, limits=limits)
+        check_arguments(
+            name=name, tools=tools, protocol=protocol, limits=limits, memory=memory, models=models
+        )
         check_seconds("handler_timeout", handler_timeout)
         check_seconds("grace", grace)
         check_seconds("thread_grace", thread_grace)
@@ -140,13 +150,15 @@ class Agent:
         self._handler_timeout = handler_timeout
         self._thread_grace = thread_grace
         self._bounds = {
-            "concurrency": _at_least_one("sessions", sessions),
-            "capacity": _at_least_one("inbox", inbox),
-            "session_capacity": _at_least_one("session_inbox", session_inbox),
-            "urgent_capacity": _at_least_one("urgent_inbox", urgent_inbox),
+            "concurrency": at_least_one("sessions", sessions),
+            "capacity": at_least_one("inbox", inbox),
+            "session_capacity": at_least_one("session_inbox", session_inbox),
+            "urgent_capacity": at_least_one("urgent_inbox", urgent_inbox),
         }
-        known = tuple(i if isinstance(i, Instruction) else Instruction(i) for i in instructions)
+        known = tuple(Instruction(i) if isinstance(i, str) else i for i in instructions)
+        check_each("instructions", known, kind=Instruction)
         all_types = (*types_from(known), *types)
+        check_each("types", all_types, kind=ClassificationType)
         self.tools = ToolRegistry(tools, mapped=[t.tool for t in all_types if t.tool])
         self.profile = Profile(
             name=name,
@@ -196,6 +208,8 @@ class Agent:
             InboxFull: there was no room for the description.
         """
         running = self._require_running()
+        if session_id is not None:
+            await self._check_unused(running, session_id)
         session = self._open_session(running, owner, session_id=session_id, parent=parent, prompt=prompt)
         with _forgetting(session, running):
             if session._context.log is not None:  # noqa: SLF001
@@ -217,6 +231,13 @@ class Agent:
         context = running.find(session_id)
         await trio.lowlevel.checkpoint()
         return context.session  # type: ignore[no-any-return]
+
+    async def _check_unused(self, running: RunningAgent, session_id: str) -> None:
+        """Refuse an id under which the journal has a session already."""
+        if running.journal is not None and await running.journal.load(session_id):
+            raise ConfigurationError(
+                f"the journal has a session {session_id!r} already: open it with open_session(), or choose another id"
+            )
 
     async def recover(self) -> None:
         """Go on with the sessions whose messages were accepted and not dealt with when the last process ended.
@@ -292,11 +313,14 @@ class Agent:
         parent: Session | None = None,
         prompt: Prompt | None = None,
     ) -> Session:
-        sender = Sender(owner) if isinstance(owner, str) else owner
-        if not isinstance(sender, Sender) or not sender.name.strip():  # type: ignore[redundant-expr]
+        sender = Sender(owner) if isinstance(owner, str) and owner.strip() else owner
+        if not isinstance(sender, Sender):
             raise ConfigurationError(
                 "a session needs an owner that is not empty: who is talking to the agent?"
             )
+        check_id("session_id", session_id)
+        if not isinstance(parent, Session | None):
+            raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
         context = SessionContext(
             session_id or token_hex(16),
             sender,
@@ -416,6 +440,9 @@ class Agent:
         A layer that appends stands at the end of the conversation, so that the prompt before it stays as it is.
         """
         base = getattr(self, "_options", None) or CallOptions(protocol=self.protocol)
+        check_call(temperature=temperature, max_tokens=max_tokens)
+        if not isinstance(session, Session | None):
+            raise ConfigurationError(f"session= takes a Session, not {session!r}")
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
         below = session._context.system if session is not None else None  # noqa: SLF001
@@ -576,9 +603,3 @@ def _forgetting(session: Session, running: RunningAgent) -> Iterator[None]:
     except BaseException:
         running.let_go(session._context)  # noqa: SLF001
         raise
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise ConfigurationError(f"{name}={value}: at least 1")
-    return value

@@ -1,15 +1,18 @@
 """What a developer may pass to an agent, checked before anything runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from actgent.errors import ConfigurationError
+from actgent.memory.base import Memory
 from actgent.protocols.base import Protocol
 from actgent.tools.base import Tool
 
 from .limits import Limits
 
 
-def check_arguments(*, name: object, tools: object, protocol: object, limits: object) -> None:
+def check_arguments(
+    *, name: object, tools: object, protocol: object, limits: object, memory: object, models: object
+) -> None:
     """Refuse what type checkers would refuse, for those who use none.
 
     Raises:
@@ -25,17 +28,67 @@ def check_arguments(*, name: object, tools: object, protocol: object, limits: ob
         raise ConfigurationError(
             f"limits= takes Limits(...), e.g. Limits(model_calls=3), not {type(limits).__name__}"
         )
+    if not isinstance(memory, Memory | None):
+        raise ConfigurationError(f"memory= takes a Memory object, not {memory!r}")
+    if not isinstance(models, Mapping | None):
+        raise ConfigurationError(f"models= takes {{role: model}}, not {models!r}")
 
 
-def check_routes(routes: Mapping[str, object], *, kind: type) -> None:
+def check_routes(routes: object, *, kind: type) -> None:
     """Refuse routes to something else than agents.
 
     Raises:
         ConfigurationError: the text names the route.
     """
+    if not isinstance(routes, Mapping):
+        raise ConfigurationError(f"routes= takes {{action: agent}}, not {type(routes).__name__}")
     for action, target in routes.items():
         if not isinstance(target, kind):
             raise ConfigurationError(f"the route {action!r} leads to an Agent, not to {target!r}")
+
+
+def check_each(name: str, values: Iterable[object], *, kind: type) -> None:
+    """Refuse a list of something else.
+
+    Raises:
+        ConfigurationError: the text names the first thing that is wrong.
+    """
+    for value in values:
+        if not isinstance(value, kind):
+            raise ConfigurationError(f"{name}= takes {kind.__name__} objects, not {value!r}")
+
+
+def check_id(name: str, value: object) -> None:
+    """Refuse an id that is given and no text, or empty.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    if value is not None and not (isinstance(value, str) and value.strip()):
+        raise ConfigurationError(f"{name}= is a text that is not empty, not {value!r}")
+
+
+def at_least_one(name: str, value: int) -> int:
+    """A number of things.
+
+    Raises:
+        ConfigurationError: no whole number, or less than one.
+    """
+    if type(value) is not int or value < 1:
+        raise ConfigurationError(f"{name}= is a whole number, at least 1, not {value!r}")
+    return value
+
+
+def check_call(*, temperature: object, max_tokens: int | None) -> None:
+    """Refuse what no provider takes.
+
+    Raises:
+        ConfigurationError: the text names it.
+    """
+    if temperature is not None and not isinstance(temperature, int | float):
+        raise ConfigurationError(f"temperature= is a number, not {temperature!r}")
+    if max_tokens is not None:
+        at_least_one("max_tokens", max_tokens)
 
 
 def to_text(name: str, value: object) -> str:

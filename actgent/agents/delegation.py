@@ -9,6 +9,7 @@ from actgent.errors import DeadlineExceeded
 from actgent.messages import Reply
 from actgent.tools.base import Tool, ToolContext
 
+from .checks import check_seconds
 from .runtime import Startable
 
 Run = Callable[..., Awaitable[Reply]]
@@ -30,6 +31,7 @@ class AgentRef:
             DeadlineExceeded: no answer in time.
             ActgentError: the error that the conversation ended with.
         """
+        check_seconds("deadline", deadline)
         with trio.move_on_after(deadline):
             return await self._run(content)
         raise DeadlineExceeded(f"agent {self.name!r}", deadline)

@@ -49,8 +49,8 @@ class RouterAgent(Agent):
     default_protocol = Router
 
     def __init__(self, name: str, *, routes: Mapping[str, Agent] | None = None, **options: Any) -> None:
+        check_routes(routes or {}, kind=Agent)
         self.routes = dict(routes or {})
-        check_routes(self.routes, kind=Agent)
         options["instructions"] = [*options.get("instructions", ()), *_actions(self.routes, options)]
         super().__init__(name, **options)
 

@@ -19,7 +19,7 @@ from actgent.messages import (
     to_parts,
 )
 
-from .checks import check_seconds
+from .checks import check_id, check_seconds
 from .context import SessionContext
 from .running import RunningAgent
 
@@ -133,6 +133,8 @@ class Session:
             raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
         if deadline is not None:
             check_seconds("deadline", deadline)
+        if message_id is not None:
+            check_id("message_id", message_id)
         return Message(
             id=message_id or new_id(),
             session_id=self._context.id,

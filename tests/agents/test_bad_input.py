@@ -11,6 +11,7 @@ from actgent import (
     ReActAgent,
     RouterAgent,
     ScriptedLLM,
+    Sender,
     SessionClosed,
     open_runtime,
     tool,
@@ -53,6 +54,13 @@ def llm():
         ({"grace": -1}, "grace"),
         ({"handler_timeout": "30"}, "handler_timeout"),
         ({"role": 7}, "role"),
+        ({"sessions": "many"}, "sessions"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"memory": 5}, "memory"),
+        ({"models": 5}, "models"),
+        ({"instructions": [5]}, "instructions"),
+        ({"types": [5]}, "types"),
         ({"capabilities": [7]}, "capabilities"),
     ],
 )
@@ -79,6 +87,8 @@ def test_a_route_to_something_else_than_an_agent_is_refused():
     """The text names the route."""
     with pytest.raises(ConfigurationError, match="billing"):
         RouterAgent("desk", llm=llm(), routes={"billing": "clerk"})
+    with pytest.raises(ConfigurationError, match="routes"):
+        RouterAgent("desk", llm=llm(), routes=["clerk"])
 
 
 async def test_an_agent_runs_once_at_a_time_and_again_afterwards():
@@ -137,6 +147,35 @@ async def test_a_priority_that_is_no_text_and_no_level_is_refused(priority):
     """Only unknown text is NORMAL."""
     async with BareAgent("a", llm=llm()) as agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ValueError, match="Priority"):
+        with pytest.raises(ConfigurationError, match="priority"):
             await session.chat("hi", priority=priority)
         assert session.status == "idle"
+
+
+@pytest.mark.parametrize(
+    ("say", "words"),
+    [
+        (lambda _, session: session.chat("hi", ""), "sender"),
+        (lambda _, session: session.chat("hi", message_id=""), "message_id"),
+        (lambda _, session: session.chat("hi", message_id=5), "message_id"),
+        (lambda agent, _: agent.create_session("ada", session_id=""), "session_id"),
+        (lambda agent, _: agent.create_session("ada", parent="s"), "parent"),
+        (lambda agent, _: agent.run("hi", session="s"), "session"),
+        (lambda agent, _: agent.run("hi", max_tokens=0), "max_tokens"),
+        (lambda agent, _: agent.ref.ask("hi", deadline="soon"), "deadline"),
+    ],
+)
+async def test_what_is_said_wrongly_is_refused_in_the_words_of_the_caller(say, words):
+    """And the session goes on."""
+    async with BareAgent("a", llm=llm()) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match=words):
+            await say(agent, session)
+        assert str(await agent.run("hi", session=session)) == "ok"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("", "user"), (" ", "user"), (5, "user"), ("ada", "boss")])
+def test_a_sender_has_a_name_and_a_kind(name, kind):
+    """Whoever makes one."""
+    with pytest.raises(ConfigurationError, match="sender"):
+        Sender(name, kind)
