@@ -26,6 +26,12 @@ ESSENTIAL = {
     "chat.py": ["coach: Good morning, Ada!", "coach: You are Ada", "remembers 6 messages"],
     "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
     "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],
+    "steps.py": [
+        "1. plan: Look up the distance / Look  ...",
+        "2. execution: distance completed 463 km, ferry failed the timetable of Bergen is not available today",
+        "3. final: Bergen is 463 km away. ...",
+        "after 3 steps: Bergen is 463 km away. I could not find out about the ferry.",
+    ],
     "streaming.py": ["[depth: 1642]", "Lake Baikal is 1642 metres deep", "tokens]"],
     "structured_output.py": ["Offer(item='bicycle', price=120.0", "after 2 model calls"],
     "thousand_agents.py": ["1000 different answers in"],
