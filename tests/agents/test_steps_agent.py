@@ -1,0 +1,635 @@
+"""`StepsAgent`: runs, streams and conversations. Numbers are the cases of its specification."""
+
+import json
+from collections import Counter
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    ConfigurationError,
+    Failure,
+    LimitReached,
+    NotAuthorized,
+    ParseError,
+    Reply,
+    ScriptedLLM,
+    StepsAgent,
+    Token,
+    ToolCall,
+    ToolResult,
+    UsageError,
+    tool,
+)
+from actgent.agents.step_answer import AgentAnswer, StepState, ToolExecution
+from actgent.agents.step_events import (
+    FinalEvent,
+    PlanEvent,
+    StepEvent,
+    StepsEvent,
+    StreamEnd,
+    StreamStart,
+    ToolExecutionEvent,
+    ToolResultsEvent,
+)
+from actgent.agents.step_stream import GrowingStep, Narrator
+from actgent.llm.base import Answer
+from actgent.messages import Text
+from actgent.protocols.steps import PLAN_KEY
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@tool
+def multiply(a: int, b: int) -> int:
+    """Multiply two integers."""
+    return a * b
+
+
+@tool
+def divide(a: int, b: int) -> float:
+    """Divide two numbers."""
+    if b == 0:
+        raise ValueError("Division by zero")
+    return a / b
+
+
+TOOLS = [add, multiply, divide]
+PLAN = json.dumps({"plan": ["Add the numbers", "Say the sum"]})
+FINAL = json.dumps({"final_answer": "The sum of 5 and 3 is 8", "thought": "easy"})
+
+
+def call(name, *, id_="call_1", **parameters):
+    return {"id": id_, "tool_name": name, "parameters": parameters}
+
+
+def step(*calls, thought="hm"):
+    return json.dumps({"tool_thought": thought, "tool_calls": calls})
+
+
+STEP = step(call("add", a=5, b=3))
+NATIVE = [Text("I add them."), ToolCall("add", {"a": 5, "b": 3})]
+
+
+def make(*script, chunk=7, **options):
+    llm = ScriptedLLM(list(script), chunk=chunk)
+    return StepsAgent("tutor", llm=llm, tools=TOOLS, **options), llm
+
+
+async def events_of(agent, content="5 + 3?", **options):
+    async with agent.stream(content, **options) as events:
+        return [event async for event in events]
+
+
+async def states_of(agent, content="5 + 3?"):
+    """The answer object after each change, and a copy of each of its states."""
+    async with agent.stream_state(content) as answers:
+        return zip(*[(answer, attrs.asdict(answer)) async for answer in answers], strict=True)
+
+
+def kinds(events, *types):
+    return [event for event in events if isinstance(event, types)]
+
+
+def whole(events, kind):
+    return [event for event in events if isinstance(event, kind) and event.complete]
+
+
+# --- run -----------------------------------------------------------------------------------------
+
+
+async def test_run_gives_the_final_answer():
+    """23: the text of the final answer; the history is user, assistant."""
+    agent, llm = make(FINAL)
+    async with agent:
+        talk = await agent.open_conversation("ada")
+        assert str(await talk.run("5 + 3?")) == "The sum of 5 and 3 is 8"
+        assert [message.sender.kind for message in talk.history] == ["user", "assistant"]
+    assert len(llm.chats) == 1
+
+
+@pytest.mark.parametrize("taken", [STEP, NATIVE])
+async def test_run_takes_steps(taken):
+    """24: a step is a call of the model, written as text or native, and its result is what the next one is told."""
+    agent, llm = make(taken, FINAL)
+    async with agent:
+        assert str(await agent.run("5 + 3?")) == "The sum of 5 and 3 is 8"
+    assert len(llm.chats) == 2
+    told = llm.chats[1].messages[-2].parts[0]
+    assert (told.content if isinstance(told, ToolResult) else told.text).endswith("8")
+
+
+async def test_run_plans_first():
+    """25: plan, step, final answer are three calls; the plan stands in the session's state."""
+    agent, llm = make(PLAN, STEP, FINAL)
+    async with agent:
+        talk = await agent.open_conversation()
+        await talk.run("5 + 3?")
+        assert talk.session.state[PLAN_KEY] == "Add the numbers\nSay the sum"
+    assert len(llm.chats) == 3
+    assert len({chat.system for chat in llm.chats}) == 1
+
+
+async def test_run_ends_at_its_limit():
+    """26: exactly `max_iterations` calls of the model, then an error, and no answer that was none."""
+    script = [step(call("add", a=i, b=i)) for i in range(9)]
+    agent, llm = make(*script, max_iterations=3)
+    async with agent:
+        with pytest.raises(LimitReached, match="3 model calls") as caught:
+            await agent.run("go")
+    assert caught.value.value == 3
+    assert len(llm.chats) == 3
+    assert "last answer" in llm.chats[2].messages[-1].parts[0].text
+
+
+async def test_plans_without_end_end_at_the_limit():
+    """Planning is no way round the limit."""
+    agent, llm = make(*[PLAN] * 4, max_iterations=4)
+    async with agent:
+        with pytest.raises(LimitReached):
+            await agent.run("go")
+    assert len(llm.chats) == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (call("multiply", a=7, b=3), "Success: 21"),
+        (call("nope"), "not found"),
+        (call("divide", a=1, b=0), "Division by zero"),
+        (call("add", a=1, b=2, c=3), "c"),
+        ({"tool_name": "add", "parameters": [1, 2]}, "Error"),
+    ],
+)
+async def test_results_and_errors_go_to_the_model(asked, told):
+    """27, 38, 16: what a tool gave, or what was wrong, is what the model reads; the loop goes on."""
+    agent, llm = make(step(asked), FINAL)
+    async with agent:
+        assert (await agent.run("go")).text
+    results = llm.chats[1].messages[-2].parts[0].text
+    assert results.startswith(f"Tool results:\n\n[{asked['tool_name']}] (ID: ")
+    assert told in results
+
+
+async def test_a_result_that_begins_with_error_is_no_failure():
+    """Weakness 5: only what a tool raises is an error."""
+
+    @tool
+    def search(text: str) -> str:
+        """Search the log."""
+        return f"Errors are rare: {text}"
+
+    llm = ScriptedLLM([step(call("search", text="x")), FINAL])
+    async with StepsAgent("a", llm=llm, tools=[search]) as agent:
+        events = await events_of(agent)
+    assert [result.status for result in kinds(events, ToolResult)] == ["success"]
+
+
+async def test_bad_answers_are_asked_again_and_then_fail():
+    """9: a cut answer is never shown; the model hears of it, twice, and then the run fails."""
+    agent, llm = make('{"final_answer": "The su', FINAL)
+    async with agent:
+        assert str(await agent.run("go")) == "The sum of 5 and 3 is 8"
+    assert "truncated" in llm.chats[1].messages[-2].parts[0].text
+    agent, llm = make(*['{"final_answer": "The su'] * 3)
+    async with agent:
+        with pytest.raises(ParseError):
+            await agent.run("go")
+    assert len(llm.chats) == 3
+
+
+async def test_a_failing_model_is_no_answer():
+    """Weakness 3: what the model's client raises is raised, and no text about it is an answer."""
+    agent, _ = make(NotAuthorized("no"), NotAuthorized("no"))
+    async with agent:
+        with pytest.raises(NotAuthorized):
+            await agent.run("go")
+        (failure,) = await events_of(agent)
+    assert failure.kind == "model"
+
+
+@pytest.mark.parametrize(
+    ("output", "answer", "value"),
+    [(int, 8, 8), (int, "8", 8), (dict[str, int], {"sum": 8}, {"sum": 8}), (list[str], ["a"], ["a"])],
+)
+async def test_output_is_a_declared_type(output, answer, value):
+    """14: the final answer as a value of the declared type, whatever steps came before it."""
+    agent, _ = make(PLAN, STEP, json.dumps({"final_answer": answer}), output=output)
+    async with agent:
+        assert (await agent.run("5 + 3?")).data == value
+
+
+async def test_output_that_does_not_fit_is_asked_again():
+    """Another form is no answer."""
+    agent, llm = make('{"final_answer": "eight"}', '{"final_answer": 8}')
+    async with agent:
+        assert (await agent.run("5 + 3?", output=int)).data == 8
+    assert len(llm.chats) == 2
+
+
+# --- stream --------------------------------------------------------------------------------------
+
+
+async def test_stream_of_a_final_answer():
+    """29: one start, tokens, one end, then exactly one whole final answer; all of declared types."""
+    agent, _ = make(FINAL)
+    async with agent:
+        events = await events_of(agent)
+    assert all(isinstance(event, StepsEvent | Token | Reply) for event in events)
+    (start,), (end,), (final,) = (
+        kinds(events, StreamStart),
+        kinds(events, StreamEnd),
+        whole(events, FinalEvent),
+    )
+    (reply,) = kinds(events, Reply)
+    assert events[0] is start
+    assert events[-3:] == [end, final, reply]
+    assert (final.text, final.thought, final.step_id) == (reply.text, "easy", reply.id)
+    assert "".join(token.text for token in kinds(events, Token)) == reply.text
+    assert {event.step_id for event in kinds(events, StepsEvent)} == {reply.id}
+
+
+async def test_stream_of_a_plan():
+    """29: one whole plan event, its partial ones growing, none of it a token."""
+    agent, _ = make(PLAN, FINAL)
+    async with agent:
+        events = await events_of(agent)
+    (plan,) = whole(events, PlanEvent)
+    assert plan.plan == "Add the numbers\nSay the sum"
+    partial = [event for event in kinds(events, PlanEvent) if not event.complete]
+    assert len(partial) > 2
+    assert all(plan.plan.startswith(event.plan) for event in partial)
+    assert plan.step_id != whole(events, FinalEvent)[0].step_id
+
+
+@pytest.mark.parametrize("taken", [STEP, NATIVE])
+async def test_stream_of_a_step(taken):
+    """29: one whole step event, its tool's start and end, and its results, before the next model call."""
+    agent, _ = make(taken, FINAL)
+    async with agent:
+        events = await events_of(agent)
+    (done,) = whole(events, StepEvent)
+    started, completed = kinds(events, ToolExecutionEvent)
+    (results,) = kinds(events, ToolResultsEvent)
+    assert [started.status, completed.status] == ["started", "completed"]
+    assert started.tool_call_id == completed.tool_call_id == done.calls[0].id == f"{done.step_id}/0"
+    assert completed.result.content == results.results[0].content == "8"
+    order = [events.index(event) for event in (done, started, completed, results)]
+    assert order == sorted(order)
+    assert {event.step_id for event in (started, completed, results)} == {done.step_id}
+    assert done.thought == ("hm" if taken is STEP else "I add them.")
+
+
+async def test_a_tool_starts_before_it_runs():
+    """A reader hears of a tool's start while it runs, of native calls too."""
+    heard, release = [], trio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await release.wait()
+        return "done"
+
+    llm = ScriptedLLM([ToolCall("wait", {}), FINAL])
+    async with StepsAgent("a", llm=llm, tools=[wait]) as agent, agent.stream("go") as events:
+        async for event in events:
+            heard.append(event)
+            if isinstance(event, ToolExecutionEvent):
+                release.set()
+    assert [event.status for event in kinds(heard, ToolExecutionEvent)] == ["started", "completed"]
+
+
+async def test_the_same_id_in_two_steps_stays_apart():
+    """34, weakness 8: models repeat their ids, also within a step."""
+    agent, _ = make(
+        step(call("add", a=5, b=3), call("multiply", a=2, b=2)), step(call("add", a=1, b=1)), FINAL
+    )
+    async with agent:
+        events = await events_of(agent)
+    counted = Counter(event.tool_call_id for event in kinds(events, ToolExecutionEvent))
+    assert list(counted.values()) == [2, 2, 2]
+    assert len({result.call_id for result in kinds(events, ToolResult)}) == 3
+
+
+async def test_an_answer_that_is_asked_again_tells_no_step():
+    """Malformed answers have a start and an end, and nothing that is whole."""
+    agent, _ = make('{"tool_calls": [{"tool_name": ""}]}', '{"plan": null}', FINAL)
+    async with agent:
+        events = await events_of(agent)
+    assert len(kinds(events, StreamStart)) == len(kinds(events, StreamEnd)) == 3
+    assert kinds(events, ToolExecutionEvent) == whole(events, StepEvent) == whole(events, PlanEvent) == []
+    assert len(whole(events, FinalEvent)) == 1
+
+
+async def test_a_failing_run_tells_no_final_answer():
+    """The failure is the last event."""
+    agent, _ = make(step(call("add", a=1, b=1)), max_iterations=1)
+    async with agent:
+        events = await events_of(agent)
+    assert whole(events, FinalEvent) == kinds(events, Reply) == []
+    assert isinstance(events[-1], Failure)
+
+
+async def test_run_and_handlers_need_no_stream(listen):
+    """Weakness 11: tool results and answers are heard without streaming, too."""
+    agent, _ = make(PLAN, STEP, FINAL)
+    async with agent:
+        session = await agent.create_session("ada", "5 + 3?")
+        heard = listen(session)
+        await session.wait_idle()
+    assert [type(delivery) for delivery in heard] == [ToolResult, Reply]
+
+
+async def test_leaving_a_stream_early_stops_the_run():
+    """Nothing goes on for nobody."""
+    agent, llm = make(PLAN, STEP, FINAL)
+    async with agent, agent.stream("go") as events:
+        async for event in events:
+            if isinstance(event, PlanEvent):
+                break
+    assert len(llm.chats) == 1
+
+
+async def test_typed_output_in_a_stream():
+    """The whole final event carries the value."""
+    agent, _ = make('{"final_answer": {"sum": 8}}')
+    async with agent:
+        events = await events_of(agent, output=dict[str, int])
+    (final,) = whole(events, FinalEvent)
+    assert final.data == {"sum": 8}
+
+
+# --- the growing step ----------------------------------------------------------------------------
+
+
+def grow(text, size=1):
+    growing = GrowingStep("s")
+    pieces = (text[place : place + size] for place in range(0, len(text), size))
+    return [event for piece in pieces if (event := growing.add(piece)) is not None]
+
+
+def test_growing_plan():
+    """31: the first characters of a plan show its kind; it is not complete."""
+    assert GrowingStep("s").add('{"plan": "') == PlanEvent(step_id="s", plan="", complete=False)
+
+
+@pytest.mark.parametrize("text", ["not json at all", "", "{", '{"mood": "good"}', "null", "[1]"])
+def test_growing_nothing(text):
+    """31: what shows no kind gives no event."""
+    assert grow(text) == []
+
+
+def test_growing_calls():
+    """31: a call shows once its name is whole."""
+    growing = GrowingStep("s")
+    assert growing.add('{"tool_calls": [{"id": "1", "tool_name"').calls == ()
+    assert growing.add(': "ad') is None
+    (shown,) = growing.add('d", "parameters": {"a": 1').calls
+    assert (shown.name, shown.arguments, shown.id) == ("add", {"a": 1}, "s/0")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"final_answer": "The answer is 42"}', '```json\n{"final_answer": "The answer is 42"}']
+)
+def test_growing_final_answer(text):
+    """32, 33: one character at a time, in an open fence or none: growing events, none complete, none twice."""
+    events = grow(text)
+    assert [event.text for event in events] == ["The answer is 42"[:n] for n in range(17)]
+    assert not any(event.complete for event in events)
+
+
+def test_kind_is_decided_once():
+    """33: what shows first stays the kind of the partial events."""
+    assert {
+        type(event) for event in grow('{"plan": "add", "tool_calls": [{"tool_name": "add", "x": 1}]}')
+    } == {PlanEvent}
+    assert {type(event) for event in grow('{"final_answer": "a", "plan": "b"}')} == {FinalEvent}
+
+
+def test_a_new_attempt_begins_anew():
+    """What a retried answer said before counts no more."""
+    growing = GrowingStep("s")
+    growing.add('{"plan": "a')
+    assert growing.add('{"final_answer": "b', 1) == FinalEvent(step_id="s", text="b", complete=False)
+
+
+def test_steps_do_not_mix():
+    """33: two steps have two buffers, and deliveries that belong to no step pass through."""
+    narrator = Narrator()
+    narrator.grow("s1", '{"plan": "a', 0)
+    assert narrator.grow("s2", '{"final_answer": "b', 0) == [
+        StreamStart(step_id="s2"),
+        FinalEvent(step_id="s2", text="b", complete=False),
+    ]
+    result = ToolResult(call_id="c", tool_name="t")
+    assert narrator.deliver(result) == [result]
+
+
+@pytest.mark.parametrize("stop", ["length", "refusal", "filter", "pause"])
+def test_answers_that_are_not_acted_on(stop):
+    """A cut or refused answer is no step."""
+    assert Narrator().end("s", Answer(parts=(Text(STEP),), stop=stop)) == []
+
+
+# --- the answer as one object --------------------------------------------------------------------
+
+
+async def test_stream_state():
+    """30: one object, given again after each change; at the end it has query, steps and answer."""
+    agent, _ = make(PLAN, STEP, FINAL)
+    async with agent:
+        answers, states = await states_of(agent)
+    assert len({id(answer) for answer in answers}) == 1
+    answer = answers[-1]
+    assert (answer.query, answer.final_answer, answer.is_complete) == (
+        "5 + 3?",
+        "The sum of 5 and 3 is 8",
+        True,
+    )
+    assert [state.step_type for state in answer.steps] == ["plan", "execution", "final"]
+    assert [state.step_number for state in answer.steps] == [1, 2, 3]
+    assert answer.steps[0].plan == "Add the numbers\nSay the sum"
+    (execution,) = answer.steps[1].tool_executions
+    assert (execution.tool_name, execution.parameters) == ("add", {"a": 5, "b": 3})
+    assert (execution.status, execution.result) == ("completed", "8")
+    assert all(state.is_complete for state in answer.steps)
+    assert [state["is_complete"] for state in states] == [False] * (len(states) - 1) + [True]
+
+
+async def test_states_are_incomplete_while_they_grow():
+    """Growing plans and answers are marked so, until they are whole."""
+    agent, _ = make(PLAN, FINAL)
+    async with agent:
+        _, states = await states_of(agent)
+    growing = [state["steps"][0] for state in states if len(state["steps"]) == 1]
+    assert [step["is_complete"] for step in growing] == [False] * (len(growing) - 1) + [True]
+    answers = [state["steps"][1]["answer"] for state in states if len(state["steps"]) == 2]
+    assert answers == sorted(answers, key=len)
+
+
+async def test_state_of_a_failed_run():
+    """A failed tool keeps its error, a failed run is not complete."""
+    agent, _ = make(step(call("divide", a=1, b=0)), max_iterations=1)
+    async with agent:
+        answers, _ = await states_of(agent)
+    (execution,) = answers[-1].steps[0].tool_executions
+    assert (execution.status, execution.error) == ("failed", "ValueError: Division by zero")
+    assert not answers[-1].is_complete
+    assert isinstance(answers[-1].failure.error, LimitReached)
+
+
+def progress(how, *, call_id="s/0", step_id="s", **result):
+    of_tool = ToolResult(call_id="c", tool_name="add", **result) if result else None
+    return ToolExecutionEvent(
+        step_id=step_id, tool_call_id=call_id, tool_name="add", status=how, result=of_tool
+    )
+
+
+TAKEN = StepEvent(step_id="s", calls=(ToolCall("add", {"a": 1}, "s/0"),))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (TAKEN, progress("started"), progress("completed", content="8")),
+        (progress("started"), TAKEN, progress("completed", content="8")),
+        (progress("started"), progress("completed", content="8"), TAKEN),
+        (TAKEN, TAKEN, progress("started"), TAKEN, progress("completed", content="8"), TAKEN),
+    ],
+)
+def test_one_execution_a_call(events):
+    """34: in whatever order the events come, one execution with parameters and result."""
+    answer = AgentAnswer("q")
+    for event in events:
+        assert answer.apply(event)
+    expected = ToolExecution("s/0", "add", {"a": 1}, "completed", "8")
+    assert answer.steps == [StepState("s", 1, "execution", tool_executions=[expected])]
+
+
+def test_executions_do_not_mix():
+    """34: two tools, and one id in two steps, stay apart; a failed one keeps its error."""
+    answer = AgentAnswer("q")
+    for event in (
+        progress("started"),
+        progress("started", call_id="s/1"),
+        progress("failed", call_id="s/1", status="error", error="no"),
+        progress("started", step_id="t"),
+    ):
+        answer.apply(event)
+    assert [[e.status for e in state.tool_executions] for state in answer.steps] == [
+        ["started", "failed"],
+        ["started"],
+    ]
+    assert answer.steps[0].tool_executions[1].error == "no"
+
+
+# --- conversations -------------------------------------------------------------------------------
+
+
+async def test_a_conversation_remembers_until_reset():
+    """28: what was said is shown to the model, until it is forgotten."""
+    agent, llm = make(FINAL, FINAL, FINAL)
+    async with agent:
+        talk = await agent.open_conversation("ada")
+        await talk.run("a")
+        await talk.run("b")
+        former = talk.history
+        await talk.reset()
+        assert talk.history == ()
+        assert len(former) == 4
+        async with talk.stream_state("c") as answers:
+            assert [answer async for answer in answers][-1].is_complete
+        assert talk.session.owner.name == "ada"
+    assert [len(chat.messages) for chat in llm.chats] == [2, 4, 2]
+
+
+async def test_added_messages_keep_their_order():
+    """28: what is added is part of the history, in its order, and nobody answers it."""
+    agent, llm = make(FINAL)
+    async with agent:
+        talk = await agent.open_conversation()
+        talk.add_message("user", "I am Ada.")
+        talk.add_message("assistant", "Hello Ada.")
+        talk.add_message("system", "Be short.")
+        async with talk.stream("Who am I?") as events:
+            assert [event async for event in events]
+        assert [message.text for message in talk.history][:4] == [
+            "I am Ada.",
+            "Hello Ada.",
+            "Be short.",
+            "Who am I?",
+        ]
+    assert [message.role for message in llm.chats[0].messages] == [
+        "user",
+        "assistant",
+        "user",
+        "user",
+        "user",
+    ]
+
+
+@pytest.mark.parametrize(("role", "text"), [("tool", "x"), ("user", " "), ("owner", "x")])
+async def test_messages_that_cannot_be_added(role, text):
+    """Another role, or no text, is said at once."""
+    agent, _ = make(FINAL)
+    async with agent:
+        talk = await agent.open_conversation()
+        with pytest.raises(ConfigurationError):
+            talk.add_message(role, text)
+
+
+async def test_nothing_is_added_while_an_answer_is_worked_on():
+    """It would come between calls and their results."""
+    agent, _ = make(PLAN, FINAL)
+    async with agent:
+        talk = await agent.open_conversation()
+        async with talk.stream("go") as events:
+            await events.receive()
+            with pytest.raises(UsageError, match="working"):
+                talk.add_message("user", "x")
+
+
+async def test_system_prompt_of_a_conversation():
+    """Other words about the agent, the rules of its answers stay, also after a reset; other sessions keep theirs."""
+    agent, llm = make(FINAL, FINAL, FINAL, body="You are kind.")
+    async with agent:
+        talk = await agent.open_conversation()
+        talk.set_system_prompt("You are {{ brief }}.")
+        await talk.run("a")
+        await talk.reset()
+        await talk.run("b")
+        await agent.run("c")
+    assert llm.chats[0].system == llm.chats[1].system
+    assert "You are {{ brief }}." in llm.chats[0].system
+    assert "You are kind." not in llm.chats[0].system
+    assert '"final_answer"' in llm.chats[0].system
+    assert llm.chats[2].system == agent.system_prompt
+
+
+async def test_settings_change_while_it_runs():
+    """28: timezone and answer format count from the next call on; tools can be added and removed."""
+    agent, llm = make(FINAL, FINAL)
+    async with agent:
+        agent.set_timezone("Asia/Tokyo")
+        agent.set_final_answer_format("a limerick")
+        with pytest.raises(ValueError, match="Nope"):
+            agent.set_timezone("Nope")
+        await agent.run("a")
+        agent.tools.remove("add")
+        await agent.run("b")
+    tail = llm.chats[0].messages[-1].parts[0].text
+    assert "(Asia/Tokyo)" in tail
+    assert "a limerick" in tail
+    assert [len(chat.tools) for chat in llm.chats] == [3, 2]
+    assert "add" not in [spec.name for spec in llm.chats[1].tools]
+
+
+def test_another_protocol_is_refused():
+    """A StepsAgent is one because of its protocol."""
+    with pytest.raises(ConfigurationError, match="protocol"):
+        make(FINAL, protocol=object())
