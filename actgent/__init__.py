@@ -73,6 +73,7 @@ _NAMES = {
     "agents.agent": ("Agent",),
     "agents.ready": ("BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),
+    "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),
     "agents.limits": ("Limits",),
     "agents.runtime": ("Runtime", "open_runtime"),
     "agents.session": ("Session",),

@@ -10,6 +10,11 @@ from .agents.builder import (
     AgentBuilder as AgentBuilder,
     SchemaBuilder as SchemaBuilder,
 )
+from .agents.goal import (
+    GoalAgent as GoalAgent,
+    GoalResult as GoalResult,
+    run_agent as run_agent,
+)
 from .agents.limits import (
     Limits as Limits,
 )

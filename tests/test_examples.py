@@ -25,6 +25,14 @@ ESSENTIAL = {
     ],
     "chat.py": ["coach: Good morning, Ada!", "coach: You are Ada", "remembers 6 messages"],
     "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
+    "goal.py": [
+        "compare: Error: ValueError: there must be two depths",
+        'compare: {"difference": 172}',
+        "completed after 11 iterations: Baikal is deeper than Tanganyika, by 172 m.",
+        "achieved: False",
+        "The goal was not achieved: the limit of 2 iterations was reached.",
+        "Missing: the depth of Tanganyika",
+    ],
     "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],
     "steps.py": [
         "1. plan: Look up the distance / Look  ...",

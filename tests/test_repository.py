@@ -28,6 +28,9 @@ FACE = [
     "SimpleAgent",
     "ReActAgent",
     "RouterAgent",
+    "GoalAgent",
+    "GoalResult",
+    "run_agent",
     "StepsAgent",
     "open_runtime",
     "Runtime",
@@ -70,7 +73,7 @@ FACE = [
 
 FAMILIES = {
     "llm": "openai openai_responses anthropic scripted fallback",
-    "protocols": "bare simple react router steps",
+    "protocols": "bare simple react router steps goal",
 }
 """The members that can replace each other, by family."""
 

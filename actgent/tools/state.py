@@ -69,11 +69,10 @@ class StateTool(Tool):
 
 
 def takes_state(func: object) -> bool:
-    """Whether a function takes `state` and `args`, whatever it calls the second."""
-    if not callable(func):
+    """Whether a function takes `state` and `args`; an underscore before a name says that it is not used."""
+    if not callable(func) or isinstance(func, type):
         return False
-    names = list(inspect.signature(func).parameters)
-    return len(names) == 2 and names[0] == "state"  # noqa: PLR2004 - the state and the arguments
+    return [name.lstrip("_") for name in inspect.signature(func).parameters] == ["state", "args"]
 
 
 def changes_of(returned: object) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""A goal: the agent plans, acts and sums up until an evaluation finds it achieved. Here that takes three tries.
+
+The tools are functions of the session's state: they return what they change. One of them fails, and nobody has to care:
+the model reads why. The last run comes to its limit and says so, instead of calling what it has a success.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from actgent import ScriptedLLM, run_agent
+
+DEPTHS = {"baikal": 1642, "tanganyika": 1470}
+
+
+Values = Mapping[str, Any]
+
+
+def depth(_state: Values, args: Values) -> tuple[str, int]:
+    """Look up how deep a lake is, in metres. Args: lake."""
+    return (f"depth_{args['lake']}", DEPTHS[args["lake"]])
+
+
+def compare(state: Values, _args: Values) -> tuple[str, int]:
+    """Compare the depths that were looked up."""
+    depths = [value for key, value in state.items() if key.startswith("depth_")]
+    if len(depths) != len(DEPTHS):
+        raise ValueError("there must be two depths")
+    return ("difference", max(depths) - min(depths))
+
+
+def act(action: str, **params: object) -> str:
+    return json.dumps({"action": action, "params": params, "reasoning": "as planned"})
+
+
+PLAN = act("plan", steps=["look up both lakes", "compare them"])
+BAIKAL = act("execute", tool="depth", args={"lake": "baikal"})
+FIRST_SUMMARY = act("summarize", summary="Baikal is 1642 m deep.")
+SCRIPT = [
+    PLAN,
+    act("execute", tool="compare", args={}),  # too early: the tool says so
+    BAIKAL,
+    FIRST_SUMMARY,
+    act("evaluate", achieved=False, feedback="only one lake", missing_items=["the depth of Tanganyika"]),
+    act("execute", tool="depth", args={"lake": "tanganyika"}),
+    act("summarize", summary="Baikal is 1642 m deep, Tanganyika 1470 m."),
+    act("evaluate", achieved=False, feedback="nothing compares them", suggestions=["use compare"]),
+    act("execute", tool="compare", args={}),
+    act("summarize", summary="Baikal is deeper than Tanganyika, by 172 m."),
+    act("evaluate", achieved=True, feedback="both depths and the difference are there"),
+]
+AT_THE_LIMIT = [
+    PLAN,
+    BAIKAL,
+    FIRST_SUMMARY,
+    act("evaluate", achieved=False, missing_items=["the depth of Tanganyika"]),
+]
+
+
+async def main() -> None:
+    goal = "Which lake is deeper, Baikal or Tanganyika, and by how much?"
+    result = await run_agent(goal, ScriptedLLM(SCRIPT), tools=[depth, compare])
+    for tool_result in result.tool_results:
+        print(f"{tool_result.tool_name}: {tool_result.text}")
+    print(f"{result.status} after {result.iterations} iterations: {result}")
+    print(result.raw_data)
+
+    cut = await run_agent(goal, ScriptedLLM(AT_THE_LIMIT), tools=[depth, compare], max_iterations=2)
+    print(f"\nachieved: {cut.achieved}\n{cut}")
+
+
+if __name__ == "__main__":
+    trio.run(main)
