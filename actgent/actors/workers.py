@@ -46,25 +46,29 @@ class Workers(Generic[*Args]):
         else:
             self._nursery.start_soon(self._work, args, name="worker")
 
-    async def _work(self, first: tuple[*Args]) -> None:
-        job: tuple[*Args] | None = first
+    async def _work(self, job: tuple[*Args] | None) -> None:
         while job is not None:
             try:
                 with trio.CancelScope() as scope:
-                    await self._run(scope, *job)
-                    while not scope.cancel_called:  # until then one scope serves any number of jobs
+                    while True:  # until it is cancelled one scope serves any number of jobs
+                        await self._run(scope, *job)
+                        if scope.cancel_called:
+                            break
                         await self._finish(*job)
+                        job = None  # a parked worker holds on to nothing
                         following = await self._next_job()
                         if following is None:
                             return
                         job = following
-                        await self._run(scope, *job)
-            except (
-                trio.Cancelled
-            ):  # the nursery's; an own scope that is cancelled at the same moment lets it through
-                await self._abandon(*job)
+                        del following
+            except trio.Cancelled:
+                # The nursery's; an own scope that is cancelled at the same moment lets it through.
+                if job is not None:
+                    await self._abandon(*job)
                 raise
-            await self._finish(*job)
+            if job is not None:  # it was stopped
+                await self._finish(*job)
+            job = None
             job = await self._next_job()
 
     async def _next_job(self) -> tuple[*Args] | None:

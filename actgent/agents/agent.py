@@ -257,6 +257,9 @@ class Agent:
 
     async def _reopen(self, running: RunningAgent, session_id: str) -> Session:
         """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
+        if (asleep := running.find_asleep(session_id)) is not None:
+            await trio.lowlevel.checkpoint()
+            return asleep  # type: ignore[no-any-return]
         records = await running.journal.load(session_id) if running.journal is not None else ()
         opened = owner_of(records)
         if opened is None:
@@ -267,6 +270,8 @@ class Agent:
             raise SessionClosed(session_id)
         if session_id in running.sessions:  # someone else was faster
             return running.find(session_id).session  # type: ignore[no-any-return]
+        if (asleep := running.find_asleep(session_id)) is not None:
+            return asleep  # type: ignore[no-any-return]
         context.parent = running.sessions.get(restored.parent_id or "")
         session = context.session = Session(context, running)
         running.open(context)

@@ -3,6 +3,8 @@
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -29,6 +31,8 @@ from .log import SessionLog
 
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""
+AWAKE = 1000
+"""How many idle sessions stay in memory where a journal can bring them back."""
 CLEANUP = 1.0
 """Seconds to close connections when the agent stops."""
 
@@ -52,6 +56,11 @@ class RunningAgent:
         self.inbox = inbox
         self.events = events
         self.sessions: dict[str, SessionContext] = {}
+        """Those in memory."""
+        self._idle: dict[str, None] = {}
+        """Sessions with nothing to do, the longest first; kept only where a journal could bring them back."""
+        self._asleep: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        """Sessions that live only as long as someone outside holds them."""
         self.journal = journal
         self._epoch = epoch
         self.ready = trio.Event()
@@ -137,6 +146,7 @@ class RunningAgent:
     def _let_go(self, context: SessionContext) -> None:
         self.inbox.release(context.id)
         self._forget_if_over(context)
+        self._rest(context)
 
     async def _fail_rest(self) -> None:
         """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
@@ -170,6 +180,7 @@ class RunningAgent:
                 f"agent {self.name!r} has a session {context.id!r} already: open it with open_session(), or choose another id"
             )
         self.sessions[context.id] = context
+        self._rest(context)
         if context.parent is not None:
             context.parent.add_child(context)
         if self.events.watched:
@@ -200,6 +211,8 @@ class RunningAgent:
     def go_on(self, context: SessionContext, messages: Sequence[Message]) -> None:
         """Take what was accepted before a restart; a turn that had begun goes on first."""
         context.pending += len(messages)
+        if messages:
+            self._idle.pop(context.id, None)
         waiting = list(messages)
         if context.resume is not None and self._turns is not None:
             self.inbox.claim(context.id)
@@ -207,6 +220,39 @@ class RunningAgent:
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES)
         self._pump()
+
+    # --- sleep -----------------------------------------------------------------------------
+
+    def _rest(self, context: SessionContext) -> None:
+        """With a journal: count a session among the idle ones, and let the longest idle one sleep."""
+        if self.journal is None or context.pending or context.closed:
+            return
+        self._idle.pop(context.id, None)
+        self._idle[context.id] = None
+        if len(self._idle) > AWAKE:
+            longest = next(iter(self._idle))
+            del self._idle[longest]
+            self._let_sleep(self.sessions[longest])
+
+    def _let_sleep(self, context: SessionContext) -> None:
+        """Let go of a session that a journal can bring back; those in a tree stay."""
+        if context.pending or context.turn is not None or context.parent is not None or context.children:
+            return
+        del self.sessions[context.id]
+        self._asleep[context.id] = context.session
+        context.session = None  # or the two would hold each other
+
+    def wake(self, context: SessionContext, session: Any) -> None:
+        """A session that slept is used again."""
+        context.session = session
+        self._asleep.pop(context.id, None)
+        if not context.closed:
+            self.sessions[context.id] = context
+            self._rest(context)
+
+    def find_asleep(self, session_id: str) -> Any:
+        """The `Session` of this id that sleeps but is still held by someone, or None."""
+        return self._asleep.get(session_id)
 
     def check_member(self, context: SessionContext) -> None:
         """Refuse the session of another agent, or of an earlier run of this one.
@@ -245,6 +291,7 @@ class RunningAgent:
         context.closed = True
         if self.sessions.pop(context.id, None) is None:
             return
+        self._idle.pop(context.id, None)
         if context.log is not None:
             context.log.note(Closed())
             context.log.flush_soon()
@@ -274,6 +321,7 @@ class RunningAgent:
             await trio.lowlevel.checkpoint()
             return
         context.pending += 1
+        self._idle.pop(context.id, None)
         if waiter is not None:
             context.wait_for(message.id, waiter)
         try:
@@ -292,6 +340,7 @@ class RunningAgent:
         """Take a session's first message in. Where there is room nothing pauses, and never after it is in."""
         self._check_open(context)
         context.pending += 1
+        self._idle.pop(context.id, None)
         try:
             if context.log is not None:
                 await self._write(context, message)
@@ -315,6 +364,7 @@ class RunningAgent:
             context.log.end(message.id, "refused")
         context.forget_message(message.id)
         self._forget_if_over(context)
+        self._rest(context)
 
     async def _wait_for_room(self, context: SessionContext, message: Message) -> None:
         if is_inside(context.turn):

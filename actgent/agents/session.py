@@ -50,14 +50,22 @@ def sayable_parts(content: str | Part | Sequence[str | Part]) -> tuple[Part, ...
 class Session:
     """A conversation with an agent. Its turns are processed one after the other, in order within a priority."""
 
-    __slots__ = ("__weakref__", "_agent", "_context")
+    __slots__ = ("__weakref__", "_agent", "_held")
 
     def __init__(self, context: SessionContext, agent: RunningAgent) -> None:
-        self._context = context
+        self._held = context
         self._agent = agent
 
     def __repr__(self) -> str:
         return f"<Session {self.id} of {self.owner.name!r}, {self.status}>"
+
+    @property
+    def _context(self) -> SessionContext:
+        """The agent's end, awake."""
+        context = self._held
+        if context.session is None:
+            self._agent.wake(context, self)
+        return context
 
     # --- what it says --------------------------------------------------------------------
 

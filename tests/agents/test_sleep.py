@@ -1,0 +1,108 @@
+"""With a journal, idle sessions leave memory and come back on their next message."""
+
+import gc
+import weakref
+
+import pytest
+import trio
+
+from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_runtime
+from actgent.agents import running
+from actgent.journal.memory import MemoryJournal
+
+
+@pytest.fixture
+async def agent(monkeypatch):
+    """An agent on a journal that keeps three idle sessions in memory; answers tell how much the model was shown."""
+    monkeypatch.setattr(running, "AWAKE", 3)
+    llm = ScriptedLLM(lambda chat: f"saw {len(chat.messages)}", keep=0)
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        yield await runtime.start(BareAgent("a", llm=llm))
+
+
+async def say(agent, session_id, text):
+    """One message by id, as a service does that holds no session."""
+    session = await agent.open_session(session_id)
+    await session.chat(text)
+    await session.wait_idle()
+    return session.history[-1].text
+
+
+async def test_idle_sessions_leave_memory(agent):
+    """Of many sessions only the latest stay, and all answer with their whole conversation when they are asked."""
+    for number in range(20):
+        await agent.create_session("ada", f"hello {number}", session_id=f"s{number}")
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(agent._running.sessions) == 3
+    for number in range(20):
+        assert await say(agent, f"s{number}", "again") == "saw 3"
+    assert len(agent._running.sessions) == 3
+
+
+async def test_a_session_that_nobody_holds_is_freed_at_once(agent):
+    """No cycle keeps it until the collector comes."""
+    gc.disable()
+    try:
+        session = await agent.create_session("ada", "hello", session_id="s")
+        await session.wait_idle()
+        ghost = weakref.ref(session._context)
+        del session
+        for number in range(3):
+            await agent.create_session("ada", session_id=f"t{number}")
+        assert ghost() is None
+    finally:
+        gc.enable()
+
+
+async def test_a_held_session_stays_the_same_object(agent):
+    """Whoever holds a sleeping session keeps its handlers, and no second one is made beside it."""
+    heard = []
+    session = await agent.create_session("ada", "hello", session_id="s")
+    session.on_conversation(lambda reply: heard.append(str(reply)))
+    await session.wait_idle()
+    for number in range(5):
+        await agent.create_session("ada", session_id=f"t{number}")
+    assert "s" not in agent._running.sessions
+    assert await agent.open_session("s") is session
+    await session.chat("again")
+    await session.wait_idle()
+    assert heard == ["saw 1", "saw 3"]
+    assert "s" in agent._running.sessions
+
+
+async def test_a_sleeping_sessions_id_is_taken(agent):
+    """No session is created over one that sleeps."""
+    for number in range(5):
+        await agent.create_session("ada", session_id=f"s{number}")
+    with pytest.raises(ConfigurationError, match="s0"):
+        await agent.create_session("bob", session_id="s0")
+
+
+async def test_many_callers_may_open_the_same_sleeping_session(agent):
+    """However many ask at once, there is one session, and no message is lost."""
+    await agent.create_session("ada", session_id="s")
+    for number in range(5):
+        await agent.create_session("ada", session_id=f"t{number}")
+    opened = []
+
+    async def open_and_say(number):
+        session = await agent.open_session("s")
+        opened.append(session)
+        await session.chat(f"message {number}")
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(open_and_say, number)
+    await opened[0].wait_idle()
+    assert len(set(map(id, opened))) == 1
+    assert len(opened[0].history) == 20
+
+
+async def test_sessions_of_a_tree_stay(agent):
+    """A session with children, and a child, are not taken apart."""
+    parent = await agent.create_session("ada", session_id="parent")
+    child = await agent.create_session("ada", session_id="child", parent=parent)
+    for number in range(6):
+        await agent.create_session("ada", session_id=f"t{number}")
+    assert {"parent", "child"} <= set(agent._running.sessions)
+    assert parent.children == (child,)
