@@ -71,6 +71,7 @@ _NAMES = {
     ),
     "actors.inbox": ("PriorityInbox",),
     "agents.agent": ("Agent",),
+    "agents.plan": ("PlanAgent",),
     "agents.ready": ("BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),

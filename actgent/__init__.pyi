@@ -18,6 +18,9 @@ from .agents.goal import (
 from .agents.limits import (
     Limits as Limits,
 )
+from .agents.plan import (
+    PlanAgent as PlanAgent,
+)
 from .agents.ready import (
     BareAgent as BareAgent,
     ReActAgent as ReActAgent,

@@ -32,6 +32,7 @@ FACE = [
     "GoalResult",
     "run_agent",
     "StepsAgent",
+    "PlanAgent",
     "open_runtime",
     "Runtime",
     "Session",
@@ -73,7 +74,7 @@ FACE = [
 
 FAMILIES = {
     "llm": "openai openai_responses anthropic scripted fallback",
-    "protocols": "bare simple react router steps goal",
+    "protocols": "bare simple react router steps plan goal",
 }
 """The members that can replace each other, by family."""
 

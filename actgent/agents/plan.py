@@ -61,10 +61,12 @@ class PlanAgent(Agent):
     def __init__(self, name: str, *, tools: Iterable[Tool] = (), **options: Any) -> None:
         options["memory"] = LimitedMemory(options.get("memory") or ShortTermMemory())
         super().__init__(name, tools=[_guarded(tool) for tool in tools], **options)
+        self.on_session(_limit_history)
 
     def companions(self) -> Iterable[Agent]:
         inner = (tool.inner for tool in self.tools if isinstance(tool, EnabledTool))
-        return [*super().companions(), *(tool.agent for tool in inner if isinstance(tool, AgentTool))]
+        agents = [tool.agent for tool in inner if isinstance(tool, AgentTool)]
+        return [*super().companions(), *agents]  # type: ignore[list-item]
 
     def _options_for(self, output: Any, **given: Any) -> CallOptions:
         # Not as a wrapper round all stages: a plan in the form of the answer would be one.
@@ -147,11 +149,17 @@ class PlanAgent(Agent):
             ConfigurationError: the agent has no such model, stage or tool.
         """
         self._check_config([model] if model else [], models or {}, tools or ())
-        if history is not None:
-            _limit_history(session, history)
-        given = {"model": model, "models": models and dict(models), "tools": _listed(tools)}
+        if history is not None and history < 0:
+            raise ConfigurationError(f"history={history}: at least 0")
+        given = {
+            "model": model,
+            "models": None if models is None else dict(models),
+            "tools": None if tools is None else list(dict.fromkeys(tools)),
+            "history": history,
+        }
         said = {name: value for name, value in given.items() if value is not None}
         session.state.dispatch(lambda state: (CONFIG, {**state.get(CONFIG, {}), **said}))
+        _limit_history(session)
 
     def _check_config(self, roles: list[str], models: Mapping[str, str], tools: Sequence[str]) -> None:
         for stage in models.keys() - set(ROLES.values()):
@@ -200,16 +208,11 @@ def _enabled_in(state: Mapping[str, Any]) -> Sequence[str] | None:
     return enabled
 
 
-def _listed(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else list(dict.fromkeys(names))
-
-
-def _limit_history(session: Session, limit: int) -> None:
-    if limit < 0:
-        raise ConfigurationError(f"history={limit}: at least 0")
+def _limit_history(session: Session) -> None:
+    """Show as much of what was said as the session's configuration says, which a journal may have kept."""
     view = session._context.view  # noqa: SLF001
     if isinstance(view, LimitedView):
-        view.limit = limit
+        view.limit = session.state.get(CONFIG, {}).get("history")
 
 
 def _status(reply: Reply | None, failure: Failure | None) -> Status:

@@ -1,0 +1,390 @@
+"""The `plan` protocol: plan, execute item by item, synthesize.
+
+    planning  ── todo list ──►  execution, an item after the other  ──►  synthesis  ──►  the answer
+        └────── tool calls, or nothing to do but to answer ──────────────────┘
+
+A turn begins with planning. A follow-up in a session that has a plan refines it. The items run in the order
+of their dependencies; what an item came to is shown to the later ones. The answer carries in its message
+type what the plan came to: `success`, `partial`, or `suspended` where an item waits for something outside.
+
+Native calls are run by the core without a word from here, so what was called is read from the record. Native
+calls of a planning answer are a plan without a list: their results lead to the synthesis.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from actgent.errors import ConfigurationError, ParseError
+from actgent.llm.base import Answer
+from actgent.messages import Event, Message, ToolCall
+
+from .actions import answer_text, encoded_calls, text_of
+from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View
+from .extract import extract_only, unfenced
+from .output import WithOutput
+from .plan_answers import END, START, Executed, read_calls, read_executed, read_planned, split_thoughts
+from .templates import WHO
+from .todo import (
+    Plan,
+    TodoItem,
+    diff_todo,
+    next_item,
+    outcome_of,
+    refined,
+    shortened,
+    todo_text,
+    updated,
+    without_blocked,
+)
+
+STATE, CONFIG = "plan", "plan.config"
+"""The keys of the plan and of the session's configuration in its store."""
+EXECUTE, SYNTHESIZE = "execute", "synthesize"
+ROLES: Mapping[str | None, str] = {None: "planning", EXECUTE: "execution", SYNTHESIZE: "synthesis"}
+"""The model's role by stage."""
+MAX_OUTPUT = 4_000
+"""Characters of a finished item's output that later items are shown again."""
+
+_PLANNING = f"""\
+Plan how to answer. Do not answer yet. Give exactly one JSON object, between the two marker lines:
+{START}
+{{
+  "title": "<a few words>",
+  "intent": "<what the user wants>",
+  "plan": "<how you go about it>",
+  "todoList": [
+    {{"id": "step_1", "description": "...", "stepType": "tool" or "reasoning", "dependencies": ["<ids>"],
+      "requiredTools": ["<tools that it cannot do without>"], "toolValidationMode": "strict" or "advisory",
+      "expectedOutcome": "..."}}
+  ],
+  "toolCalls": [{{"toolName": "<tool>", "arguments": {{...}}}}]
+}}
+{END}
+For one round of tools leave todoList out and give toolCalls; for a request that needs neither give only intent and plan."""
+
+_REFINING = """\
+There is a plan already:
+{plan}
+Refine it: give the full new todoList. Keep the ids of items that stay, with their "status"; completed ones are not
+done again. Leave todoList out only if the request has nothing to do with it."""
+
+_EXECUTING = """\
+Do only this item of the plan: {item.id}: {item.description}{expected}{required}
+{outputs}Give exactly one JSON object and nothing else:
+{{"thoughts": "...", "content": "<what the item came to>", "toolCalls": [{{"toolName": "<tool>", "arguments": {{...}}}}],
+ "nextStepDecision": "continue", "wait", "complete_item" or "update_plan", "updatedPlan": {{"todoList": [...]}}}}
+Without toolCalls the item ends with its content. "continue": you go on with it; "wait": it needs something from outside;
+"update_plan": the rest of the plan changes to updatedPlan."""
+
+_LAST_ROUND = "This is the last round of this item: call no more tools, and give its content."
+
+_SYNTHESIZING = """\
+Now answer the user, in plain text, from all that was found. Say openly what failed or was not done, and claim
+nothing that did not happen."""
+
+_OR_PLAN = 'If it takes more than that, give a plan as JSON instead: {"intent": "...", "plan": "...", "todoList": [...]}.'
+
+_REMINDER = (
+    "{item.id} cannot be completed without its required tools. Not called with success yet: {missing}."
+)
+
+
+_NO_CALLS = CallTools(())
+
+
+class Planning(Protocol):
+    """Plan, execute, synthesize, each with a model of its own if the agent has one for that role.
+
+    Args:
+        rounds: Answers that one item may take.
+        retries: How often an item is tried again that did without a required tool.
+        model_calls: Model calls a turn; the last one is kept for an answer from what is there.
+    """
+
+    name: ClassVar[str] = "plan"
+    template: ClassVar[str] = WHO
+
+    def __init__(self, *, rounds: int = 5, retries: int = 2, model_calls: int = 100) -> None:
+        if rounds < 1 or retries < 0 or model_calls < 2:  # noqa: PLR2004 - a plan and an answer
+            raise ConfigurationError("Planning takes rounds >= 1, retries >= 0 and model_calls >= 2")
+        self.rounds = rounds
+        self.retries = retries
+        self.max_iterations: int = model_calls
+
+    # --- what the model is asked ------------------------------------------------------------
+
+    def request(self, view: View) -> Request:
+        stage = self.stage_of(view)
+        return Request(tail=self._tail(stage, view), model=_role(stage, view.state))
+
+    def stage_of(self, view: View) -> str | None:
+        """The stage that a pass is at: None plans, then `execute` and `synthesize`."""
+        if view.calls >= self.max_iterations - 1:
+            return SYNTHESIZE
+        if view.stage is None and _has_results(view):
+            return SYNTHESIZE
+        return view.stage
+
+    def _tail(self, stage: str | None, view: View) -> str:
+        plan = plan_of(view.state)
+        if stage == EXECUTE and plan is not None and (item := plan.current):
+            return self._execution_tail(plan, item, view)
+        if stage == SYNTHESIZE:
+            rest = _OR_PLAN if view.stage is None else todo_text(plan or Plan())
+            return f"{_SYNTHESIZING}\n\n{rest}".rstrip()
+        return "\n\n".join(filter(None, (_PLANNING, _refinement(plan), _enabled(view.state))))
+
+    def _execution_tail(self, plan: Plan, item: TodoItem, view: View) -> str:
+        tail = _EXECUTING.format(
+            item=item,
+            expected=f"\nExpected: {item.expected_outcome}" if item.expected_outcome else "",
+            required=f"\nRequired tools: {', '.join(item.required_tools)}" if item.required_tools else "",
+            outputs=_outputs(plan),
+        )
+        ends = _rounds(view, item) >= self.rounds
+        return "\n\n".join(filter(None, (tail, _enabled(view.state), _LAST_ROUND if ends else "")))
+
+    # --- what it answered -------------------------------------------------------------------
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        text = answer_text(answer.text)
+        stage = self.stage_of(view)
+        if stage == SYNTHESIZE:
+            return self._synthesize(text, view)
+        plan = plan_of(view.state)
+        if stage == EXECUTE and plan is not None and (item := plan.current):
+            return self._execute(text, view, plan, item)
+        return self._plan(text, view, plan or Plan())
+
+    def partial(self, text: str) -> str | None:
+        # Planning and execution are JSON; what begins as prose is the synthesis.
+        return text if text.lstrip()[:1] not in ("", "{", "[", "`", "-", "<") else None
+
+    def _plan(self, text: str, view: View, old: Plan) -> list[Outcome]:
+        if encoded := encoded_calls(text):  # the same as native ones
+            return [CallTools(encoded.calls, view.stage)]
+        said = read_planned(text, now=view.message.created_at)
+        plan = refined(old, said.plan)
+        told = [
+            *_events(thoughts=said.thoughts, intent=plan.intent),
+            Event(name="plan", data=plan.to_data()),
+            *_differences(old, plan),
+        ]
+        return [*told, *self._go_on(plan, plan, view, calls=said.calls)]
+
+    def _execute(self, text: str, view: View, plan: Plan, item: TodoItem) -> list[Outcome]:
+        encoded = encoded_calls(text)
+        now = view.message.created_at
+        said = Executed(calls=tuple(encoded.calls)) if encoded else read_executed(text, now=now)
+        work = _work(view, item)
+        next_plan = plan if said.update is None else updated(plan, said.update)
+        told = [*_events(thoughts=said.thoughts), *(_differences(plan, next_plan) if said.update else ())]
+        return [*told, *self._step(said, view, next_plan, work)]
+
+    def _step(self, said: Executed, view: View, plan: Plan, work: "Work") -> list[Outcome]:
+        """What an item's answer leads to: tools, another round, or the item's end."""
+        item, is_last = work.item, work.rounds >= self.rounds
+        if is_last and (said.calls or said.decision == "continue"):
+            result = said.content or f"stopped after {self.rounds} rounds"
+            return self._end(attrs.evolve(item, status="failed", result=result), plan, view)
+        if said.calls:
+            return [_change(plan), CallTools(said.calls, EXECUTE)]
+        if said.decision == "wait":
+            return self._end(attrs.evolve(item, status="waiting", result=said.content), plan, view)
+        if said.decision == "continue" or (said.update is not None and not said.content):
+            return [_change(plan), Continue(EXECUTE, f"Go on with {item.id}.")]
+        if not (found := said.content or work.output):
+            raise ParseError('give "content", or "toolCalls"')
+        return self._complete(attrs.evolve(item, result=found), plan, view)
+
+    def _complete(self, item: TodoItem, plan: Plan, view: View) -> list[Outcome]:
+        """End an item whose answer is there, unless a tool that it cannot do without was not called."""
+        item = attrs.evolve(item, validation=item.validate(item.called_tools))
+        if item.validation != "failed" or not item.is_strict:
+            return self._end(attrs.evolve(item, status="completed"), plan, view)
+        if item.attempts >= self.retries:
+            return self._end(attrs.evolve(item, status="failed"), plan, view)
+        again = attrs.evolve(item, attempts=item.attempts + 1, begun_after=view.message.id, result=None)
+        missing = ", ".join(sorted(set(item.required_tools) - set(item.called_tools)))
+        reminder = _REMINDER.format(item=item, missing=missing)
+        return [_change(plan.replaced(again)), Continue(EXECUTE, reminder)]
+
+    def _end(self, item: TodoItem, plan: Plan, view: View) -> list[Outcome]:
+        ended = attrs.evolve(item, updated_at=view.message.created_at)
+        return self._go_on(plan, plan.replaced(ended), view)
+
+    def _go_on(
+        self, before: Plan, plan: Plan, view: View, *, calls: Sequence[ToolCall] = ()
+    ) -> list[Outcome]:
+        """Begin the next item, or the synthesis where none is left that can run."""
+        now = view.message.created_at
+        plan = without_blocked(plan, now=now)
+        item = next_item(plan)
+        if item is not None:
+            item = attrs.evolve(item, status="in_progress", begun_after=view.message.id, updated_at=now)
+            plan = plan.replaced(item)
+        stage = SYNTHESIZE if item is None else EXECUTE
+        note = "" if item is None else f"Next: {item.id}: {item.description}"
+        onward = CallTools(calls, stage) if calls else Continue(stage, note)
+        return [_change(plan), *_moves(before, plan), onward]
+
+    def _synthesize(self, text: str, view: View) -> list[Outcome]:
+        if view.stage is None and _is_plan(text):
+            return self._plan(text, view, plan_of(view.state) or Plan())
+        if calls := read_calls(text) or (encoded_calls(text) or _NO_CALLS).calls:
+            return [CallTools(calls, view.stage)]
+        thoughts, rest = split_thoughts(text)
+        return [*_events(thoughts=thoughts), *self.conclude(Say(text=_words(rest)), view)]
+
+    def conclude(self, said: Say, view: View) -> list[Outcome]:
+        """The answer, with what the plan came to as its message type."""
+        plan = plan_of(view.state)
+        if plan is None or view.stage is None:  # native calls took the place of a plan
+            return [attrs.evolve(said, message_type="success" if _has_results(view) else "partial")]
+        status = outcome_of(plan)
+        return [_change(attrs.evolve(plan, status=status)), attrs.evolve(said, message_type=status)]
+
+
+class PlanningOutput(WithOutput):
+    """`output=` for a plan: only the synthesis has to have the form."""
+
+    inner: Planning
+
+    def request(self, view: View) -> Request:
+        if self.inner.stage_of(view) != SYNTHESIZE:
+            return self.inner.request(view)
+        return super().request(view)
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        if self.inner.stage_of(view) != SYNTHESIZE:
+            return self.inner.read(answer, view)
+        outcomes = super().read(answer, view)
+        if len(outcomes) == 1 and isinstance(said := outcomes[0], Say) and said.message_type is None:
+            return self.inner.conclude(said, view)
+        return outcomes
+
+
+# --- the state ----------------------------------------------------------------------------------
+
+
+def plan_of(state: Mapping[str, Any]) -> Plan | None:
+    """The plan of a session, from its store."""
+    data = state.get(STATE)
+    return None if data is None else Plan.of(data)
+
+
+def _change(plan: Plan) -> Change:
+    data = plan.to_data()
+    return Change(lambda _: (STATE, data))
+
+
+def _role(stage: str | None, state: Mapping[str, Any]) -> str:
+    """The model to ask: the session's own for this stage or for all, or else the stage's role."""
+    config = state.get(CONFIG, {})
+    role: str = config.get("models", {}).get(ROLES[stage]) or config.get("model") or ROLES[stage]
+    return role
+
+
+def _enabled(state: Mapping[str, Any]) -> str:
+    tools = state.get(CONFIG, {}).get("tools")
+    return "" if tools is None else f"Tools enabled here: {', '.join(tools) or 'none'}."
+
+
+# --- what happened in the turn -----------------------------------------------------------------
+
+
+@attrs.frozen
+class Work:
+    """What was done for an item so far."""
+
+    item: TodoItem
+    """With the tools that were called by now."""
+    rounds: int
+    output: str | None
+    """What the last tool gave."""
+
+
+def _work(view: View, item: TodoItem) -> Work:
+    results = [r for message in _since(view, item.begun_after) for r in message.tool_results]
+    good = [result for result in results if result.status == "success"]
+    called = dict.fromkeys((*item.called_tools, *(result.tool_name for result in reversed(good))))
+    output = good[0].content if good else None
+    return Work(attrs.evolve(item, called_tools=called), _rounds(view, item), output)
+
+
+def _rounds(view: View, item: TodoItem) -> int:
+    """The answers that an item has taken, with the one that is asked for or read now."""
+    return sum(message.stage == EXECUTE for message in _since(view, item.begun_after))
+
+
+def _has_results(view: View) -> bool:
+    """Whether tools were called in this turn."""
+    return view.message.correlation_id is not None and any(m.tool_results for m in _since(view, None))
+
+
+def _since(view: View, message_id: str | None) -> Iterator[Message]:
+    """The turn's messages after one of them, newest first."""
+    ends = {message_id, view.message.correlation_id or view.message.id}
+    for message in reversed(view.record):
+        if message.id in ends:
+            return
+        yield message
+
+
+# --- what is shown and told --------------------------------------------------------------------
+
+
+def _refinement(plan: Plan | None) -> str:
+    return _REFINING.format(plan=todo_text(plan)) if plan is not None and plan.items else ""
+
+
+def _outputs(plan: Plan) -> str:
+    lines = [f"- {item_id}: {shortened(output, MAX_OUTPUT)}" for item_id, output in plan.outputs.items()]
+    return "What the finished items came to:\n{}\n".format("\n".join(lines)) if lines else ""
+
+
+def _events(**said: str | None) -> list[Event]:
+    return [Event(name=name, data=data) for name, data in said.items() if data]
+
+
+def _differences(old: Plan, new: Plan) -> list[Event]:
+    diff = diff_todo(old.items, new.items)
+    return [Event(name="plan_update", data=diff.to_data())] if diff.changes else []
+
+
+def _moves(before: Plan, after: Plan) -> list[Event]:
+    """An event for each item whose status is another; what begins comes after what has ended."""
+    former = {item.id: item.status for item in before.items}
+    moved = [item for item in after.items if former.get(item.id) != item.status]
+    moved.sort(key=lambda item: item.status == "in_progress")
+    return [
+        Event(name="item", data={"id": item.id, "status": item.status, "result": item.result})
+        for item in moved
+    ]
+
+
+def _is_plan(text: str) -> bool:
+    return START in text or '"todoList"' in text
+
+
+def _words(text: str) -> str:
+    """The answer's text, also where it came as the content of a JSON object.
+
+    Raises:
+        ParseError: it is JSON without a text; that is never shown.
+    """
+    dense = "".join(unfenced(text).split())
+    if not dense.startswith(("{", "[{")) and START not in text:
+        return text.strip()
+    return _said(extract_only(text.replace(START, "").replace(END, ""), _synthesis_reason)) or ""
+
+
+def _synthesis_reason(value: Any) -> str | None:
+    return None if _said(value) else "answer in plain text for the user, not with JSON"
+
+
+def _said(value: Any) -> str | None:
+    words = text_of(value) if isinstance(value, dict) else None
+    return words if words and words.strip() else None

@@ -1,0 +1,376 @@
+"""What a model's planning and execution answers say, read strictly.
+
+An answer is JSON: alone, in a fence, among prose, or between the markers, which win over everything round
+them. A planning answer may also be lines that begin with `Title:`, `Intent:` and `Plan:`. One todo item that
+cannot be read is left out with a warning; a tool call that cannot be read makes the answer a `ParseError`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.errors import EmptyAnswer, ParseError
+from actgent.messages import ToolCall
+
+from .extract import extract_only, is_cut, loads, visible
+from .todo import STATUSES, Plan, TodoItem
+
+START, END = "---JSON_OUTPUT_START---", "---JSON_OUTPUT_END---"
+DECISIONS = ("continue", "wait", "complete_item", "update_plan")
+PLAN_FORM = (
+    'the answer must be a JSON object with "todoList", "toolCalls" or "plan", in the form that was asked for'
+)
+STEP_FORM = 'the answer must be a JSON object with "content", "toolCalls" or "nextStepDecision"'
+
+_THINK = re.compile(r"<think(?:ing)?>(.*?)</think(?:ing)?>", re.DOTALL)
+_SECTION = re.compile(r"^[ \t]*[*#]*[ \t]*(Title|Intent|Plan)[ \t]*:[ \t*]*", re.MULTILINE)
+_SNAKE = re.compile(r"_([a-z])")
+_JSON_LIKE = ("{", "[", "`", "---")
+_CALL_FORM = 'each of toolCalls needs {"toolName": "<tool>", "arguments": {...}}'
+
+
+@attrs.frozen(kw_only=True)
+class Planned:
+    """What a planning answer said."""
+
+    plan: Plan
+    calls: tuple[ToolCall, ...] = ()
+    thoughts: str | None = None
+    has_list: bool = False
+    """Whether it gave a todo list, be it an empty one."""
+
+
+@attrs.frozen(kw_only=True)
+class Executed:
+    """What an answer about one item said; None is what it did not say."""
+
+    content: str | None = None
+    calls: tuple[ToolCall, ...] | None = None
+    decision: str | None = None
+    update: Plan | None = None
+    thoughts: str | None = None
+
+
+def read_planned(text: str, *, now: float) -> Planned:
+    """A planning answer; `now` is the time of its items.
+
+    Raises:
+        ParseError: it is none, or it holds no item that can be read.
+        EmptyAnswer: there are only thoughts.
+    """
+    thoughts, rest = split_thoughts(text)
+    if (sections := _sections(rest)) is not None:
+        return Planned(plan=sections, thoughts=thoughts)
+    value = _decoded(rest, _planned_reason)
+    return Planned(
+        plan=_plan(value, now=now),
+        calls=_calls(value.get("toolCalls")) or (),
+        thoughts=_text(value.get("thoughts")) or thoughts,
+        has_list="todoList" in value,
+    )
+
+
+def read_executed(text: str, *, now: float) -> Executed:
+    """An answer about one item.
+
+    Raises:
+        ParseError: it is none.
+        EmptyAnswer: there are only thoughts.
+    """
+    thoughts, rest = split_thoughts(text)
+    value = _decoded(rest, _executed_reason)
+    update = value.get("updatedPlan")
+    return Executed(
+        content=value.get("content"),
+        calls=_calls(value.get("toolCalls")),
+        decision=value.get("nextStepDecision"),
+        update=None if update is None else _plan(_as_plan(update), now=now),
+        thoughts=_text(value.get("thoughts")) or thoughts,
+    )
+
+
+def read_calls(text: str) -> tuple[ToolCall, ...]:
+    """The tool calls of an answer that is nothing but such JSON; empty for any other text."""
+    try:
+        value = loads(_unwrapped(text))
+    except ParseError:
+        return ()
+    value = _normal(value)
+    return (_calls(value.get("toolCalls")) or ()) if isinstance(value, dict) else ()
+
+
+def split_thoughts(text: str) -> tuple[str | None, str]:
+    """The thoughts in `<think>` tags, and the text without them; tags inside of a JSON answer are its own.
+
+    Raises:
+        EmptyAnswer: there is nothing else.
+    """
+    rest = visible(text)
+    found = _THINK.findall(text[: len(text) - len(rest)])
+    if not rest.lstrip().startswith(_JSON_LIKE):
+        found += _THINK.findall(rest)
+        rest = _THINK.sub("", rest)
+    if not rest.strip():
+        raise EmptyAnswer("the answer holds nothing but thoughts", text)
+    return "\n".join(found).strip() or None, rest
+
+
+# --- from text to one value -------------------------------------------------------------------
+
+
+def _decoded(text: str, reason: Callable[[Any], str | None]) -> dict[str, Any]:
+    value: dict[str, Any] = _normal(extract_only(_unwrapped(text), lambda value: reason(_normal(value))))
+    return value
+
+
+def _unwrapped(text: str) -> str:
+    """What stands between the markers; any other text as it is.
+
+    Raises:
+        ParseError: the second marker is missing.
+    """
+    _, start, inside = text.partition(START)
+    if not start:
+        return text
+    inside, end, _ = inside.partition(END)
+    if not end:
+        raise ParseError(f"truncated: {START} without {END}", text)
+    return inside
+
+
+def _normal(value: Any) -> Any:
+    """A list of calls as the object that holds them; names of members in one spelling, however they came."""
+    if isinstance(value, list):
+        value = {"toolCalls": value} if value and all(map(_is_call_like, value)) else value
+    return _camel(value) if isinstance(value, dict) else value
+
+
+def _camel(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {_SNAKE.sub(lambda match: match[1].upper(), key): member for key, member in value.items()}
+
+
+def _sections(text: str) -> Plan | None:
+    """The plan in lines of `Title:`, `Intent:` and `Plan:`; None without an intent and a plan."""
+    if "{" in text or is_cut(text):
+        return None
+    parts = _SECTION.split(text)
+    said = {name.lower(): words.strip() for name, words in zip(parts[1::2], parts[2::2], strict=True)}
+    if not said.get("intent") or not said.get("plan"):
+        return None
+    return Plan(title=said.get("title"), intent=said["intent"], outline=said["plan"])
+
+
+# --- planning -----------------------------------------------------------------------------------
+
+
+def _planned_reason(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return PLAN_FORM
+    if not (_outline(value.get("plan")) or value.get("todoList") or value.get("toolCalls")):
+        return PLAN_FORM
+    return _list_reason(value.get("todoList", [])) or _calls_reason(value.get("toolCalls"))
+
+
+def _list_reason(items: Any) -> str | None:
+    if not isinstance(items, list):
+        return "todoList must be a list of items"
+    reasons = [reason for item in items if (reason := _item_reason(item))]
+    return reasons[0] if items and len(reasons) == len(items) else None
+
+
+def _plan(value: Mapping[str, Any], *, now: float) -> Plan:
+    items, warnings = _read_items(value.get("todoList", []), now=now)
+    return Plan(
+        title=_text(value.get("title")),
+        intent=_text(value.get("intent")),
+        outline=_outline(value.get("plan")),
+        items=items,
+        warnings=warnings,
+    )
+
+
+def _outline(plan: Any) -> str | None:
+    """The plan in words, which may come as a list of them."""
+    if isinstance(plan, list) and all(isinstance(line, str) for line in plan):
+        plan = "\n".join(plan)
+    return _text(plan)
+
+
+def _read_items(values: Sequence[Any], *, now: float) -> tuple[list[TodoItem], list[str]]:
+    """The items that can be read, and what was wrong with the others."""
+    items: dict[str, TodoItem] = {}
+    warnings = []
+    for place, value in enumerate(values, 1):
+        reason = _item_reason(value)
+        item = None if reason else _item(_camel(value), place, now=now)
+        if item is None or item.id in items:
+            warnings.append(f"todo item {place} was left out: {reason or 'its id is there twice'}")
+        else:
+            items[item.id] = item
+    return list(items.values()), warnings
+
+
+def _item_reason(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "a todo item must be an object"
+    item = _camel(value)
+    return next((reason for reason, is_right in _ITEM_RULES.items() if not is_right(item)), None)
+
+
+_ITEM_RULES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "a todo item needs a description": lambda item: _text(item.get("description")),
+    "the id of a todo item is text or a whole number": lambda item: _is_id(item.get("id", 1)),
+    f"the status of a todo item is one of {', '.join(STATUSES)}": lambda item: (
+        _status(item.get("status", "pending")) in STATUSES
+    ),
+    "the dependencies of a todo item are a list of ids": lambda item: _is_list_of(
+        item.get("dependencies"), _is_id
+    ),
+    "the requiredTools of a todo item are a list of names": lambda item: _is_list_of(
+        item.get("requiredTools"), _text
+    ),
+    "the stepType of a todo item is tool or reasoning": lambda item: _is_one_of(
+        item.get("stepType"), ("tool", "reasoning")
+    ),
+    "the toolValidationMode of a todo item is strict or advisory": lambda item: _is_one_of(
+        item.get("toolValidationMode"), ("strict", "advisory")
+    ),
+}
+"""What is said of an item that breaks a rule, and the rule."""
+
+
+def _is_one_of(value: Any, choices: Sequence[str]) -> bool:
+    return value is None or _lower(value) in choices
+
+
+def _item(value: Mapping[str, Any], place: int, *, now: float) -> TodoItem:
+    return TodoItem(
+        id=str(value.get("id", f"step_{place}")).strip(),
+        description=value["description"].strip(),
+        status=_status(value.get("status", "pending")),
+        dependencies=[str(name).strip() for name in value.get("dependencies") or ()],
+        step_type=_lower(value.get("stepType")),
+        required_tools=value.get("requiredTools") or (),
+        expected_outcome=_text(value.get("expectedOutcome")),
+        mode=_lower(value.get("toolValidationMode")),
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _status(value: Any) -> Any:
+    """The status in the spelling of ours: `In Progress` and `IN_PROGRESS` are the same."""
+    return re.sub(r"[\s-]+", "_", value.strip().lower()) if isinstance(value, str) else value
+
+
+def _lower(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int or bool(_text(value))
+
+
+def _is_list_of(values: Any, check: Callable[[Any], Any]) -> bool:
+    return values is None or (isinstance(values, list) and all(map(check, values)))
+
+
+def _text(value: Any) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
+
+
+# --- execution ----------------------------------------------------------------------------------
+
+
+def _executed_reason(value: Any) -> str | None:
+    if not isinstance(value, dict) or not value.keys() & {"content", "toolCalls", "nextStepDecision"}:
+        return STEP_FORM
+    if not isinstance(value.get("content"), str | None):
+        return "content must be text"
+    if value.get("nextStepDecision") not in (None, *DECISIONS):
+        return f"nextStepDecision must be one of {', '.join(DECISIONS)}"
+    return _update_reason(value) or _calls_reason(value.get("toolCalls"))
+
+
+def _update_reason(value: Mapping[str, Any]) -> str | None:
+    update = value.get("updatedPlan")
+    if update is None:
+        wanted = value.get("nextStepDecision") == "update_plan"
+        return "update_plan needs updatedPlan, with the full todoList" if wanted else None
+    plan = _as_plan(update)
+    if not plan.get("todoList"):
+        return "updatedPlan needs a todoList"
+    return _list_reason(plan["todoList"])
+
+
+def _as_plan(update: Any) -> dict[str, Any]:
+    """An updated plan, which may come as the plain list of its items."""
+    if isinstance(update, list):
+        return {"todoList": update}
+    return _camel(update) if isinstance(update, dict) else {}
+
+
+# --- tool calls ---------------------------------------------------------------------------------
+
+
+def _is_call_like(value: Any) -> bool:
+    return isinstance(value, dict) and bool({"toolName", "tool_name", "function"} & value.keys())
+
+
+def _calls_reason(calls: Any) -> str | None:
+    if calls is None:
+        return None
+    if not isinstance(calls, list):
+        return _CALL_FORM
+    return next((reason for call in calls if (reason := _call_reason(call))), None)
+
+
+def _call_reason(call: Any) -> str | None:
+    flat = _flat(call)
+    if not _text(flat.get("toolName")):
+        return _CALL_FORM
+    if _arguments(flat) is None:
+        return f"the arguments of {flat['toolName']!r} must be an object"
+    return None
+
+
+def _calls(calls: Any) -> tuple[ToolCall, ...] | None:
+    return None if calls is None else tuple(_call(_flat(call)) for call in calls)
+
+
+def _call(flat: Mapping[str, Any]) -> ToolCall:
+    given = flat.get("callId")
+    return ToolCall(
+        name=flat["toolName"].strip(),
+        arguments=_arguments(flat) or {},
+        provider_id=given if isinstance(given, str) else None,
+        native=False,
+    )
+
+
+def _flat(call: Any) -> dict[str, Any]:
+    """A call with the members of ours, also where it came in the form of the provider's."""
+    if not isinstance(call, dict):
+        return {}
+    function = call.get("function")
+    if isinstance(function, dict):
+        if function.keys() - {"name", "arguments"}:
+            return {}  # a function that is described, not called
+        return {"toolName": function.get("name"), "callId": call.get("id"), **function}
+    flat = _camel(call)
+    return {"toolName": flat.get("name"), "callId": flat.get("id"), **flat}
+
+
+def _arguments(flat: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The arguments as an object, None if they are none; they may come as its text."""
+    given = flat.get("arguments", flat.get("parameters"))
+    if isinstance(given, str) and given.strip():
+        try:
+            given = loads(given)
+        except ParseError:
+            return None
+    if given is None or given == "":
+        return {}
+    return given if isinstance(given, dict) else None
