@@ -376,7 +376,9 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
 
 
 def _detail(body: object) -> object:
-    """The error object inside an error body, however deep the provider puts it."""
+    """The error object inside an error body, however deep the provider puts it; Gemini wraps it into a list."""
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
     return body["error"] if isinstance(body, Mapping) and body.get("error") else body
 
 

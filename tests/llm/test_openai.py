@@ -340,3 +340,12 @@ async def test_files_by_address_are_refused(connect, said):
     with pytest.raises(UnsupportedPart, match=r"a\.pdf.*data="):
         await model.complete(Chat(messages=(ChatMessage("user", (file,)),)))
     assert issubclass(UnsupportedPart, ModelError)
+
+
+async def test_an_error_in_a_list(connect):
+    """Gemini's errors behind chat completions come so."""
+    error = {"error": {"code": 429, "message": "No more today.", "status": "RESOURCE_EXHAUSTED"}}
+    model, _ = connect("openai", {"status_code": 429, "json": [error]})
+    with pytest.raises(RateLimited, match="No more today") as caught:
+        await model.complete(HELLO)
+    assert "RESOURCE" not in str(caught.value)
