@@ -10,7 +10,7 @@ from actgent.llm.base import LLM
 from actgent.messages import NO_USAGE, Message, Reply, ToolResult, Usage
 from actgent.protocols.goal import Goal, words_of
 from actgent.protocols.goal_decisions import CustomAction
-from actgent.protocols.goal_progress import Progress, Status, absorbed, progress_in, results_of
+from actgent.protocols.goal_progress import Progress, Status, absorb, progress_in, results_of
 from actgent.protocols.renderings import conversation_text
 from actgent.tools.base import Tool
 from actgent.tools.function import tool
@@ -24,7 +24,6 @@ from .settings import LLMSettings
 ToolLike = Tool | Callable[..., Any]
 Tools = Iterable[ToolLike] | Mapping[str, ToolLike]
 """Tools, functions `(state, args)`, other functions; a mapping names them."""
-_NOT_BEGUN = Progress(turn="", goal="", start=0, mark=0)
 
 
 class GoalAgent(Agent):
@@ -143,12 +142,15 @@ async def run_agent(
 
 def _progress(session: Session) -> Progress:
     """As it is at the end; native calls may have come after it was last written down."""
-    return absorbed(progress_in(session.state) or _NOT_BEGUN, session.history)
+    progress = progress_in(session.state) or Progress(turn="", goal="", start=0, mark=0)
+    absorb(progress, session.history)
+    return progress
 
 
 def _cut(session: Session, error: LimitReached, max_iterations: int) -> GoalResult:
     """What was found until the turn came to a limit that no protocol can speak at."""
-    progress = attrs.evolve(_progress(session), error=str(error), status="incomplete")
+    progress = _progress(session)
+    progress.status, progress.error = "incomplete", str(error)
     return _result(session, Reply(text=words_of(progress, session.history)), progress, max_iterations)
 
 
@@ -163,7 +165,7 @@ def _result(session: Session, reply: Reply, progress: Progress, max_iterations: 
         evaluation=progress.evaluation,
         raw_data={key: value for key, value in session.state.items() if not key.startswith("_")},
         tool_results=tuple(results_of(progress, session.history)),
-        used_tools=progress.used_tools,
+        used_tools=tuple(progress.used_tools),
         iterations=progress.iterations or max_iterations,
         max_iterations=max_iterations,
         history=session.history,

@@ -183,7 +183,8 @@ class Goal(Protocol):
             refusal(action, progress, has_tools=bool(view.profile.tools)) or "it is not what is asked for"
         )
         note = f"{action} is not possible now: {reason}. Possible: {', '.join(choice)}."
-        return _going_on(progress.doing(f"refused {action}"), note)
+        progress.add_action(f"refused {action}")
+        return _going_on(progress, note)
 
     def _carried_out(self, decision: Decision, progress: Progress, view: View) -> list[Outcome]:
         action, params = decision.action, decision.params
@@ -192,30 +193,35 @@ class Goal(Protocol):
         if action == "execute":
             return _executed(decision.calls, progress)
         if not params:
-            return _going_on(attrs.evolve(progress, asked=action))
-        progress = attrs.evolve(progress.doing(action), phase=LEADS_TO[action], asked="")
+            progress.asked = action
+            return _going_on(progress)
+        progress.add_action(action)
+        progress.phase, progress.asked = LEADS_TO[action], ""
         if action == "plan":
-            return _going_on(attrs.evolve(progress, plan=params["steps"]))
+            progress.plan = params["steps"]
+            return _going_on(progress)
         if action == "summarize":
-            return self._summarized(attrs.evolve(progress, summary=params["summary"]), view)
-        return self._evaluated({name: params[name] for name in _JUDGED if name in params}, progress, view)
+            progress.summary = params["summary"]
+            return self._summarized(progress, view)
+        progress.evaluation = {name: params[name] for name in _JUDGED if name in params}
+        return self._evaluated(progress, view, achieved=params["achieved"])
 
     def _summarized(self, progress: Progress, view: View) -> list[Outcome]:
         if progress.calls >= self.iterations and view.profile.tools and not progress.found:
             return self._ended(progress, view, "incomplete", error=self._limit)  # there is nothing to judge
         return _going_on(progress)
 
-    def _evaluated(self, evaluation: Mapping[str, Any], progress: Progress, view: View) -> list[Outcome]:
-        achieved = evaluation["achieved"]
-        unmet = 0 if achieved else progress.unmet + 1
-        progress = attrs.evolve(progress, evaluation=evaluation, achieved=achieved, unmet=unmet)
+    def _evaluated(self, progress: Progress, view: View, *, achieved: bool) -> list[Outcome]:
+        progress.achieved = achieved
+        progress.unmet = 0 if achieved else progress.unmet + 1
         if achieved and self._final is not None:
-            return _going_on(attrs.evolve(progress, phase="finalizing"))
+            progress.phase = "finalizing"
+            return _going_on(progress)
         if achieved and progress.calls < self.iterations:
             return self._ended(progress, view, "completed")
         if achieved:
             return self._ended(progress, view, "completed_with_summary_fallback")
-        if unmet >= MAX_UNMET:
+        if progress.unmet >= MAX_UNMET:
             return self._ended(progress, view, "incomplete", error=_UNMET)
         if progress.calls + 1 < self.iterations:
             return _going_on(progress)
@@ -228,9 +234,9 @@ class Goal(Protocol):
         try:
             outcomes = self._final.read(answer, view)
         except ParseError as error:
-            if progress.tries + 1 < FORMAT_TRIES:
-                note = f"That does not have the form: {error.reason.rstrip('.')}."
-                return _going_on(attrs.evolve(progress, tries=progress.tries + 1), note)
+            progress.tries += 1
+            if progress.tries < FORMAT_TRIES:
+                return _going_on(progress, f"That does not have the form: {error.reason.rstrip('.')}.")
             return self._ended(progress, view, "completed_without_formatting", error=error.reason)
         (said,) = [outcome for outcome in outcomes if isinstance(outcome, Say)]
         return self._ended(progress, view, "completed_with_formatting", data=said.data)
@@ -238,10 +244,10 @@ class Goal(Protocol):
     def _ended(
         self, progress: Progress, view: View, status: Status, *, error: str | None = None, data: Any = None
     ) -> list[Outcome]:
-        iterations = min(progress.calls + 1, self.iterations)
-        progress = attrs.evolve(progress, phase="ended", status=status, error=error, iterations=iterations)
-        text = words_of(progress, view.record)
-        return [Change(lambda _: kept(progress)), Say(text=text, data=data, message_type=status)]
+        progress.iterations = min(progress.calls + 1, self.iterations)
+        progress.phase, progress.status, progress.error = "ended", status, error
+        said = Say(text=words_of(progress, view.record), data=data, message_type=status)
+        return [_keeping(progress), said]
 
     @property
     def _limit(self) -> str:
@@ -251,27 +257,35 @@ class Goal(Protocol):
 # --- outcomes --------------------------------------------------------------------------------
 
 
+def _keeping(progress: Progress) -> Change:
+    change = kept(progress)
+    return Change(lambda _: change)
+
+
 def _going_on(progress: Progress, note: str = "") -> list[Outcome]:
-    return [Change(lambda _: kept(progress)), Continue(progress.phase, note)]
+    return [_keeping(progress), Continue(progress.phase, note)]
 
 
 def _executed(calls: Sequence[ToolCall], progress: Progress) -> list[Outcome]:
     for call in calls:
-        progress = progress.doing(signature(call))
-    progress = attrs.evolve(progress, phase="executing", asked="")
-    return [Change(lambda _: kept(progress)), CallTools(calls, progress.phase)]
+        progress.add_action(signature(call))
+    progress.phase, progress.asked = "executing", ""
+    return [_keeping(progress), CallTools(calls, progress.phase)]
 
 
 def _own(own: CustomAction, params: Mapping[str, Any], progress: Progress, view: View) -> list[Outcome]:
     """Carry out a custom action; what it raises or wrongly returns is told, and changes nothing."""
-    progress = attrs.evolve(progress.doing(f"{own.name} {canonical(params)}"), asked="")
+    progress.add_action(f"{own.name} {canonical(params)}")
     try:
         changes = changes_of(own.run(copy.deepcopy(dict(view.state)), params))
         note = f"{own.name}: {to_text(changes)}"
     except Exception as error:  # noqa: BLE001 - the edge to foreign code: the model reads what went wrong
-        return _going_on(attrs.evolve(progress, has_failed=True), f"{own.name}: Error: {describe(error)}")
-    summary = "" if changes else progress.summary
-    progress = attrs.evolve(progress, phase="executing", summary=summary, found=progress.found + len(changes))
+        progress.has_failed = True
+        return _going_on(progress, f"{own.name}: Error: {describe(error)}")
+    progress.phase = "executing"
+    if changes:
+        progress.found += len(changes)
+        progress.summary = ""
     return [Change(lambda _: list(changes.items())), *_going_on(progress, note)]
 
 

@@ -1,10 +1,10 @@
 """How far a goal has come: plain data in the session's state, brought up to date from the record.
 
 What a protocol reads itself it writes down at once. Native tool calls are read by the core, so what came of
-them is taken from the record when the protocol is asked next: `absorbed` reads on from where it was last.
+them is taken from the record when the protocol is asked next: `absorb` reads on from where it was last.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -32,13 +32,12 @@ _EMPTY = ("", "null", "[]", "{}")
 """Results that hold nothing."""
 
 
-def _texts(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(texts)  # what was written down and read back may be a list
-
-
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, on_setattr=None)
 class Progress:
-    """One goal of a session; every field is plain data."""
+    """One goal of a session; every field is plain data. Each reading makes a fresh one, which its reader may change.
+
+    What a field holds is never changed in place: earlier states of the session hold it too.
+    """
 
     turn: str
     """The id that the messages of its turn share."""
@@ -52,18 +51,18 @@ class Progress:
     phase: Phase = "initial"
     asked: str = ""
     """The action that was chosen without its params, so that nothing else is asked for."""
-    plan: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    plan: Sequence[str] = ()
     summary: str = ""
     """Of all that was found; empty if something came after it."""
     evaluation: Mapping[str, Any] | None = None
     unmet: int = 0
     """Evaluations in a row that found the goal not achieved."""
-    used_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    used_tools: Sequence[str] = ()
     found: int = 0
     """Results that hold something."""
     has_failed: bool = False
     """Whether one of the last tools failed."""
-    actions: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    actions: Sequence[str] = ()
     """The last actions, oldest first, each with what it was done with."""
     tries: int = 0
     """Final answers that did not have the wanted form."""
@@ -74,9 +73,12 @@ class Progress:
     iterations: int = 0
     """Model calls when it ended, at most those that it was allowed."""
 
-    def doing(self, action: str) -> "Progress":
-        """With one more action behind it."""
-        return attrs.evolve(self, actions=(*self.actions, action)[-_KEPT_ACTIONS:])
+    def add_action(self, action: str) -> None:
+        """Remember what is done, the last actions only."""
+        self.actions = (*self.actions, action)[-_KEPT_ACTIONS:]
+
+
+_FIELDS = tuple(attrs.fields_dict(Progress))
 
 
 def progress_in(state: Mapping[str, Any]) -> Progress | None:
@@ -90,12 +92,14 @@ def progress_of(view: View) -> Progress:
     turn = view.message.correlation_id or view.message.id
     kept = view.state.get(STATE_KEY)
     progress = Progress(**kept) if kept is not None and kept["turn"] == turn else _begun(view, turn)
-    return attrs.evolve(absorbed(progress, view.record), calls=_calls_before(progress, view.record))
+    progress.calls = _calls_before(progress, view.record)
+    absorb(progress, view.record)
+    return progress
 
 
 def kept(progress: Progress) -> tuple[str, Mapping[str, Any]]:
     """The change of state that keeps a progress."""
-    return STATE_KEY, attrs.asdict(progress, recurse=False)
+    return STATE_KEY, {name: getattr(progress, name) for name in _FIELDS}
 
 
 def _begun(view: View, turn: str) -> Progress:
@@ -112,29 +116,25 @@ def _calls_before(progress: Progress, record: Sequence[Message]) -> int:
 # --- what the record tells -------------------------------------------------------------------
 
 
-def absorbed(progress: Progress, record: Sequence[Message]) -> Progress:
-    """With the calls and results that the record holds since it was last read."""
+def absorb(progress: Progress, record: Sequence[Message]) -> None:
+    """Take in the calls and results that the record holds since it was last read."""
     for message in record[progress.mark :]:
         if message.sender.kind == "tool":
-            progress = _with_results(progress, message.tool_results)
+            _absorb_results(progress, message.tool_results)
         elif message.sender.kind == "assistant":
             for call in message.tool_calls:
-                progress = progress.doing(signature(call))
-    return progress if progress.mark == len(record) else attrs.evolve(progress, mark=len(record))
+                progress.add_action(signature(call))
+    progress.mark = len(record)
 
 
-def _with_results(progress: Progress, results: Sequence[ToolResult]) -> Progress:
+def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
     good = [result for result in results if result.error is None]
-    found = sum(result.content.strip() not in _EMPTY for result in good)
-    return attrs.evolve(
-        progress,
-        phase="executing",
-        asked="",
-        summary="" if found else progress.summary,  # it does not tell of what came after it
-        used_tools=dict.fromkeys([*progress.used_tools, *(result.tool_name for result in good)]),
-        found=progress.found + found,
-        has_failed=len(good) < len(results),
-    )
+    if found := sum(result.content.strip() not in _EMPTY for result in good):
+        progress.found += found
+        progress.summary = ""  # it does not tell of what came after it
+    progress.used_tools = tuple(dict.fromkeys([*progress.used_tools, *(made.tool_name for made in good)]))
+    progress.has_failed = len(good) < len(results)
+    progress.phase, progress.asked = "executing", ""
 
 
 def results_of(progress: Progress, record: Sequence[Message]) -> list[ToolResult]:
