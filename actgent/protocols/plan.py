@@ -121,7 +121,7 @@ class Planning(Protocol):
 
     def stage_of(self, view: View) -> str | None:
         """The stage that a pass is at: None plans, then `execute` and `synthesize`."""
-        if view.calls >= self.max_iterations - 1:
+        if _calls_before(view) >= self.max_iterations - 1:
             return SYNTHESIZE
         if view.stage is None and _has_results(view):
             return SYNTHESIZE
@@ -317,6 +317,12 @@ def _work(view: View, item: TodoItem) -> Work:
 def _rounds(view: View, item: TodoItem) -> int:
     """The answers that an item has taken, with the one that is asked for or read now."""
     return sum(message.stage == EXECUTE for message in _since(view, item.begun_after))
+
+
+def _calls_before(view: View) -> int:
+    """The turn's model calls before this one, the same when it is asked and when its answer is read."""
+    is_answered = view.record[-1].id != view.message.id
+    return view.calls - is_answered
 
 
 def _has_results(view: View) -> bool:

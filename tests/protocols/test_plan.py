@@ -67,14 +67,14 @@ class Turn:
         return self
 
     def _say(self, answer):
-        view = self.view
+        self.calls += 1
         text = answer if isinstance(answer, str) else json.dumps(answer)
         self._append(text, "assistant", None)
+        view = self.view
         if isinstance(answer, list):
             outcomes = [CallTools([ToolCall(name, {}) for name in answer], view.stage)]
         else:
             outcomes = self.protocol.read(Answer(parts=(Text(text),)), view)
-        self.calls += 1
         for outcome in outcomes:
             self._act(outcome)
 

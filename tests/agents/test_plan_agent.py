@@ -1,0 +1,342 @@
+"""`PlanAgent`: the plan protocol in the core, with tools, failures and sessions of their own configuration."""
+
+import json
+
+import attrs
+import pytest
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    LimitReached,
+    Limits,
+    ParseError,
+    PlanAgent,
+    ProviderUnavailable,
+    ScriptedLLM,
+    Suspended,
+    ToolCall,
+    tool,
+)
+from actgent.protocols.plan import Planning, plan_of
+
+STEP = {"id": "step_1", "description": "look it up"}
+PLAN = json.dumps({"intent": "know", "plan": "look", "todoList": [STEP]})
+DIRECT = json.dumps({"intent": "greet", "plan": "answer"})
+CONTENT = json.dumps({"content": "it is 42"})
+
+
+def calls(*named, **more):
+    return json.dumps({"toolCalls": [{"toolName": name, "arguments": args} for name, args in named]} | more)
+
+
+@tool(effect="pure")
+def search(query: str) -> str:
+    """Search the web."""
+    return f"found {query}"
+
+
+@tool(effect="pure")
+def offline(query: str) -> str:
+    """Search what is not there."""
+    raise ConnectionError("no net")
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@pytest.fixture
+def plan_agent(make):
+    def build(*answers, **options):
+        options = {"tools": [search, offline, add]} | options
+        return make(*answers, kind=PlanAgent, **options)
+
+    return build
+
+
+# --- one request: cases 32 to 36 -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_case_36_the_plain_flow_counts(plan_agent, native):
+    """One plan call, one batch of tools, one synthesis call."""
+    wish = [ToolCall("search", {"query": "a"}), ToolCall("add", {"a": 1, "b": 2})]
+    text = calls(("search", {"query": "a"}), ("add", {"a": 1, "b": 2}), intent="i", plan="p")
+    agent, _ = plan_agent(wish if native else text, "It is 3.")
+    async with agent:
+        result = await agent.process("What is it?")
+    assert str(result) == "It is 3."
+    assert (result.status, result.model_calls, result.tool_calls, result.error) == ("success", 2, 2, None)
+    assert result.seconds > 0
+
+
+async def test_case_32_synthesis_sees_a_failed_tool(plan_agent):
+    """The other tools run, and the answer can tell of the error."""
+    agent, llm = plan_agent(calls(("offline", {"query": "a"}), ("search", {"query": "b"})), "Half of it.")
+    async with agent:
+        result = await agent.process("What is it?")
+    assert result.status == "success"
+    seen = llm.chats[1].messages[-2].parts[0].text
+    assert "no net" in seen
+    assert "found b" in seen
+
+
+async def test_case_33_a_model_that_fails(plan_agent, listen):
+    """The failure reaches the handlers, and the result says what it was."""
+    error = ProviderUnavailable("down")
+    agent, _ = plan_agent(error)
+    async with agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        result = await agent.process("q", session=session)
+    assert (result.status, result.error, result.reply, result.plan) == ("error", error, None, None)
+    assert [failure.error for failure in heard] == [error]
+    assert result.turn_id == heard[0].message_id
+
+
+async def test_an_unreadable_plan_is_an_error(plan_agent):
+    """No synthesis over nothing: it is asked again, and then it is over."""
+    agent, llm = plan_agent("no plan", '{"todoList": [', "[]")
+    async with agent:
+        result = await agent.process("q")
+    assert (result.status, type(result.error), result.model_calls) == ("error", ParseError, 3)
+    assert "truncated" in llm.chats[2].messages[-2].parts[0].text
+
+
+async def test_case_34_history_and_events(plan_agent, listen):
+    """The user, then the answers; intent and plan, then a result for each call, once."""
+    agent, _ = plan_agent(PLAN, ToolCall("search", {"query": "a"}), CONTENT, "It is 42.")
+    async with agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        await agent.process("q", session=session)
+        history = session.history
+    assert [getattr(h, "name", getattr(h, "tool_name", "reply")) for h in heard] == [
+        "intent",
+        "plan",
+        "plan_update",
+        "item",
+        "search",
+        "item",
+        "reply",
+    ]
+    assert (history[0].sender.kind, history[0].text) == ("user", "q")
+    assert (history[-1].sender.kind, history[-1].text) == ("assistant", "It is 42.")
+
+
+async def test_case_35_one_id_for_all(plan_agent):
+    """All that a request leads to carries the id of its message; it is made where nobody gives one."""
+    agent, _ = plan_agent(PLAN, CONTENT, "It is 42.")
+    async with agent:
+        session = await agent.create_session("ada")
+        result = await agent.process("q", session=session)
+        first, *rest = session.history
+    assert result.turn_id == first.id
+    assert {message.correlation_id for message in rest} == {first.id}
+
+
+async def test_a_failed_step_is_partial(plan_agent):
+    """A tool that an item cannot do without fails: the reply says partial, and what depends on it did not run."""
+    items = [STEP | {"requiredTools": ["offline"]}, {"description": "then", "dependencies": ["step_1"]}]
+    again = json.dumps({"content": "cannot"})
+    wish = ToolCall("offline", {"query": "a"})
+    agent, llm = plan_agent(json.dumps({"todoList": items}), wish, again, again, again, "Could not.")
+    async with agent:
+        result = await agent.process("q")
+    assert result.status == result.reply.message_type == "partial"
+    assert [item.status for item in result.plan.items] == ["failed", "cancelled"]
+    assert "[-] step_2" in llm.chats[-1].messages[-1].parts[0].text
+
+
+async def test_models_by_stage():
+    """Planning, execution and synthesis may have a model each."""
+    models = {
+        "planning": ScriptedLLM([PLAN]),
+        "execution": ScriptedLLM([CONTENT]),
+        "synthesis": ScriptedLLM(["So."]),
+    }
+    agent = PlanAgent("tutor", llm=ScriptedLLM(["never asked"]), models=models)
+    async with agent:
+        assert (await agent.process("q")).status == "success"
+    assert [len(model.chats) for model in models.values()] == [1, 1, 1]
+
+
+async def test_the_system_prompt_never_moves(plan_agent):
+    """Stages speak at the end of the conversation."""
+    agent, llm = plan_agent(PLAN, CONTENT, "So.", goal="find out")
+    async with agent:
+        await agent.process("q")
+    assert len({chat.system for chat in llm.chats}) == 1
+    assert llm.chats[0].tools == llm.chats[2].tools
+
+
+async def test_a_turn_that_waits_is_suspended(plan_agent):
+    """An item that needs something from outside, or a turn that does."""
+    waits = json.dumps({"content": "which city?", "nextStepDecision": "wait"})
+    agent, _ = plan_agent(PLAN, waits, "Which city?", Suspended(["approval"]))
+    async with agent:
+        assert (await agent.process("q")).status == "suspended"
+        result = await agent.process("q")
+    assert (result.status, type(result.error)) == ("suspended", Suspended)
+
+
+async def test_at_the_protocols_limit_the_answer_is_partial(plan_agent):
+    """At the agent's own limit the turn fails, as every turn does."""
+    items = json.dumps({"todoList": [{"description": "d"}] * 9})
+    script = [items, CONTENT, CONTENT, "Two of nine."]
+    agent, _ = plan_agent(*script, protocol=Planning(model_calls=4))
+    async with agent:
+        result = await agent.process("q")
+        assert (result.status, str(result)) == ("partial", "Two of nine.")
+    agent, _ = plan_agent(*script, limits=Limits(model_calls=3))
+    async with agent:
+        result = await agent.process("q")
+        assert (result.status, type(result.error)) == ("error", LimitReached)
+
+
+async def test_a_follow_up_refines(plan_agent):
+    """The model is shown the plan; what was completed keeps its result and is not done again."""
+    items = [STEP | {"status": "completed"}, {"id": "step_2", "description": "more"}]
+    agent, llm = plan_agent(PLAN, CONTENT, "42.", json.dumps({"todoList": items}), CONTENT, "And 42.")
+    async with agent:
+        session = await agent.create_session("ada")
+        await agent.process("q", session=session)
+        result = await agent.process("and more?", session=session)
+    assert "[x] step_1: look it up" in llm.chats[3].messages[-1].parts[0].text
+    assert [(i.id, i.status, i.result) for i in result.plan.items] == [
+        ("step_1", "completed", "it is 42"),
+        ("step_2", "completed", "it is 42"),
+    ]
+    assert (result.status, result.model_calls) == ("success", 3)
+
+
+async def test_an_interrupted_plan_is_refined(plan_agent):
+    """What was in progress when a turn ended is pending again."""
+    items = {"todoList": [STEP | {"status": "in_progress"}]}
+    agent, _ = plan_agent(PLAN, ProviderUnavailable("down"), json.dumps(items), CONTENT, "42.")
+    async with agent:
+        session = await agent.create_session("ada")
+        assert (await agent.process("q", session=session)).status == "error"
+        assert plan_of(session.state).current.id == "step_1"
+        assert (await agent.process("go on", session=session)).status == "success"
+
+
+# --- structured answers ----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class City:
+    name: str
+    people: int
+
+
+async def test_output_is_the_synthesis(plan_agent):
+    """The form is asked for at the end only, and only there it is an answer."""
+    city = '{"name": "Oslo", "people": 718000}'
+    agent, llm = plan_agent(city, PLAN, CONTENT, "Oslo!", city, output=City)
+    async with agent:
+        result = await agent.process("q")
+    assert result.reply.data == City("Oslo", 718000)
+    assert (result.status, result.reply.message_type) == ("success", "success")
+    assert [chat.response_format is not None for chat in llm.chats] == [False, False, False, True, True]
+
+
+async def test_output_of_one_run(plan_agent):
+    """Also as text, and never a plan that could not be read."""
+    agent, _ = plan_agent("no plan", DIRECT, "plain words")
+    async with agent:
+        assert (await agent.run("q", output=str)).data == "plain words"
+
+
+# --- a session's configuration: case 31 -------------------------------------------------------------
+
+
+async def test_case_31_the_errors_of_calls(plan_agent):
+    """Disabled, unknown, wrong arguments: each call has its result, and the right one runs."""
+    wish = calls(
+        ("search", {"query": "a"}), ("nowhere", {}), ("add", {"a": "x", "b": 1}), ("offline", {"query": "b"})
+    )
+    agent, llm = plan_agent(wish, "So.")
+    async with agent:
+        session = await agent.create_session("ada", session_id="t")
+        agent.configure(session, tools=["offline", "add"])
+        results = []
+        session.on_tool_result(results.append)
+        await agent.process("q", session=session)
+    disabled, unknown, wrong, failed = [result.error for result in results]
+    assert disabled == 'Tool "search" is not enabled for thread "t".'
+    assert "nowhere" in unknown
+    assert "not found" in unknown
+    assert "/a" in wrong
+    assert "no net" in failed
+    assert "Tools enabled here: offline, add." in llm.chats[0].messages[-1].parts[0].text
+
+
+async def test_tools_are_enabled_and_disabled(plan_agent):
+    """By session; the list that the model is shown stays as it is."""
+    agent, llm = plan_agent(
+        calls(("search", {"query": "a"})), "So.", calls(("search", {"query": "a"})), "So."
+    )
+    async with agent:
+        session, other = [await agent.create_session("ada") for _ in range(2)]
+        agent.disable_tools(session, "search")
+        assert agent.enabled_tools(session) == ("offline", "add")
+        assert agent.enabled_tools(other) == ("search", "offline", "add")
+        results = []
+        session.on_tool_result(results.append)
+        await agent.process("q", session=session)
+        agent.enable_tools(session, "search")
+        await agent.process("q", session=session)
+    assert [result.status for result in results] == ["error", "success"]
+    assert all(chat.tools == llm.chats[0].tools for chat in llm.chats)
+
+
+async def test_model_and_history_of_a_session():
+    """A session may ask another model, and show less of what was said before."""
+    big, small = ScriptedLLM([DIRECT, "big"], repeat=True), ScriptedLLM([DIRECT, "small"], repeat=True)
+    agent = PlanAgent("tutor", llm=big, models={"small": small})
+
+    @agent.on_session
+    def prepare(session):
+        if session.owner.name == "ada":
+            agent.configure(session, model="small", history=2)
+
+    async with agent:
+        session = await agent.create_session("ada")
+        for number in range(3):
+            assert str(await agent.run(f"q{number}", session=session)) == "small"
+        assert str(await agent.run("q")) == "big"
+    texts = [message.parts[0].text for message in small.chats[-1].messages]
+    assert texts[0].endswith("earlier messages are not shown.)")
+    assert "q2" in texts
+    assert "q0" not in texts
+    assert "q1" not in [message.parts[0].text for message in small.chats[4].messages[:1]]
+
+
+@pytest.mark.parametrize(
+    "config", [{"model": "huge"}, {"models": {"thinking": "default"}}, {"tools": ["fly"]}, {"history": -1}]
+)
+async def test_a_configuration_is_checked(plan_agent, config):
+    """A wrong name is said at once."""
+    agent, _ = plan_agent("never asked")
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError):
+            agent.configure(session, **config)
+        assert "plan.config" not in session.state
+
+
+async def test_agents_as_tools_are_started(make):
+    """A guarded tool is still the agent that it is."""
+    helper = BareAgent("helper", llm=ScriptedLLM(["helped"]))
+    agent, llm = make(calls(("helper", {"task": "t"})), "So.", kind=PlanAgent, tools=[helper.as_tool()])
+    async with agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await agent.process("q", session=session)
+    assert len(results) == 1
+    assert len(llm.chats) == 2
