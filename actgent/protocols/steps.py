@@ -25,12 +25,12 @@ from actgent.messages import ToolCall
 
 from .actions import answer_text, encoded_calls
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View
-from .extract import extract, grown
+from .extract import extract, grown, visible
 from .templates import WHO
 
 DEFAULT_ITERATIONS = 10
 PLAN_KEY = "steps.plan"
-"""Under which the plan of the turn stands in the session's state."""
+"""Under which the last plan stands in the session's state."""
 STEP = "step"
 """The stage after the first answer."""
 
@@ -56,6 +56,11 @@ _MEANT_AS_JSON = re.compile(
     r"""\{\s*["']|\b(?:final_answer|tool_calls|tool_thought|tool_name)\b|["']plan["']\s*:|^\s*plan\s*:""",
     re.IGNORECASE | re.MULTILINE,
 )
+
+_BROKEN = ("truncated", "broken", "nested")
+"""What the reasons begin with for which JSON cannot be read."""
+_NO_OBJECT = "the answer must be one JSON object"
+_NO_STEP = 'the answer must be a JSON object with "plan", "tool_calls" or "final_answer"'
 
 Kind = Literal["plan", "step", "final"]
 
@@ -168,10 +173,10 @@ def read_step(text: str) -> Step:
         return Step(kind="step", calls=tuple(calls.calls))
     try:
         found = _objects(shown)
-    except ParseError:
-        if shown.lstrip().startswith(_JSON_STARTS) or _MEANT_AS_JSON.search(shown) or _is_json(shown):
-            raise
-        return Step(kind="final", answer=shown.strip())
+    except ParseError as error:
+        if _is_prose(shown, error.reason):
+            return Step(kind="final", answer=shown.strip())
+        raise
     return _the_one(found, text)
 
 
@@ -207,6 +212,13 @@ def _the_one(found: list[Step], text: str) -> Step:
     raise ParseError(f"the answer holds {len(found)} different JSON objects: give exactly one", text)
 
 
+def _is_prose(text: str, reason: str) -> bool:
+    """True for words that were never meant as JSON; `reason` is why there is no step in them."""
+    if reason == _NO_STEP or reason.startswith(_BROKEN) or text.count("```") % 2:
+        return False
+    return not (text.lstrip().startswith(_JSON_STARTS) or _MEANT_AS_JSON.search(text) or _is_json(text))
+
+
 def _is_json(text: str) -> bool:
     """True for `null`, `5`, `true`: JSON, but no answer."""
     try:
@@ -217,18 +229,22 @@ def _is_json(text: str) -> bool:
 
 
 def _reason(value: Any) -> str | None:
-    if not isinstance(value, dict) or not value.keys() & {"plan", "tool_calls", "final_answer"}:
-        return 'the answer must be a JSON object with "plan", "tool_calls" or "final_answer"'
-    calls, answer, plan = value.get("tool_calls"), value.get("final_answer"), value.get("plan")
-    if calls:
+    if not isinstance(value, dict):
+        return _NO_OBJECT
+    if not value.keys() & {"plan", "tool_calls", "final_answer"}:
+        return _NO_STEP
+    if calls := value.get("tool_calls"):
         return _calls_reason(calls)
-    if answer is not None:
+    if (answer := value.get("final_answer")) is not None:
         return "final_answer is empty" if isinstance(answer, str) and not answer.strip() else None
-    if "tool_calls" in value and not plan:
+    return None if _plan(value.get("plan")) else _nothing_reason(value)
+
+
+def _nothing_reason(value: Mapping[str, Any]) -> str:
+    """What is missing in an object that holds no calls, no answer and no plan in words."""
+    if "tool_calls" in value:
         return "there are no tool calls in tool_calls"
-    if "plan" in value:
-        return None if _plan(plan) else "plan must be text, or a list of texts"
-    return "final_answer is null"
+    return "plan must be text, or a list of texts" if "plan" in value else "final_answer is null"
 
 
 def _calls_reason(calls: Any) -> str | None:
@@ -284,7 +300,8 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
 
 def grown_step(text: str) -> Step | None:
     """What can be seen of a growing answer; None until its kind shows. For display only, never to act on."""
-    value = grown(text[max(text.find("{"), 0) :])
+    shown = visible(text)
+    value = grown(shown[max(shown.find("{"), 0) :])
     if not isinstance(value, dict):
         return None
     plan, calls, answer = (value.get(name) for name in ("plan", "tool_calls", "final_answer"))

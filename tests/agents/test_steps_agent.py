@@ -6,6 +6,7 @@ from collections import Counter
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from actgent import (
     ConfigurationError,
@@ -353,6 +354,48 @@ async def test_leaving_a_stream_early_stops_the_run():
             if isinstance(event, PlanEvent):
                 break
     assert len(llm.chats) == 1
+
+
+async def test_streams_side_by_side_do_not_mix():
+    """Each reader hears of its own run only."""
+
+    def answer(chat):
+        return json.dumps({"final_answer": chat.messages[0].parts[0].text * 9})
+
+    heard = {}
+    async with StepsAgent("a", llm=ScriptedLLM(answer, chunk=1)) as agent:
+
+        async def listen(word):
+            heard[word] = await events_of(agent, word)
+
+        async with trio.open_nursery() as nursery:
+            for word in "abc":
+                nursery.start_soon(listen, word)
+    for word, events in heard.items():
+        assert {event.text.strip(word) for event in kinds(events, FinalEvent, Token, Reply)} == {""}
+        assert len({event.step_id for event in kinds(events, StepsEvent)}) == 1
+
+
+async def test_an_interrupted_step_ends_its_tools():
+    """A tool that was stopped is told as failed, then the run's failure, and nothing is complete."""
+
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        await trio.sleep_forever()
+
+    llm = ScriptedLLM([step(call("wait"))])
+    events = []
+    async with StepsAgent("a", llm=llm, tools=[wait]) as agent:
+        talk = await agent.open_conversation()
+        async with talk.stream("go") as stream:
+            async for event in stream:
+                events.append(event)
+                if isinstance(event, ToolExecutionEvent) and event.status == "started":
+                    await trio.testing.wait_all_tasks_blocked()
+                    await talk.session.interrupt("enough")
+    assert [event.status for event in kinds(events, ToolExecutionEvent)] == ["started", "failed"]
+    assert events[-1].kind == "interrupted"
 
 
 async def test_typed_output_in_a_stream():

@@ -5,6 +5,7 @@ import re
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, strategies as st
 
 from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
 from actgent.messages import Message, Sender, Text, ToolCall
@@ -238,6 +239,12 @@ ODD = [
     '{"final_answer": NaN}',
     '{"final_answer": "a", "final_answer": "b"}',
     "<think>I am not sure",
+    "Here it is: {",
+    "Here it is: {}",
+    "Here it is: [",
+    "Here it is:\n```json",
+    "Here it is:\n```json\n{final",
+    "Here it is: {answer: 42",
     "",
     " \n",
 ]
@@ -255,6 +262,35 @@ def test_cut_answers_are_asked_again(text):
     """9: what was cut is never completed, and never shown."""
     with pytest.raises(ParseError):
         outcomes(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["plan", "tool_calls", "final_answer", "tool_name", "parameters", "x"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON, st.sampled_from(["{}", "```json\n{}\n```", "Well: {} OK?"]))
+def test_whatever_is_found_was_said(value, shape):
+    """No plan, call or answer comes out of an object that does not hold it, and nothing else is raised."""
+    text = shape.replace("{}", json.dumps(value))
+    try:
+        found = outcomes(text)
+    except (ParseError, EmptyAnswer):
+        return
+    if not isinstance(value, dict):
+        assert found == [Say(text=text.strip())]
+        return
+    names = {call.name for outcome in found if isinstance(outcome, CallTools) for call in outcome.calls}
+    assert names <= {call["tool_name"].strip() for call in value.get("tool_calls") or []}
+    assert not any(isinstance(outcome, Say) for outcome in found) or value["final_answer"] not in (None, "")
+    assert any(value.get(key) for key in ("plan", "tool_calls")) or any(isinstance(o, Say) for o in found)
 
 
 def test_there_are_a_hundred_malformed_answers():
@@ -349,6 +385,12 @@ def test_the_final_answer_is_shown_as_it_grows():
 def test_nothing_else_is_shown(text):
     """Plans, calls, structures and prose that may still become JSON are no answer for the user."""
     assert shown(text) == []
+
+
+def test_thoughts_are_not_shown():
+    """What a model thinks before its answer is no answer."""
+    assert shown(f'<think>Maybe {{"final_answer": "43"}}?</think>{FINAL}')[-1] == "The answer is 42"
+    assert not any("43" in part for part in shown(f'<think>{{"final_answer": "43"}}</think>{FINAL}'))
 
 
 @pytest.mark.parametrize("text", [*CUT, *ODD])
