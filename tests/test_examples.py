@@ -33,6 +33,14 @@ ESSENTIAL = {
         "The goal was not achieved: the limit of 2 iterations was reached.",
         "Missing: the depth of Tanganyika",
     ],
+    "plan.py": [
+        "past: failed",
+        "compare: cancelled",
+        "partial after 8 model calls: Lake Baikal is 1642 m deep. The archive is closed",
+        "[-] compare: compare both",
+        "success after 3 model calls: Lake Baikal is about 1.6 km deep.",
+        "[x] depth: find the depth",
+    ],
     "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],
     "steps.py": [
         "1. plan: Look up the distance / Look  ...",

@@ -157,12 +157,13 @@ def _reachable(items: Sequence[TodoItem]) -> set[str]:
 
 
 def _cancelled(item: TodoItem, plan: Plan, now: float) -> TodoItem:
-    reason = "; ".join(_hindrance(plan.find(name), name) for name in item.dependencies)
-    return attrs.evolve(item, status="cancelled", result=f"not run: {reason}", updated_at=now)
+    missing = [name for name in item.dependencies if name not in plan.outputs]
+    reason = ", ".join(f"{name} ({_standing(plan.find(name))})" for name in missing)
+    return attrs.evolve(item, status="cancelled", result=f"not run: depends on {reason}", updated_at=now)
 
 
-def _hindrance(item: TodoItem | None, name: str) -> str:
-    return f"depends on {name} ({item.status if item is not None else 'not in the plan'})"
+def _standing(item: TodoItem | None) -> str:
+    return "not in the plan" if item is None else item.status
 
 
 def outcome_of(plan: Plan) -> RunStatus:

@@ -1,0 +1,115 @@
+"""Todo lists: differences by case 29 of the specification's page on ART, order, and renderings."""
+
+import attrs
+import pytest
+
+from actgent.protocols.todo import (
+    STATUSES,
+    Plan,
+    TodoChange,
+    TodoItem,
+    diff_text,
+    diff_todo,
+    mark_of,
+    next_item,
+    outcome_of,
+    shortened,
+    todo_text,
+    without_blocked,
+)
+
+A = TodoItem(id="a", description="first")
+B = TodoItem(id="b", description="second", dependencies=["a"])
+
+
+def test_case_29_added_and_removed():
+    """From nothing all is added; what is gone is there as it was."""
+    diff = diff_todo([], [A, B])
+    assert diff.changes == (TodoChange("added", A), TodoChange("added", B))
+    assert diff_todo([A], []).changes == (TodoChange("removed", A),)
+    assert diff_todo([], []).changes == ()
+
+
+@pytest.mark.parametrize(
+    "change", [{"description": "else"}, {"status": "completed"}, {"dependencies": ["b"]}, {"result": "r"}]
+)
+def test_case_29_modified(change):
+    """The change names the fields."""
+    new = attrs.evolve(A, **change)
+    assert diff_todo([A], [new]).changes == (TodoChange("modified", new, tuple(change)),)
+
+
+def test_case_29_time_alone_is_no_change():
+    """Nor is where an attempt began."""
+    assert diff_todo([A], [attrs.evolve(A, updated_at=9.0, created_at=8.0, begun_after="m")]).changes == ()
+
+
+def test_case_29_a_mix():
+    """In the order of the new list, then what was removed."""
+    done, new = attrs.evolve(A, status="completed"), TodoItem(id="c", description="third")
+    diff = diff_todo([A, B], [new, done])
+    assert [(change.kind, change.item.id) for change in diff.changes] == [
+        ("added", "c"),
+        ("modified", "a"),
+        ("removed", "b"),
+    ]
+    assert diff.of("modified") == (done,)
+    assert diff.to_data() == {"added": ["c"], "modified": ["a"], "removed": ["b"]}
+    assert diff_text(diff) == "+ c: third\n~ a: status: completed\n- b: second"
+
+
+def test_the_next_item():
+    """The first pending one whose dependencies are completed."""
+    assert next_item(Plan(items=[B, A])) == A
+    assert next_item(Plan(items=[B, attrs.evolve(A, status="completed")])) == B
+    assert next_item(Plan(items=[B, attrs.evolve(A, status="waiting")])) is None
+
+
+def test_blocked_items_are_cancelled():
+    """Dependents of dependents, too; what waits for a waiting item is not."""
+    c = TodoItem(id="c", description="third", dependencies=["b"])
+    plan = without_blocked(Plan(items=[attrs.evolve(A, status="failed"), B, c]), now=3.0)
+    assert [(item.status, item.updated_at) for item in plan.items] == [
+        ("failed", 0.0),
+        ("cancelled", 3.0),
+        ("cancelled", 3.0),
+    ]
+    plan = Plan(items=[attrs.evolve(A, status="waiting"), B, c])
+    assert without_blocked(plan, now=3.0) == plan
+
+
+@pytest.mark.parametrize("status", sorted(set(STATUSES) - {"completed"}))
+def test_only_completed_items_are_a_success(status):
+    """Every other status is partial, or suspended."""
+    done = attrs.evolve(A, status="completed")
+    assert outcome_of(Plan(items=[done])) == "success"
+    other = outcome_of(Plan(items=[done, attrs.evolve(B, status=status)]))
+    assert other == ("suspended" if status == "waiting" else "partial")
+
+
+def test_warnings_and_missing_tools_are_no_success():
+    """What was left out was not done."""
+    done = attrs.evolve(A, status="completed")
+    assert outcome_of(Plan(items=[done], warnings=["todo item 2 was left out"])) == "partial"
+    assert outcome_of(Plan(items=[attrs.evolve(done, validation="failed")])) == "partial"
+
+
+def test_plain_text():
+    """A line an item, its result in one line below it; markup is text."""
+    done = attrs.evolve(A, status="completed", result="[red]so\nit is[/]")
+    plan = Plan(title="Trip", outline="go", items=[done, B], warnings=["todo item 3 was left out"])
+    assert todo_text(plan).splitlines() == [
+        "Trip",
+        "go",
+        "[x] a: first",
+        "      [red]so it is[/]",
+        "[ ] b: second (after a)",
+        "(todo item 3 was left out)",
+    ]
+    assert len({mark_of(attrs.evolve(A, status=status)) for status in STATUSES}) == len(STATUSES)
+
+
+def test_long_texts_are_shortened():
+    """To one line of the given length."""
+    assert shortened("a  b\nc", 10) == "a b c"
+    assert shortened("x" * 20, 10) == "xxxxxxx..."
