@@ -252,8 +252,9 @@ def python_blocks() -> list[object]:
 
 
 @pytest.mark.parametrize("code", python_blocks())
-def test_documentation_runs(code, loopback_provider, capsys):
+def test_documentation_runs(code, loopback_provider, capsys, tmp_path, monkeypatch):
     """Every python block of README and docs runs as it stands, with the provider on loopback for a model."""
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "documentation", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out
 
