@@ -44,9 +44,9 @@ class GrowingStep:
             self.text, self.attempt, self._kind, self._last = "", attempt, None, None
         self.text += piece
         step = grown_step(self.text)
-        self._kind = self._kind or (step.kind if step else None)
-        if step is None or step.kind != self._kind:
+        if step is None or (self._kind is not None and step.kind != self._kind):
             return None
+        self._kind = step.kind if step.is_decided else None
         event = event_of(step, self.step_id, complete=False)
         if event == self._last:
             return None

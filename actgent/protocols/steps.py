@@ -61,6 +61,8 @@ _BROKEN = ("truncated", "broken", "nested")
 """What the reasons begin with for which JSON cannot be read."""
 _NO_OBJECT = "the answer must be one JSON object"
 _NO_STEP = 'the answer must be a JSON object with "plan", "tool_calls" or "final_answer"'
+_FOREIGN = (None, _NO_OBJECT, _NO_STEP)
+"""What is said of values that have nothing to do with the protocol, such as an example; None of a right one."""
 
 Kind = Literal["plan", "step", "final"]
 
@@ -75,6 +77,11 @@ class Step:
     calls: tuple[ToolCall, ...] = ()
     answer: Any = None
     """The final answer: text, or any other JSON value."""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether more of a growing answer leaves the kind as it is: empty members may stand before full ones."""
+        return bool(self.plan or self.calls) or self.kind == "final"
 
     @property
     def answer_text(self) -> str:
@@ -184,23 +191,28 @@ def _objects(text: str) -> list[Step]:
     """All steps that a text holds, at least one, in order and each once.
 
     Raises:
-        ParseError: there is none, or the text is cut or broken.
+        ParseError: there is none, one of them is wrong, or the text is cut or broken.
     """
     found: list[Step] = []
-    reasons = set()
+    wrong: list[str] = []
+    seen: set[str] = set()
 
     def look(value: Any) -> str:
         reason = _reason(value)
         if reason is None and (step := _step(value)) not in found:
             found.append(step)
-        reasons.add(reason or "")
+        if reason not in _FOREIGN:
+            wrong.append(reason)
+        seen.add(reason or "")
         return reason or ""
 
     try:
         extract(text, look)
     except ParseError as error:
-        if not found or error.reason not in reasons:
+        if error.reason not in seen or not (found or wrong):
             raise
+    if wrong:  # calls that cannot be read are not passed over for an answer beside them
+        raise ParseError(wrong[0], text)
     return found
 
 
@@ -308,7 +320,7 @@ def grown_step(text: str) -> Step | None:
     if isinstance(plan, str | list) and not calls and (plan or answer is None):
         lines = plan if isinstance(plan, list) else [plan]
         return Step(kind="plan", plan="\n".join(line for line in lines if isinstance(line, str)))
-    if isinstance(calls, list):
+    if isinstance(calls, list) and (calls or answer is None):
         whole = tuple(_call(call) for call in _named(calls))
         return Step(kind="step", plan=_plan(plan), thought=_thought(value), calls=whole)
     if answer is not None:

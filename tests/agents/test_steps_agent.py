@@ -454,6 +454,13 @@ def test_kind_is_decided_once():
     assert {type(event) for event in grow('{"final_answer": "a", "plan": "b"}')} == {FinalEvent}
 
 
+def test_empty_members_decide_nothing():
+    """Some models write all members each time, the empty ones too."""
+    events = grow('{"plan": "", "tool_calls": [], "final_answer": "42"}')
+    assert events[-1] == FinalEvent(step_id="s", text="42", complete=False)
+    assert not any(getattr(event, "plan", "") or getattr(event, "calls", ()) for event in events)
+
+
 def test_a_new_attempt_begins_anew():
     """What a retried answer said before counts no more."""
     growing = GrowingStep("s")

@@ -48,6 +48,7 @@ def planned(found):
         '{"final_answer": "The answer is 42",}',
         f"<think>{STEP_TEXT}</think>{FINAL}",
         f"{FINAL}\n{FINAL}",
+        f'In an example {{"a": 1}} was the question. {FINAL}',
         '{"final_answer": "The answer is 42", "tool_calls": [], "plan": null, "mood": "good"}',
     ],
 )
@@ -228,6 +229,8 @@ ODD = [
     f"{FINAL}\n{STEP_TEXT}",
     STEP_TEXT + STEP_TEXT.replace("5", "6"),
     f"{FINAL} {STEP_TEXT[:30]}",
+    f'{{"tool_calls": [{{"name": "add"}}]}} {FINAL}',
+    f'{FINAL} {{"plan": 7}}',
     f"{STEP_TEXT} {FINAL[:12]}",
     '{"final_answer": "42"',
     '{"final_answer": 42',
@@ -374,7 +377,9 @@ def shown(text):
 
 def test_the_final_answer_is_shown_as_it_grows():
     """32: each part begins with the one before it, and the last one is the answer."""
-    parts = shown('```json\n{"thought": "hm", "final_answer": "The \\"answer\\" is 42"}\n```')
+    parts = shown(
+        '```json\n{"thought": "hm", "plan": "", "tool_calls": [], "final_answer": "The \\"answer\\" is 42"}\n```'
+    )
     assert all(later.startswith(former) for former, later in pairwise(parts))
     assert parts[-1] == 'The "answer" is 42'
 
