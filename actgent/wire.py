@@ -67,7 +67,7 @@ class Wire:
         """
         read = self._read[union]
         try:
-            return tuple([read(value, union) for value in _unpack(data)])
+            return tuple([read(value, union) for value in _sequence(_unpack(data))])
         except WireError:
             raise
         except Exception as error:  # whatever foreign bytes lead to in msgpack, in cattrs or in a validator
@@ -141,6 +141,12 @@ def _class_writer(cls: type, converter: cattrs.Converter) -> Callable[[Any], Any
     return converter.get_unstructure_hook(cls)
 
 
+def _sequence(value: Any) -> list[Any]:
+    if type(value) is list:
+        return value
+    raise WireError(f"a value of type {type(value).__name__} where a list belongs")
+
+
 def _exactly(*accepted: type) -> Hook:
     def read(value: Any, _: object) -> Any:
         if type(value) in accepted:
@@ -167,9 +173,7 @@ def _tuple_reader(kind: Any, converter: cattrs.Converter) -> Hook:
     read_item = converter.get_structure_hook(item)
 
     def read(value: Any, _: object) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise WireError(f"a value of type {type(value).__name__} where a list belongs")
-        return tuple([read_item(entry, item) for entry in value])
+        return tuple([read_item(entry, item) for entry in _sequence(value)])
 
     return read
 

@@ -85,28 +85,32 @@ class GroupedJournal(Journal):
         error: BaseException | None = None
         async with trio.open_nursery() as nursery:
             self._is_open = True
-            nursery.start_soon(self._write_groups, name="journal writer")
+            # Shielded: whatever ends the block, what is queued is written first.
+            writing = trio.CancelScope(shield=True)
+            nursery.start_soon(self._write_groups, writing, name="journal writer")
             try:
                 yield self
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
             with trio.CancelScope(shield=True):
                 await self._leave()
-            nursery.cancel_scope.cancel()
+            writing.cancel()
         if error is not None:
             raise error
 
     async def _leave(self) -> None:
-        try:
-            for session_id in ["", *self._kept]:
-                if self._epoch:
-                    await self._flush(session_id)
-        except ActgentError as error:
-            logger.error("what nobody waited for could not be written: %s", error)  # noqa: TRY400 - no bug of ours
-        finally:
-            self._is_open = False
-            self._epoch = 0
-            await self._release()
+        for session_id in ["", *self._kept]:
+            await self._flush_at_last(session_id)
+        self._is_open = False
+        self._epoch = 0
+        await self._release()
+
+    async def _flush_at_last(self, session_id: str) -> None:
+        if self._epoch:
+            try:
+                await self._flush(session_id)
+            except ActgentError as error:
+                logger.error("%s: what nobody waited for is not written: %s", session_id, error)  # noqa: TRY400 - no bug of ours
 
     # --- the storage, which members are ---------------------------------------------------
 
@@ -223,17 +227,21 @@ class GroupedJournal(Journal):
             self._check_epoch(self._epoch)
             await trio.lowlevel.checkpoint()
 
-    async def _write_groups(self) -> None:
+    async def _write_groups(self, scope: trio.CancelScope) -> None:
         try:
-            while True:
-                await self._arrived.wait()
-                with trio.move_on_after(SOON):
-                    await self._awaited.wait()
-                async with self._storage:
-                    with trio.CancelScope(shield=True):
-                        await self._write_group(self._take_group())
+            with scope:
+                while True:
+                    await self._write_next()
         finally:
             self._epoch = 0  # nobody writes any more, so nobody may wait for it
+
+    async def _write_next(self) -> None:
+        await self._arrived.wait()
+        with trio.move_on_after(SOON):
+            await self._awaited.wait()
+        async with self._storage:
+            with trio.CancelScope(shield=True):
+                await self._write_group(self._take_group())
 
     def _take_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []

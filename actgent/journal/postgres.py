@@ -231,14 +231,17 @@ _UPSERT_HEADS = (
 
 
 def _split_schema(url: str) -> tuple[str, str]:
-    parts = urllib.parse.urlsplit(url)
-    query = dict(urllib.parse.parse_qsl(parts.query))
-    schema = query.pop("schema", "actgent")
-    address = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
     try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # read for its ValueError
+        query = dict(urllib.parse.parse_qsl(parts.query))
+        schema = query.pop("schema", "actgent")
+        address = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
         psycopg.conninfo.conninfo_to_dict(address)
-    except psycopg.Error as error:
-        raise ConfigurationError(f"the journal's address cannot be read: {error}") from None
+    except (ValueError, psycopg.Error):  # whose texts may quote the password
+        raise ConfigurationError(
+            "the journal's address is not of the form postgres://HOST/DATABASE"
+        ) from None
     return address, schema
 
 

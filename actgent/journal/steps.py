@@ -114,6 +114,17 @@ def decode_rows(rows: Iterable[Row], *, head: Head, identity: bytes) -> tuple[Re
     return tuple(records)
 
 
+def read_step(row: Row, agent: str) -> Step:
+    """The step that a row was made from.
+
+    Raises:
+        JournalVersion, WireError: a newer actgent wrote it.
+    """
+    records = _decode(row.body)
+    marks = [record for record in records if type(record) in _MARKS]
+    return Step(row.session_id, agent, row.count, row.body, marks)
+
+
 def _decode(body: bytes) -> tuple[Record, ...]:
     if body[0] > SCHEMA_VERSION:
         raise JournalVersion(body[0], SCHEMA_VERSION)

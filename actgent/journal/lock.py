@@ -1,0 +1,67 @@
+"""Who owns a journal's file, and how far it has come: a file beside it that one process holds."""
+
+import fcntl
+import os
+import socket
+import struct
+import zlib
+from pathlib import Path
+
+from actgent.errors import Fenced, JournalFailed
+
+
+class Lock:
+    """The file beside a journal's file that one process holds, and that notes how far its log has come."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock a journal's file for this process; the lock ends with the process.
+
+        Raises:
+            Fenced: another process, or another journal of this one, has it.
+            JournalFailed: the folder cannot be written.
+        """
+        try:
+            self._fd = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JournalFailed(f"the journal's folder cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._fd, _NOTE_AT, 0).decode(errors="replace").strip() or "another process"
+            os.close(self._fd)
+            raise Fenced(
+                f"the journal {path.name} is owned by {owner}, which is alive: end it first"
+            ) from None
+        os.pwrite(
+            self._fd,
+            f"process {os.getpid()} on {socket.gethostname()}".encode()[:_NOTE_AT].ljust(_NOTE_AT),
+            0,
+        )
+
+    def note(self, identity: bytes, commits: int) -> None:
+        """Note a confirmed commit. It is not synced: after a power cut an earlier note stands here, never a later one."""
+        packed = _NOTE.pack(identity, commits)
+        os.pwrite(self._fd, packed + zlib.crc32(packed).to_bytes(4, "big"), _NOTE_AT)
+
+    def read_note(self) -> tuple[bytes, int]:
+        """The identity and the number of commits that were noted last; none, and 0, where nothing was."""
+        found = os.pread(self._fd, _NOTE.size + 4, _NOTE_AT)
+        packed, checksum = found[: _NOTE.size], found[_NOTE.size :]
+        if len(checksum) < 4 or zlib.crc32(packed).to_bytes(4, "big") != checksum:  # noqa: PLR2004 - bytes of a CRC-32
+            return b"", 0
+        identity, commits = _NOTE.unpack(packed)
+        return identity, commits
+
+    def close(self) -> None:
+        """Let another process have the journal."""
+        os.close(self._fd)
+
+
+_NOTE = struct.Struct(">4sQ")
+_NOTE_AT = 256
+"""Where the note stands; before it is the owner's name, for people."""
+
+
+def lock_path(path: Path) -> Path:
+    """The file whose lock stands for a journal's file."""
+    return path.with_name(f"{path.name}-lock")

@@ -1,0 +1,325 @@
+"""What every journal promises."""
+
+import os
+import sys
+import textwrap
+
+import pytest
+import trio
+
+from actgent.errors import ConfigurationError, Fenced, NotSerializable, UsageError
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Appended, Changed, Closed, Delivered, Ended, Opened, Said
+from actgent.messages import File, Sender
+
+# --- order and content -------------------------------------------------------------------
+
+
+async def test_what_was_committed_is_loaded(writer):
+    """In order, equal, across several steps."""
+    await writer.open()
+    await writer.turn()
+    await writer.turn("more", "yes")
+    assert await writer.load() == writer.confirmed
+
+
+async def test_an_unknown_session_has_no_records(writer):
+    """It is no error."""
+    assert await writer.load() == ()
+
+
+async def test_steps_that_nobody_waits_for_come_before_the_next_commit(writer):
+    """All in the order of the calls."""
+    for number in range(20):
+        writer.write_soon(Changed(changes={"n": number}))
+    await writer.commit(Closed())
+    assert await writer.load() == writer.confirmed
+
+
+async def test_a_step_that_nobody_waits_for_is_loaded_at_once(writer):
+    """Loading waits for what this session has queued."""
+    writer.write_soon(Changed(changes={"n": 1}))
+    assert await writer.load() == writer.confirmed
+
+
+async def test_a_step_that_nobody_waits_for_is_written_soon(writer):
+    """Within about 50 ms, without any further call."""
+    await writer.open()
+    before = writer.journal.statistics.steps
+    writer.write_soon(Changed(changes={"n": 1}))
+    await trio.sleep(0.5)
+    assert writer.journal.statistics.steps == before + 1
+    assert await writer.load() == writer.confirmed
+
+
+async def test_leaving_the_block_writes_what_is_queued(lasting_url, make_writer):
+    """Also what nobody waited for."""
+    async with open_journal(lasting_url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        writer.write_soon(Changed(changes={"n": 1}))
+    async with open_journal(lasting_url) as journal:
+        await journal.acquire()
+        assert await journal.load("s") == writer.confirmed
+
+
+async def test_an_entry_without_records_waits_for_the_earlier_ones(writer):
+    """And leaves nothing behind of its own."""
+    writer.write_soon(Closed())
+    await writer.commit()
+    assert writer.journal.statistics.steps == 1
+    assert await writer.load() == (Closed(),)
+
+
+async def test_large_records_come_back(writer):
+    """A file of 20 MB in a message."""
+    message = writer.message("look")
+    part = File(media_type="application/pdf", data=bytes(range(256)) * 80_000)
+    await writer.commit(Said(message=message), Changed(changes={"file": part.data}))
+    assert await writer.load() == writer.confirmed
+
+
+@pytest.mark.parametrize("name", ["", "Ünïcode 会议", "a'b\"c;--", "x" * 5000, "a/b\\c\n"])
+async def test_any_text_names_a_session(journal, make_writer, name):
+    """Whatever a program calls them."""
+    writer = make_writer(journal, await journal.acquire(), name or "''", agent=name)
+    await writer.turn()
+    assert await writer.load() == writer.confirmed
+    assert [summary.agent for summary in await journal.sessions(name)] == [name]
+
+
+async def test_what_cannot_be_written_is_refused_at_once(writer):
+    """By name, and the session goes on."""
+    with pytest.raises(NotSerializable, match=r"changes\.when"):
+        writer.write_soon(Changed(changes={"when": object()}))
+    with pytest.raises(NotSerializable, match=r"changes\.when"):
+        await writer.commit(Changed(changes={"when": {1, 2}}))
+    with pytest.raises(NotSerializable, match="session_id"):
+        writer.journal.write_soon(
+            Entry(session_id="a\0b", agent="a", records=(Closed(),)), epoch=writer.epoch
+        )
+    await writer.commit(Closed())
+    assert await writer.load() == (Closed(),)
+
+
+# --- many sessions -----------------------------------------------------------------------
+
+
+async def test_sessions_do_not_mix(journal, make_writer):
+    """A hundred at once, each with its own records in its own order."""
+    epoch = await journal.acquire()
+    writers = [make_writer(journal, epoch, f"s{number}") for number in range(100)]
+
+    async def live(writer):
+        await writer.open()
+        for number in range(3):
+            await writer.turn(f"{writer.session_id} {number}")
+
+    async with trio.open_nursery() as nursery:
+        for writer in writers:
+            nursery.start_soon(live, writer)
+    for writer in writers:
+        assert await writer.load() == writer.confirmed
+
+
+async def test_a_hundred_sessions_share_their_commits(journal, make_writer):
+    """At least ten turns go into one commit."""
+    epoch = await journal.acquire()
+    turns = 5
+
+    async def live(writer):
+        for _ in range(turns):
+            await writer.turn()
+
+    before = journal.statistics.commits
+    async with trio.open_nursery() as nursery:
+        for number in range(100):
+            nursery.start_soon(live, make_writer(journal, epoch, f"s{number}"))
+    assert 100 * turns / (journal.statistics.commits - before) >= 10
+
+
+async def test_unfinished_sessions_are_those_with_an_accepted_message_that_has_not_ended(
+    journal, make_writer
+):
+    """Of one agent, the oldest first."""
+    epoch = await journal.acquire()
+    for number, agent in enumerate(["a", "a", "b", "a"]):
+        writer = make_writer(journal, epoch, f"s{number}", agent)
+        await writer.open(created_at=100.0 - number)
+        first, second = writer.message("1"), writer.message("2")
+        await writer.commit(Accepted(message=first), Accepted(message=second))
+        await writer.commit(
+            Ended(message_id=first.id), Ended(message_id=first.id), Ended(message_id="unknown")
+        )
+        if number == 1:
+            await writer.commit(Ended(message_id=second.id))
+    assert await journal.unfinished("a") == ["s3", "s0"]
+    assert await journal.unfinished("b") == ["s2"]
+    assert await journal.unfinished("c") == []
+
+
+async def test_what_is_known_of_a_session_without_reading_it(writer):
+    """Owner, parent, times, counts."""
+    await writer.commit(Opened(owner=Sender("ada"), parent_id="p", created_at=5))
+    await writer.commit(Accepted(message=writer.message("hi")))
+    (summary,) = await writer.journal.sessions()
+    assert (summary.session_id, summary.agent, summary.owner, summary.parent_id) == ("s", "a", "ada", "p")
+    assert (summary.created_at, summary.records, summary.unfinished, summary.closed) == (5, 2, 1, False)
+    await writer.commit(Closed())
+    assert [summary.closed for summary in await writer.journal.sessions("a")] == [True]
+    assert await writer.journal.sessions("b") == []
+
+
+async def test_a_deleted_session_is_gone(journal, make_writer):
+    """With all that was queued for it; others stay, and its id can be used again."""
+    epoch = await journal.acquire()
+    gone, stays = make_writer(journal, epoch, "gone"), make_writer(journal, epoch, "stays")
+    await gone.turn()
+    await stays.turn()
+    gone.write_soon(Closed())
+    await journal.delete("gone")
+    await journal.delete("never there")
+    assert await gone.load() == ()
+    assert await stays.load() == stays.confirmed
+    await gone.commit(Delivered(ids=("1",)))
+    assert await gone.load() == (Delivered(ids=("1",)),)
+
+
+# --- owners ------------------------------------------------------------------------------
+
+
+async def test_a_former_epoch_writes_nothing(journal, make_writer):
+    """Neither at once nor soon; the new one goes on with the same numbers."""
+    old = make_writer(journal, await journal.acquire())
+    await old.turn()
+    new = make_writer(journal, await journal.acquire())
+    assert new.epoch > old.epoch
+    with pytest.raises(Fenced, match="is over"):
+        await old.commit(Closed())
+    with pytest.raises(Fenced, match="is over"):
+        old.write_soon(Closed())
+    await new.turn()
+    assert await new.load() == old.confirmed + new.confirmed
+
+
+async def test_epochs_grow_from_block_to_block(lasting_url, make_writer):
+    """And a session goes on where it was."""
+    confirmed, epochs = (), []
+    for _ in range(3):
+        async with open_journal(lasting_url) as journal:
+            writer = make_writer(journal, await journal.acquire())
+            await writer.turn()
+            confirmed += writer.confirmed
+            epochs.append(writer.epoch)
+            assert await writer.load() == confirmed
+    assert epochs == sorted(set(epochs))
+
+
+async def test_two_journals_never_own_the_same(lasting_url):
+    """The second is refused within a second, by the name of the first's process, and can have it later."""
+    async with open_journal(lasting_url) as first, open_journal(lasting_url) as second:
+        await first.acquire()
+        with trio.fail_after(1), pytest.raises(Fenced, match=r"process \d+ on .+ is alive"):
+            await second.acquire()
+        await first.commit(Entry(session_id="s", agent="a", records=(Closed(),)), epoch=1)
+    async with open_journal(lasting_url) as third:
+        await third.acquire()
+
+
+async def test_another_process_never_owns_the_same(lasting_url):
+    """It is refused with a typed error that names this one."""
+    code = """
+        import sys, trio
+        from actgent import Fenced
+        from actgent.journal.opening import open_journal
+        async def main():
+            async with open_journal(sys.argv[1]) as journal:
+                try:
+                    await journal.acquire()
+                except Fenced as error:
+                    print(error)
+        trio.run(main)
+    """
+    async with open_journal(lasting_url) as journal:
+        await journal.acquire()
+        command = [sys.executable, "-c", textwrap.dedent(code), lasting_url]
+        done = await trio.run_process(command, capture_stdout=True)
+    assert f"process {os.getpid()} on" in done.stdout.decode()
+
+
+async def test_a_journal_is_acquired_before_it_is_used(url):
+    """And not used after its block."""
+    entry = Entry(session_id="s", agent="a", records=(Closed(),))
+    async with open_journal(url) as journal:
+        with pytest.raises(UsageError, match="acquire"):
+            await journal.commit(entry, epoch=1)
+        with pytest.raises(UsageError, match="acquire"):
+            await journal.load("s")
+        epoch = await journal.acquire()
+    with pytest.raises(UsageError, match="block"):
+        await journal.commit(entry, epoch=epoch)
+    with pytest.raises(UsageError, match="block"):
+        await journal.acquire()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "sqlite:", "sqlite://", "sqlite:///", "agents.db", "mysql://h/d", "postgres://[", "postgres://h:x/"],
+)
+def test_a_wrong_address_is_told_at_the_call(address):
+    """With the forms that there are."""
+    with pytest.raises(ConfigurationError):
+        open_journal(address)
+
+
+# --- cancellation ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_cancelled_commit_is_there_whole_or_not_at_all(writer, steps):
+    """Cancelled after each number of steps of the scheduler; the journal works on."""
+    await writer.open()
+    message = writer.message("hi")
+    pair = (Accepted(message=message), Appended(message_id=message.id))
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_after, steps, scope)
+            await writer.commit(*pair)
+    loaded = await writer.load()
+    assert loaded[1:] in ((), pair)
+    await writer.commit(Closed())
+    assert (await writer.load())[-1] == Closed()
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_cancelled_load_leaves_the_journal_usable(writer, steps):
+    """The next call is answered."""
+    await writer.turn()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_after, steps, scope)
+            await writer.load()
+            scope.cancel()
+    await writer.turn()
+    assert await writer.load() == writer.confirmed
+
+
+@pytest.mark.parametrize("steps", range(10))
+async def test_a_cancelled_block_leaves_nothing_behind(lasting_url, make_writer, steps):
+    """No lock, no transaction, no task; what was confirmed is there."""
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery, open_journal(lasting_url) as journal:
+            writer = make_writer(journal, await journal.acquire())
+            nursery.start_soon(_cancel_after, steps, scope)
+            while True:
+                await writer.commit(Closed())
+    async with open_journal(lasting_url) as journal:
+        await journal.acquire()
+        loaded = await journal.load("s")
+    assert len(writer.confirmed) <= len(loaded) <= len(writer.confirmed) + 1
+
+
+async def _cancel_after(steps, scope):
+    for _ in range(steps):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()

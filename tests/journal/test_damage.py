@@ -1,0 +1,167 @@
+"""A journal's file that is not what was written: the damage is named, and nothing altered is ever used."""
+
+import random
+import shutil
+from pathlib import Path
+
+import apsw
+import pytest
+
+from actgent.errors import JournalDamaged, JournalError, JournalVersion
+from actgent.journal.opening import open_journal
+from actgent.journal.salvage import check, salvage
+
+SESSIONS = 12
+LOG = "-wal"
+
+
+@pytest.fixture
+async def image(tmp_path, make_writer):
+    """A file with its log, as kill -9 leaves them, and what each session has."""
+    path, copy = tmp_path / "live.db", tmp_path / "image.db"
+    async with open_journal(f"sqlite:///{path}") as journal:
+        epoch = await journal.acquire()
+        writers = [make_writer(journal, epoch, f"session {number}") for number in range(SESSIONS)]
+        for _ in range(6):
+            for writer in writers:
+                await writer.turn("question " * 20, "answer " * 40)
+        await journal._run(
+            lambda file: file._checkpoint(1)
+        )  # so that the file has most of it, and the log the rest
+        for writer in writers:
+            await writer.turn("last", "word")
+        copy_image(path, copy)
+    return copy, {writer.session_id: writer.confirmed for writer in writers}
+
+
+def copy_image(source: Path, target: Path) -> None:
+    for suffix in ("", LOG, "-lock"):
+        shutil.copy(f"{source}{suffix}", f"{target}{suffix}")
+
+
+def change_log(path, kind, foreign):
+    log = Path(f"{path}{LOG}")
+    if kind == "missing":
+        log.unlink()
+    else:
+        log.write_bytes(b"" if kind == "empty" else foreign.read_bytes())
+
+
+def flip(path, dice):
+    data = bytearray(path.read_bytes())
+    place = dice.randrange(len(data))
+    data[place] ^= 1 << dice.randrange(8)
+    path.write_bytes(data)
+
+
+def zero(path, dice):
+    data = bytearray(path.read_bytes())
+    page = dice.randrange(len(data) // 4096)
+    data[page * 4096 : (page + 1) * 4096] = bytes(4096)
+    path.write_bytes(data)
+
+
+def truncate(path, dice):
+    data = path.read_bytes()
+    path.write_bytes(data[: dice.randrange(len(data))])
+
+
+async def judge(path, confirmed):
+    """Open a damaged image; how many sessions were whole, named as damaged, or cut short.
+
+    Every session is exactly what was confirmed, or an error that says what is wrong.
+    """
+    try:
+        async with open_journal(f"sqlite:///{path}") as journal:
+            await journal.acquire()
+            named, whole, cut = 0, 0, 0
+            for session_id, records in confirmed.items():
+                try:
+                    loaded = await journal.load(session_id)
+                except JournalError:
+                    named += 1
+                    continue
+                assert loaded == records[: len(loaded)]
+                whole += loaded == records
+                cut += loaded != records
+            return whole, named, cut
+    except JournalError:
+        return 0, len(confirmed), 0
+
+
+@pytest.mark.parametrize("suffix", ["", LOG])
+@pytest.mark.parametrize("harm", [flip, zero, truncate])
+async def test_damage_is_named_and_other_sessions_run(image, tmp_path, times, harm, suffix):
+    """Bit flips, zeroed pages and truncation, in the file and in its log."""
+    path, confirmed = image
+    harmed = tmp_path / "harmed.db"
+    for seed in range(times(8, 50)):
+        for old in tmp_path.glob("harmed.db*"):
+            old.unlink()
+        copy_image(path, harmed)
+        harm(Path(f"{harmed}{suffix}"), random.Random(seed))
+        whole, named, cut = await judge(harmed, confirmed)
+        assert whole + named + cut == SESSIONS
+        assert cut == 0, (harm, suffix, seed)
+
+
+async def test_a_bit_in_a_record_harms_its_session_only(image):
+    """All others are whole."""
+    path, confirmed = image
+    data = path.read_bytes()
+    place = data.index(b"question question")
+    path.write_bytes(data[:place] + b"Q" + data[place + 1 :])
+    assert await judge(path, confirmed) == (SESSIONS - 1, 1, 0)
+    (problem,) = check(path)
+    assert (problem.session_id in confirmed, problem.record is not None) == (True, True)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "foreign"])
+async def test_another_log_than_its_own_is_refused(image, tmp_path, make_writer, kind):
+    """A missing, an empty and a foreign one."""
+    path, _ = image
+    async with open_journal(f"sqlite:///{tmp_path}/other.db") as journal:
+        await make_writer(journal, await journal.acquire(), "session 1").turn("foreign")
+        change_log(path, kind, tmp_path / "other.db-wal")
+    with pytest.raises(JournalDamaged, match=r"write-ahead log|malformed"):
+        async with open_journal(f"sqlite:///{path}") as journal:
+            await journal.acquire()
+
+
+async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
+    """Both versions are named."""
+    path, _ = image
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA user_version=99")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(JournalVersion, match=r"version 99.*versions up to 1"):
+        async with open_journal(f"sqlite:///{path}") as journal:
+            await journal.acquire()
+    assert path.read_bytes() == before
+
+
+async def test_a_good_file_has_no_problems(image):
+    """And checking it changes nothing."""
+    path, _ = image
+    before = path.read_bytes()
+    assert check(path) == []
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("harm", [flip, zero, truncate])
+async def test_salvage_carries_over_what_is_good(image, tmp_path, times, harm):
+    """Each session up to its first bad record, into a file that is whole."""
+    path, confirmed = image
+    for seed in range(times(4, 30)):
+        harmed, saved = tmp_path / f"harmed{seed}.db", tmp_path / f"saved{seed}.db"
+        copy_image(path, harmed)
+        harm(harmed, random.Random(seed))
+        salvaged = salvage(harmed, saved)
+        assert check(saved) == []
+        async with open_journal(f"sqlite:///{saved}") as journal:
+            await journal.acquire()
+            for session_id, records in confirmed.items():
+                loaded = await journal.load(session_id)
+                assert loaded == records[: len(loaded)]
+                assert loaded == records or session_id in salvaged.losses or not loaded

@@ -1,0 +1,217 @@
+"""Objects to bytes and back."""
+
+import contextlib
+import math
+from datetime import UTC, datetime, timedelta, timezone
+
+import msgpack
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.errors import NotSerializable, WireError
+from actgent.journal.records import PART_TAGS, RECORD_TAGS, WIRE, Changed, Closed, Ended, Record, Said
+from actgent.messages import (
+    File,
+    Image,
+    Message,
+    Opaque,
+    Priority,
+    Sender,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+text = st.text(st.characters(), max_size=20)
+names = text.filter(str.strip)
+moments = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-3, minutes=-30))])).map(
+    lambda moment: moment.replace(fold=0)  # means nothing where the offset is fixed
+)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | text
+    | st.binary(max_size=20)
+    | moments
+)
+plain = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(text | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+objects = st.dictionaries(text, plain, max_size=3)
+results = st.builds(
+    ToolResult,
+    id=text,
+    call_id=text,
+    tool_name=text,
+    status=st.sampled_from(["success", "error", "cancelled", "outcome_unknown"]),
+    content=text,
+    error=st.none() | text,
+    native=st.booleans(),
+)
+parts = st.one_of(
+    st.builds(Text, text),
+    st.builds(Image, media_type=text, data=st.binary()),
+    st.builds(File, media_type=text, url=text, name=text),
+    st.builds(Thinking, text, text, objects),
+    st.builds(Opaque, text, objects),
+    st.builds(ToolCall, text, objects | text, text, st.none() | text, st.booleans(), st.booleans()),
+    results,
+)
+seconds = st.floats(allow_nan=False, allow_infinity=False)
+messages = st.builds(
+    Message,
+    id=text,
+    session_id=text,
+    sender=st.builds(Sender, names, st.sampled_from(["user", "assistant", "agent", "tool", "system"])),
+    parts=st.lists(parts, max_size=4).map(tuple),
+    priority=st.sampled_from(Priority),
+    deadline=st.none() | seconds,
+    correlation_id=st.none() | text,
+    created_at=seconds,
+    stage=st.none() | text,
+    cut=st.booleans(),
+)
+usages = st.builds(Usage, input_tokens=st.integers(0, 10**9), cost=st.none() | seconds)
+ids = st.lists(text, max_size=3).map(tuple)
+fields = {
+    "message": messages,
+    "result": results,
+    "changes": objects,
+    "usage": usages,
+    "call_ids": ids,
+    "ids": ids,
+    "failed": st.none() | text,
+    "owner": st.builds(Sender, names),
+    "parent_id": st.none() | text,
+    "created_at": seconds,
+    "message_id": text,
+    "stop": text,
+    "calls": st.integers(0, 30),
+}
+records = st.one_of(
+    st.builds(cls, **{name: fields[name] for name in cls.__annotations__ if name in fields})
+    for cls in RECORD_TAGS.values()
+)
+
+
+@given(st.lists(records, max_size=3))
+def test_records_come_back_as_they_went(several):
+    """All of them, with all parts, and with their types."""
+    assert WIRE.decode(WIRE.encode(several, Record), Record) == tuple(several)
+
+
+@given(plain)
+def test_plain_data_comes_back_with_its_types(value):
+    """Tuples as tuples, True as True, bytes as bytes, a datetime with its offset."""
+    (back,) = WIRE.decode(WIRE.encode([Changed(changes={"k": value})], Record), Record)
+    assert repr(back.changes["k"]) == repr(value)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused_with_a_typed_error(data):
+    """Never with another exception."""
+    with contextlib.suppress(WireError):
+        assert all(type(record) in RECORD_TAGS.values() for record in WIRE.decode(data, Record))
+
+
+def test_tags_never_change():
+    """They stand on disks."""
+    assert sorted(PART_TAGS) == ["call", "file", "image", "opaque", "result", "text", "thinking"]
+    first = (
+        "accepted",
+        "appended",
+        "changed",
+        "closed",
+        "delivered",
+        "ended",
+        "finished",
+        "opened",
+        "said",
+        "started",
+    )
+    assert [tag for tag in first if RECORD_TAGS[tag].__name__ != tag.capitalize()] == []
+
+
+def test_the_form_on_the_bytes_never_changes():
+    """A tag and the fields that have not their default."""
+    said = Said(
+        message=Message(id="m", session_id="s", sender=Sender("a"), parts=(Text("x"),), created_at=1.5)
+    )
+    fields = {"id": "m", "session_id": "s", "sender": {"name": "a"}, "parts": [["text", {"text": "x"}]]}
+    expected = [["said", {"message": {**fields, "created_at": 1.5}}]]
+    assert msgpack.unpackb(WIRE.encode([said], Record)) == expected
+
+
+def test_not_a_number_comes_back():
+    """And infinity."""
+    (back,) = WIRE.decode(WIRE.encode([Changed(changes={"k": [math.nan, math.inf]})], Record), Record)
+    assert math.isnan(back.changes["k"][0])
+    assert back.changes["k"][1] == math.inf
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{1}, object(), Priority.LOW, datetime(2026, 1, 1), 1j, print, Text("x"), range(3)],  # noqa: DTZ001
+)
+def test_what_is_no_plain_data_is_named(value):
+    """The key that it stands under, and its type; nothing is turned into something else."""
+    with pytest.raises(NotSerializable, match=r"changes\.outer\.inner .* type "):
+        WIRE.encode([Changed(changes={"fine": 1, "outer": {"inner": [value]}})], Record)
+
+
+def test_what_is_too_deep_is_refused():
+    """With a typed error."""
+    value = []
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(NotSerializable):
+        WIRE.encode([Changed(changes={"k": value})], Record)
+
+
+def test_a_class_without_a_tag_is_refused():
+    """By its name."""
+    with pytest.raises(NotSerializable, match="Sender"):
+        WIRE.encode([Sender("a")], Record)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        [["newer", {}]],
+        [["ended", {"message_id": "x", "newer": 1}]],
+        [["ended", {"message_id": 5}]],
+        [["ended", {"message_id": b"x"}]],
+        [["ended", {"message_id": "x", "failed": True}]],
+        [["ended", {}]],
+        [["said", {"message": {}, "calls": True}]],
+        [["changed", {"changes": []}]],
+        [["changed", {"changes": msgpack.ExtType(99, b"")}]],
+        [["started", {"call_ids": "ab"}]],
+        [["started", {"call_ids": [1]}]],
+        [["closed"]],
+        ["closed"],
+        5,
+        {},
+        "text",
+    ],
+)
+def test_what_this_version_does_not_know_is_refused(plain):
+    """Unknown tags, fields and types, missing fields, other types; nothing is coerced."""
+    with pytest.raises(WireError):
+        WIRE.decode(msgpack.packb(plain), Record)
+
+
+def test_fields_at_their_default_cost_nothing():
+    """Small records are small."""
+    assert len(WIRE.encode([Closed()], Record)) <= 10
+    assert len(WIRE.encode([Ended(message_id="m")], Record)) <= 25
