@@ -22,6 +22,7 @@ from actgent.errors import (
     WouldDeadlock,
 )
 from actgent.journal.records import Opened
+from actgent.journal.reducers import Reducer
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.memory.base import Memory
@@ -42,6 +43,7 @@ from .checks import (
     check_call,
     check_each,
     check_id,
+    check_reducers,
     check_seconds,
     to_text,
 )
@@ -94,6 +96,7 @@ class Agent:
         temperature: Passed on to the model; None leaves it to the provider.
         max_tokens: The longest answer; None leaves it to the client.
         limits: The bounds of a turn.
+        reducers: For keys of a session's state how a new value meets the old one, e.g. `{"results": append}`.
         memory: How it remembers; the default shows the whole conversation up to 180,000 tokens.
         sessions: How many of its sessions are processed side by side.
         inbox: How many messages may wait for it.
@@ -129,6 +132,7 @@ class Agent:
         temperature: float | None = None,
         max_tokens: int | None = None,
         limits: Limits | None = None,
+        reducers: Mapping[str, Reducer] | None = None,
         memory: Memory | None = None,
         sessions: int = 100,
         inbox: int = 1000,
@@ -175,6 +179,8 @@ class Agent:
         self.system_prompt = rendered if prompt is None else to_layer(prompt).apply(rendered, self.profile)
         """The same for all sessions and turns that have no layer of their own."""
         self._options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
+        check_reducers(reducers)
+        self._reducers = reducers
         self._memory = memory or ShortTermMemory()
         self._model_names = {**(models or {}), "default": llm}
         self._models: dict[str, LLM] | None = self._resolve_models()
@@ -264,7 +270,7 @@ class Agent:
         opened = owner_of(records)
         if opened is None:
             raise SessionNotFound(self.name, session_id)
-        context = SessionContext(session_id, opened.owner, self._memory.open_view())
+        context = SessionContext(session_id, opened.owner, self._memory.open_view(), reducers=self._reducers)
         restored = await restore(records, context)
         if restored.is_closed:
             raise SessionClosed(session_id)
@@ -330,6 +336,7 @@ class Agent:
             session_id or token_hex(16),
             sender,
             self._memory.open_view(),
+            reducers=self._reducers,
             parent=parent._context if parent is not None else None,  # noqa: SLF001
             system=None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile),
         )

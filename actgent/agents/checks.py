@@ -58,6 +58,18 @@ def check_each(name: str, values: Iterable[object], *, kind: type) -> None:
             raise ConfigurationError(f"{name}= takes {kind.__name__} objects, not {value!r}")
 
 
+def check_reducers(reducers: object) -> None:
+    """Refuse what cannot decide over a session's state.
+
+    Raises:
+        ConfigurationError: it is no mapping of keys to functions.
+    """
+    if reducers is None:
+        return
+    if not isinstance(reducers, Mapping) or not all(callable(reducer) for reducer in reducers.values()):
+        raise ConfigurationError(f"reducers= takes {{key: function of (old, new)}}, not {reducers!r:.200}")
+
+
 def check_id(name: str, value: object) -> None:
     """Refuse an id that is given and no text, or empty.
 

@@ -9,8 +9,9 @@ import attrs
 import trio
 
 from actgent.errors import Interrupted
-from actgent.journal.records import Changed, Delivered, Finished, Said, Started
-from actgent.journal.store import Store
+from actgent.journal.records import Delivered, Finished, Said, Started
+from actgent.journal.reducers import Reducer
+from actgent.journal.store import StateRecord, Store
 from actgent.memory.base import ModelView
 from actgent.messages import (
     NO_USAGE,
@@ -126,6 +127,8 @@ class Resume:
     usage: Usage = NO_USAGE
     stop: str = ""
     """Why the model stopped, where the last thing said was its answer; empty where an answer is due."""
+    state_number: int = 0
+    """Of the state when the last thing was said."""
     delivered: set[str] = attrs.field(factory=set)
     """Outcomes that handlers got."""
     started: set[str] = attrs.field(factory=set)
@@ -133,8 +136,9 @@ class Resume:
     finished: dict[str, ToolResult] = attrs.field(factory=dict)
     """Calls that have their result."""
 
-    def say(self, said: Said) -> None:
+    def say(self, said: Said, *, state_number: int) -> None:
         """The agent said something in this turn."""
+        self.state_number = state_number
         self.stop = said.stop
         self.calls, self.repairs = said.calls, said.repairs
         self.usage += said.usage
@@ -255,6 +259,8 @@ class SessionContext:
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the record's last answer that have no result yet."""
     children: "dict[str, SessionContext] | None" = None
+    reducers: Mapping[str, Reducer] | None = None
+    """The agent's, for the state."""
     _state: Store | None = None
     _call_ids: set[str] | None = None
     _accepted: dict[str, None] | None = None
@@ -269,13 +275,23 @@ class SessionContext:
     @property
     def state(self) -> Store:
         if self._state is None:
-            self._state = Store(on_change=self._note_changes)
+            self._state = Store(reducers=self.reducers, write=self._write_state)
         return self._state
 
-    def _note_changes(self, changes: Mapping[str, Any]) -> None:
+    @property
+    def state_number(self) -> int:
+        """How many changes the state has seen."""
+        return 0 if self._state is None else self._state.number
+
+    def state_at(self, number: int) -> Mapping[str, Any]:
+        """The state after so many changes; the newest one where it was rolled back meanwhile, or is too long ago."""
+        if self._state is None or number not in self._state.known:
+            return self.seen_state
+        return self._state.replay(number)
+
+    def _write_state(self, record: StateRecord) -> None:
         if self.log is not None:
-            self.log.note(Changed(changes=changes))
-            self.log.flush_soon()
+            self.log.change(record)
 
     # --- the record ----------------------------------------------------------------------
 

@@ -144,7 +144,9 @@ class AgentCore:
         answer = Answer(parts=last.parts, stop=cast("StopReason", resume.stop))
         calls = () if last.cut else last.tool_calls
         context.open_calls = calls
-        await self._react(context, turn, message, answer, calls)
+        view = self._view(context, turn, message)
+        view = attrs.evolve(view, state=context.state_at(resume.state_number))
+        await self._react(context, turn, view, answer, calls)
         return self.inbox.next_followup(context.id)
 
     async def finish_turn(self, context: SessionContext, turn: Turn) -> None:
@@ -215,7 +217,7 @@ class AgentCore:
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
         answer, calls = await self._ask(context, turn, self._view(context, turn, message))
-        await self._react(context, turn, message, answer, calls)
+        await self._react(context, turn, self._view(context, turn, message), answer, calls)
         if self.hooks.listeners:
             await self.hooks.tell(context, turn, self.dispatcher)
 
@@ -223,13 +225,14 @@ class AgentCore:
         self,
         context: SessionContext,
         turn: Turn,
-        message: Message,
+        view: View,
         answer: Answer,
         calls: tuple[ToolCall, ...],
     ) -> None:
         """Read an answer that stands in the record, and act on it."""
+        message = view.message
         try:
-            outcomes = self._read(turn, self._view(context, turn, message), answer, calls)
+            outcomes = self._read(turn, view, answer, calls)
         except (ParseError, EmptyAnswer) as error:
             self._repair(turn, message, error)
         else:
@@ -421,9 +424,9 @@ class AgentCore:
     ) -> None:
         """Act on the outcomes in their order: state, events, routing, conversation, and what the turn goes on with."""
         further = []
-        for outcome in outcomes:
-            if isinstance(outcome, Change):
-                context.state.dispatch(outcome.action)
+        for place, outcome in enumerate(outcomes):
+            if isinstance(outcome, Change):  # once: it may have been done before a restart
+                context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
             elif isinstance(outcome, CallTools | Continue | Finish):
                 further.append(outcome)
         deliveries = to_deliveries(outcomes, turn.answer_id, turn.usage)

@@ -8,6 +8,7 @@ import trio
 from actgent.journal.base import Entry, Journal
 from actgent.journal.records import (
     Accepted,
+    ActionFailed,
     Appended,
     Changed,
     Closed,
@@ -16,9 +17,11 @@ from actgent.journal.records import (
     Finished,
     Opened,
     Record,
+    RolledBack,
     Said,
     Started,
 )
+from actgent.journal.store import StateRecord
 from actgent.messages import Message, Sender
 
 from .context import Resume, SessionContext
@@ -79,6 +82,15 @@ class SessionLog:
             step, self._pending = self._pending, []
             self._journal.write_soon(self._entry(step), epoch=self._epoch)
 
+    def change(self, record: StateRecord) -> None:
+        """Write what happened to the state, without waiting, after what was noted.
+
+        Raises:
+            NotSerializable: it holds what is no plain data. Nothing of it is written, and all else is.
+        """
+        self.flush_soon()
+        self._journal.write_soon(self._entry([record]), epoch=self._epoch)
+
     def _entry(self, step: Sequence[Record]) -> Entry:
         return Entry(session_id=self.session_id, agent=self.agent, records=tuple(step))
 
@@ -131,8 +143,8 @@ class _Reader:
                 self._context.append(self._waiting[message_id], answered=True)
             case Said():
                 self._say(record)
-            case Changed(changes=changes):
-                self._context.state.restore(changes)
+            case Changed() | ActionFailed() | RolledBack():
+                self._context.state.restore(record)
             case Ended(message_id=message_id):
                 self._waiting.pop(message_id, None)
                 if self._turn is not None and self._turn.message_id == message_id:
@@ -148,7 +160,7 @@ class _Reader:
         self._context.know_calls(message.tool_calls)
         self._context.usage += said.usage
         if self._turn is not None:
-            self._turn.say(said)
+            self._turn.say(said, state_number=self._context.state_number)
 
     def result(self, opened: Opened) -> Restored:
         turn = self._turn

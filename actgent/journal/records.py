@@ -1,6 +1,7 @@
 """What a session's life is made of: append-only records, numbered 1, 2, 3 ... in each session."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -20,6 +21,8 @@ from actgent.messages import (
     Usage,
 )
 from actgent.wire import Wire
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @attrs.frozen(kw_only=True)
@@ -77,9 +80,30 @@ class Finished:
 
 @attrs.frozen(kw_only=True)
 class Changed:
-    """The state changed: these keys have these values now."""
+    """The state changed: these keys have these values now, or what their reducers make of them."""
 
     changes: Mapping[str, Any]
+    reduced: Mapping[str, str] = NOTHING
+    """The names of the reducers, for keys that have one of `actgent.journal.reducers`."""
+    action: str = ""
+    """The name of the action."""
+    once: str = ""
+    """Under which it is not to be done again."""
+
+
+@attrs.frozen(kw_only=True)
+class ActionFailed:
+    """An action raised, and changed nothing."""
+
+    action: str
+    error: str
+
+
+@attrs.frozen(kw_only=True)
+class RolledBack:
+    """The state is again what it was after so many changes, and later ones count on from there."""
+
+    number: int
 
 
 @attrs.frozen(kw_only=True)
@@ -103,7 +127,20 @@ class Closed:
     """The session ends and takes no more messages."""
 
 
-Record = Opened | Accepted | Appended | Said | Started | Finished | Changed | Delivered | Ended | Closed
+Record = (
+    Opened
+    | Accepted
+    | Appended
+    | Said
+    | Started
+    | Finished
+    | Changed
+    | ActionFailed
+    | RolledBack
+    | Delivered
+    | Ended
+    | Closed
+)
 
 # Tags are for ever: a new class gets a new one, and none is given twice.
 PART_TAGS: Mapping[str, type] = {
@@ -123,6 +160,8 @@ RECORD_TAGS: Mapping[str, type] = {
     "started": Started,
     "finished": Finished,
     "changed": Changed,
+    "action_failed": ActionFailed,
+    "rolled_back": RolledBack,
     "delivered": Delivered,
     "ended": Ended,
     "closed": Closed,

@@ -1,79 +1,457 @@
 """The store: a session's state, which only actions change.
 
-An action is a function of the state that returns `(key, value)`, several such pairs, or None. It
-gets the state as it is at that moment and changes nothing itself, so a failing action leaves
-everything as it was, and every former state stays good.
+An action is a function of the state that returns `(key, value)`, several such pairs, or None. Where a
+key has a reducer, the value given meets the one that is there; else it takes its place. All changes of
+an action count or none: what an action raises leaves the state as it was, and stands in the history.
+
+Changes are numbered from 1. The store keeps the newest `history` of them as what they changed, not as
+copies of the state, so any state back to there can be computed again.
+
+Values are copied as they come in and as they are read, so neither what an action returned nor what
+someone got from a state leads into the store. Texts and numbers cost nothing by that, lists and mappings
+as much as they are long. Objects of other classes are deep-copied; a journal takes plain data only.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
 from types import MappingProxyType
 from typing import Any
 
-from actgent.errors import UsageError
+import attrs
+import trio
 
-Action = Callable[[Mapping[str, Any]], Any]
+from actgent.errors import NotSerializable, UsageError
+
+from .records import ActionFailed, Changed, RolledBack
+from .reducers import NAMES, REDUCERS, Reducer
+
+Pair = tuple[str, Any]
+Action = Callable[..., Any]
+StateRecord = Changed | ActionFailed | RolledBack
+
+HISTORY = 1000
+"""How many changes and failed actions a store keeps. A journal's rollbacks rely on it: it may grow, not shrink."""
+ERROR_CHARACTERS = 500
+_STILL = frozenset({type(None), bool, int, float, complex, str, bytes, date, datetime})
+_log = logging.getLogger(__name__)
 
 
-class Store(Mapping[str, Any]):
-    """A read-only mapping with `dispatch`."""
+@attrs.frozen(kw_only=True)
+class Dispatched:
+    """An action that a store ran."""
 
-    __slots__ = ("_on_change", "_state")
+    number: int
+    """Of the state after it, from 1; a failed action has the number of the state that it left as it was."""
+    action: str
+    """Its name; empty where it was a pair."""
+    changes: Mapping[str, Any]
+    """What it gave, before reducers; for one of a developer's own, what that made of it."""
+    error: str = ""
+    """What it raised; empty where it did not."""
+
+
+class State(Mapping[str, Any]):
+    """A state of one moment: nothing changes it, and what is read from it is a copy."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._values[key]
+        return value if type(value) in _STILL else _copied(value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self._values)!r})"
+
+
+class Store(State):
+    """A read-only mapping with `dispatch`.
+
+    Args:
+        initial: The state number 0.
+        reducers: For each key how a new value meets the old one; see `actgent.journal.reducers`.
+        actions: Actions by name, for `dispatch("name")`.
+        write: Called with the record of each change before it counts; what it raises undoes the change.
+        history: How many actions are kept, at least 1.
+    """
+
+    __slots__ = (
+        "_actions",
+        "_base",
+        "_first",
+        "_history",
+        "_is_acting",
+        "_keep",
+        "_number",
+        "_once",
+        "_reducers",
+        "_subscribers",
+        "_thread",
+        "_write",
+    )
 
     def __init__(
         self,
         initial: Mapping[str, Any] | None = None,
         *,
-        on_change: Callable[[Mapping[str, Any]], object] | None = None,
+        reducers: Mapping[str, Reducer] | None = None,
+        actions: Mapping[str, Action] | None = None,
+        write: Callable[[StateRecord], object] | None = None,
+        history: int = HISTORY,
     ) -> None:
-        """`on_change` is called with the changes before they count; what it raises undoes them."""
-        self._state: dict[str, Any] = dict(initial or {})
-        self._on_change = on_change
+        super().__init__({key: _owned(key, value) for key, value in (initial or {}).items()})
+        self._reducers: dict[str, Reducer] = {}
+        self._actions: dict[str, Action] = {}
+        for key, reducer in (reducers or {}).items():
+            self.add_reducer(key, reducer)
+        for name, action in (actions or {}).items():
+            self.add_action(name, action)
+        self._write = write
+        self._keep = max(1, history)
+        self._base: Mapping[str, Any] = self._values
+        """The state before the oldest change that is kept."""
+        self._first = 0
+        """Its number."""
+        self._number = 0
+        self._history: list[Changed | ActionFailed] = []
+        self._once: dict[str, None] | None = None
+        self._subscribers: dict[object, Callable[[State], object]] | None = None
+        self._is_acting = False
+        self._thread = threading.get_ident()
 
-    def __getitem__(self, key: str) -> Any:
-        return self._state[key]
+    # --- what may happen to it -----------------------------------------------------------
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
+    def add_reducer(self, key: str, reducer: Reducer) -> None:
+        """From now on `reducer(old, new)` decides what a value given for this key makes of the one that is there.
 
-    def __len__(self) -> int:
-        return len(self._state)
+        It has to be pure and sync. What was journaled before is read as it was written, whatever is registered.
+        """
+        if not callable(reducer):
+            raise UsageError(f"the reducer of {key!r} is a function (old, new), not {reducer!r}")
+        self._reducers[key] = reducer
 
-    def __repr__(self) -> str:
-        return f"Store({self._state!r})"
+    def add_action(self, name: str, action: Action) -> None:
+        """Let `dispatch(name, *args)` run `action(state, *args)`."""
+        if not callable(action):
+            raise UsageError(f"the action {name!r} is a function of the state, not {action!r}")
+        self._actions[name] = action
 
-    @property
-    def snapshot(self) -> Mapping[str, Any]:
-        """The state of this moment, which no later dispatch changes."""
-        return MappingProxyType(self._state)
+    # --- change --------------------------------------------------------------------------
 
-    def dispatch(self, action: Action) -> None:
-        """Run an action and take its changes over, all or none.
+    def dispatch(
+        self, action: Action | str | Pair | Sequence[Pair] | None, *args: Any, once: str = ""
+    ) -> None:
+        """Run an action with `args` behind the state, and take its changes over, all or none.
+
+        The action is a function, the name of one, or what a function would return. In a worker thread of a
+        tool it runs in the thread of the event loop. `once` is an id: what was done under it is not done again,
+        so a repeated tool may pass its `effect_key` and a handler the id of what it got.
 
         Raises:
-            UsageError: the action returned something else than pairs; the state is unchanged.
+            UsageError: no such name, or something else than pairs was returned; the state is unchanged.
+            NotSerializable: the journal does not take a value; the state is unchanged.
         """
-        changes = _to_pairs(action(self.snapshot))
-        if not changes:
+        if threading.get_ident() != self._thread:
+            trio.from_thread.run_sync(self._dispatch, action, args, once)
+        else:
+            self._dispatch(action, args, once)
+
+    def _dispatch(self, action: Any, args: tuple[Any, ...], once: str) -> None:
+        if once and self._once is not None and once in self._once:
             return
-        if self._on_change is not None:
-            self._on_change(changes)
-        self._state = {**self._state, **changes}
+        name = _name(action)
+        try:
+            values, changed = self._reduce(self._act(action, args), name, once)
+            if not changed.changes:
+                return
+            if self._write is not None:
+                self._write(changed)
+        except Exception as error:
+            self._note_failure(name, error)
+            raise
+        self._take(changed, values)
+        self._tell()
 
-    def restore(self, changes: Mapping[str, Any]) -> None:
-        """Take over changes that were recorded before."""
-        self._state = {**self._state, **changes}
+    def _act(self, action: Any, args: tuple[Any, ...]) -> Sequence[Pair]:
+        if isinstance(action, str):
+            action = self._action(action)
+        if not callable(action):
+            return _to_pairs(action)
+        if self._is_acting:
+            raise UsageError("an action must not dispatch: let it return all its changes")
+        self._is_acting = True
+        try:
+            return _to_pairs(action(self.snapshot, *args))
+        finally:
+            self._is_acting = False
+
+    def _action(self, name: str) -> Action:
+        if name not in self._actions:
+            known = ", ".join(self._actions) or "none"
+            raise UsageError(f"no action is named {name!r} (known: {known}): add it with add_action()")
+        return self._actions[name]
+
+    def _reduce(self, pairs: Sequence[Pair], name: str, once: str) -> tuple[dict[str, Any], Changed]:
+        """The state that the pairs make of this one, and its record."""
+        values, changes, reduced = dict(self._values), {}, {}
+        for key, given in pairs:
+            value = _owned(key, given)
+            reducer = self._reducers.get(key)
+            if reducer is None:
+                values[key] = changes[key] = value
+            elif reducer in NAMES and key not in changes:
+                values[key] = reducer(values.get(key), value)
+                changes[key], reduced[key] = value, NAMES[reducer]
+            else:  # what it makes is written, since nobody else may know the reducer, or it was not the only one
+                values[key] = changes[key] = _owned(key, reducer(_copied(values.get(key)), value))
+                reduced.pop(key, None)
+        return values, Changed(changes=changes, reduced=reduced, action=name, once=once)
+
+    def _note_failure(self, name: str, error: Exception) -> None:
+        words = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+        failed = ActionFailed(action=name, error=words)
+        self._keep_in_history(failed)
+        if self._write is None:
+            return
+        try:
+            self._write(failed)
+        except Exception as second:  # noqa: BLE001 - the first error is the one to be raised
+            error.add_note(f"and the journal did not take that it failed: {second}")
+
+    def _take(self, changed: Changed, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self._number += 1
+        if changed.once:
+            self._remember(changed.once)
+        self._keep_in_history(changed)
+
+    def _remember(self, once: str) -> None:
+        if self._once is None:
+            self._once = {}
+        self._once[once] = None
+        if len(self._once) > self._keep:
+            del self._once[next(iter(self._once))]
+
+    def _keep_in_history(self, record: Changed | ActionFailed) -> None:
+        self._history.append(record)
+        if len(self._history) > self._keep:
+            oldest = self._history.pop(0)
+            if isinstance(oldest, Changed):
+                self._base = _applied(self._base, oldest)
+                self._first += 1
+
+    # --- who wants to know ---------------------------------------------------------------
+
+    def subscribe(self, fn: Callable[[State], object]) -> Callable[[], None]:
+        """Have `fn(state)` called after each change; returns a function that ends it.
+
+        It is called where the change was made, and may dispatch. What it raises is logged.
+        """
+        if self._subscribers is None:
+            self._subscribers = {}
+        subscribers, key = self._subscribers, object()
+        subscribers[key] = fn
+        return lambda: subscribers.pop(key, None) and None
+
+    def _tell(self) -> None:
+        for fn in tuple((self._subscribers or {}).values()):
+            try:
+                fn(self.snapshot)
+            except RecursionError:  # it dispatches at each change, also its own
+                raise
+            except Exception:  # noqa: BLE001 - the change is made; whoever made it is not to blame
+                _log.exception("a subscriber of the state failed: %r", fn)
+
+    # --- time ----------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> State:
+        """The state of this moment, which no later dispatch changes."""
+        return State(self._values)
+
+    @property
+    def number(self) -> int:
+        """How many changes led to this state."""
+        return self._number
+
+    @property
+    def known(self) -> range:
+        """The numbers of the states that `replay`, `rollback` and `fork` take."""
+        return range(self._first, self._number + 1)
+
+    @property
+    def history(self) -> tuple[Dispatched, ...]:
+        """The actions that are kept, oldest first; those that gave nothing are not."""
+        number, steps = self._first, []
+        for record in self._history:
+            number += isinstance(record, Changed)
+            steps.append(_dispatched(record, number))
+        return tuple(steps)
+
+    def replay(self, number: int) -> State:
+        """The state after so many changes, computed again from the history; 0 is the initial one.
+
+        Raises:
+            UsageError: there is no such state, or no longer.
+        """
+        return State(self._after(number)[0])
+
+    def rollback(self, number: int) -> None:
+        """Go back to the state after so many changes, and go on from there: the next change is the one after it.
+
+        The later changes leave the history; a journal keeps them, and that they were rolled back.
+
+        Raises:
+            UsageError: there is no such state, or no longer; nothing is changed.
+        """
+        if threading.get_ident() != self._thread:
+            trio.from_thread.run_sync(self._rollback, number)
+        else:
+            self._rollback(number)
+
+    def _rollback(self, number: int) -> None:
+        if self._is_acting:
+            raise UsageError("an action must not roll back: it returns its changes")
+        self._after(number)
+        if self._write is not None:
+            self._write(RolledBack(number=number))
+        self._go_back(number)
+        self._tell()
+
+    def _go_back(self, number: int) -> None:
+        self._values, length = self._after(number)
+        del self._history[length:]
+        self._number = number
+
+    def fork(self, number: int | None = None) -> "Store":
+        """A new store that goes on from the state after so many changes, by default from this one.
+
+        It has the same history up to there, reducers and actions; no journal hears of it, and no subscriber.
+
+        Raises:
+            UsageError: there is no such state, or no longer.
+        """
+        number = self._number if number is None else number
+        values, length = self._after(number)
+        fork = Store(reducers=self._reducers, actions=self._actions, history=self._keep)
+        fork._values, fork._number = values, number
+        fork._base, fork._first = self._base, self._first
+        fork._history = self._history[:length]
+        fork._once = None if self._once is None else dict(self._once)
+        return fork
+
+    def _after(self, number: int) -> tuple[Mapping[str, Any], int]:
+        """The state of a number, and how much of the history led to it, what failed in it included."""
+        self._check_number(number)
+        if number == self._number:
+            return self._values, len(self._history)
+        values, left = self._base, number - self._first
+        for length, record in enumerate(self._history):
+            if isinstance(record, Changed):
+                if not left:
+                    return values, length
+                values = _applied(values, record)
+                left -= 1
+        raise AssertionError("the history is shorter than its number")
+
+    def _check_number(self, number: int) -> None:
+        if type(number) is not int or number not in self.known:
+            raise UsageError(
+                f"the store knows its states from {self._first} to {self._number} "
+                f"(the last {self._keep} actions are kept), and not {number!r}"
+            )
+
+    # --- the journal ---------------------------------------------------------------------
+
+    def restore(self, record: StateRecord) -> None:
+        """Do again what was journaled, exactly: no action runs, nothing is written, nobody is told."""
+        match record:
+            case Changed():
+                self._take(record, _applied(self._values, record))
+            case ActionFailed():
+                self._keep_in_history(record)
+            case RolledBack(number=number):
+                self._go_back(number)
 
 
-def _to_pairs(returned: object) -> dict[str, Any]:
+def _applied(values: Mapping[str, Any], changed: Changed) -> Mapping[str, Any]:
+    """The state that a recorded change makes of another one."""
+    if not changed.reduced:
+        return {**values, **changed.changes}
+    after = dict(values)
+    for key, value in changed.changes.items():
+        name = changed.reduced.get(key)
+        after[key] = value if name is None else REDUCERS[name](values.get(key), value)
+    return after
+
+
+def _dispatched(record: Changed | ActionFailed, number: int) -> Dispatched:
+    if isinstance(record, ActionFailed):
+        return Dispatched(number=number, action=record.action, changes=_NOTHING, error=record.error)
+    return Dispatched(number=number, action=record.action, changes=State(record.changes))
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def _name(action: object) -> str:
+    """What an action is called in the history."""
+    if isinstance(action, str):
+        return action
+    return getattr(action, "__name__", type(action).__name__) if callable(action) else ""
+
+
+def _to_pairs(returned: object) -> Sequence[Pair]:
     match returned:
         case None:
-            return {}
+            return ()
         case (str(key), value):
-            return {key: value}
+            return ((key, value),)
         case list() | tuple() if all(_is_pair(item) for item in returned):
-            return dict(returned)
-    raise UsageError(f"an action returns (key, value), a list of them, or None, not {returned!r}")
+            return returned
+    raise UsageError(f"an action returns (key, value), a list of them, or None, not {returned!r:.200}")
 
 
 def _is_pair(item: object) -> bool:
     return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)  # noqa: PLR2004 - a pair is two
+
+
+def _owned(key: str, value: object) -> Any:
+    """A copy of a value that comes in, if it can be copied.
+
+    Raises:
+        NotSerializable: it cannot.
+    """
+    try:
+        return _copied(value)
+    except RecursionError as error:
+        raise NotSerializable(key, "too deep, or it contains itself") from error
+    except Exception as error:  # whatever a foreign class raises
+        raise NotSerializable(key, f"it cannot be copied ({error})") from error
+
+
+def _copied(value: Any) -> Any:
+    kind = type(value)
+    if kind in _STILL:
+        return value
+    if kind is list:
+        return [_copied(item) for item in value]
+    if kind is tuple:
+        return tuple([_copied(item) for item in value])
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return copy.deepcopy(value)

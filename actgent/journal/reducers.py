@@ -1,0 +1,54 @@
+"""How a value that is given for a key meets the one that is there, so that parallel tools lose no update.
+
+A reducer is a pure function `(old, new)`; `old` is None where there is nothing yet. Those of this page
+are journaled by their names, with what was given: a list that grows by one costs one. Any other reducer
+is journaled with what it made.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actgent.errors import UsageError
+
+Reducer = Callable[[Any, Any], Any]
+
+
+def append(old: Any, new: Any) -> list[Any]:
+    """The list with one more value at its end."""
+    return [*_list("append", old), new]
+
+
+def extend(old: Any, new: Any) -> list[Any]:
+    """The list with more values at its end."""
+    return [*_list("extend", old), *_list("extend", new)]
+
+
+def merge(old: Any, new: Any) -> dict[Any, Any]:
+    """The mapping with the keys of another one, whose values win."""
+    return {**_mapping(old), **_mapping(new)}
+
+
+def add(old: Any, new: Any) -> Any:
+    """The sum, e.g. of a count."""
+    return new if old is None else old + new
+
+
+def _list(name: str, value: Any) -> list[Any] | tuple[Any, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, list | tuple):
+        return value
+    raise UsageError(f"the reducer {name} needs a list, not a value of type {type(value).__name__}")
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return value
+    raise UsageError(f"the reducer merge needs mappings, not a value of type {type(value).__name__}")
+
+
+# Journals hold these names, so they are for ever, and so is what each of them does.
+REDUCERS: Mapping[str, Reducer] = {"append": append, "extend": extend, "merge": merge, "add": add}
+NAMES: Mapping[Reducer, str] = {reducer: name for name, reducer in REDUCERS.items()}
