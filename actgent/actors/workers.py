@@ -64,7 +64,7 @@ class Workers(Generic[*Args]):
             except trio.Cancelled:
                 # The nursery's; an own scope that is cancelled at the same moment lets it through.
                 if job is not None:
-                    await self._abandon(*job)
+                    await self._abandon(*job)  # noqa: ASYNC102 - it shields what it says, with a time limit
                 raise
             if job is not None:  # it was stopped
                 await self._finish(*job)

@@ -65,6 +65,8 @@ class Runtime:
             ConfigurationError: an agent of this name runs here, or this agent runs elsewhere; none of them was started.
             UsageError: the runtime's block is being left, or was.
         """
+        if not hasattr(agent, "start_in"):
+            raise ConfigurationError(f"a runtime starts agents, not {agent!r}")
         for started in agent.start_in(self):
             await started.recover()
         await trio.lowlevel.checkpoint()

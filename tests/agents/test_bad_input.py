@@ -106,6 +106,15 @@ async def test_an_agent_runs_once_at_a_time_and_again_afterwards():
         assert str(await agent.run("hi")) == "ok"
 
 
+async def test_a_runtime_starts_nothing_but_agents():
+    """And goes on."""
+    async with open_runtime() as runtime:
+        with pytest.raises(ConfigurationError, match="'tutor'"):
+            await runtime.start("tutor")
+        agent = await runtime.start(BareAgent("tutor", llm=llm()))
+        assert str(await agent.run("hi")) == "ok"
+
+
 async def test_two_agents_of_one_name_do_not_share_a_runtime():
     """The second is refused, and the first goes on."""
     first, second = BareAgent("a", llm=llm()), BareAgent("a", llm=llm())
