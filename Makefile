@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 # private async function, and a checkpoint costs more than most of these steps.
 ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC913
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test soak check format bench clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -25,6 +25,9 @@ demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a m
 
 test: $(INSTALLED) ## all tests
 	$(BIN)/python -m pytest
+
+soak: $(INSTALLED) ## the tests of the journal with as many kills, power cuts and damages as they promise; minutes
+	ACTGENT_SOAK=1 $(BIN)/python -m pytest tests/journal
 
 check: $(INSTALLED) ## lint, format, types and import floors
 	$(BIN)/ruff check

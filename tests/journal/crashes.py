@@ -1,0 +1,327 @@
+"""Lives of a process that SIGKILL ends at random moments, until all of its work is done; then the books are checked.
+
+`python crashes.py URL FOLDER --sessions 100 --messages 2 --rounds 5 --kills 30 --seed 1` does this over and over, in
+one journal, until there were so many kills, and prints a report as JSON. A kill comes within half the time of a
+first run, which nobody kills. Each life is a fork of this process, which has imported everything and opened
+nothing. What is outside of the process, and so outlives it, are files that are only appended to, each line by one
+write.
+"""
+
+import argparse
+import collections
+import importlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import attrs
+import trio
+
+from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open_runtime, tool
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Ended, Said
+from actgent.testing import check_transcript
+
+AGENT = "clerk"
+PATIENCE_S = 60
+"""How long the last life, which nobody kills, may take."""
+LAZY = ("actgent.journal.sqlite", "actgent.journal.postgres")
+"""Imported before the forks, so that kills hit work and no imports."""
+
+
+class Lines:
+    """A file of JSON lines to which processes append until they are killed."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def add(self, *values):
+        os.write(self._fd, json.dumps(values).encode() + b"\n")
+
+    def read(self):
+        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+
+
+@attrs.define
+class Work:
+    """What is to be done: `sessions` conversations of `messages` messages, each answered after `rounds` of tool calls."""
+
+    url: str
+    folder: Path
+    name: str
+    sessions: int
+    messages: int
+    rounds: int
+    effects: Lines = attrs.field(init=False)
+    accepted: Lines = attrs.field(init=False)
+    heard: Lines = attrs.field(init=False)
+    wrong: Lines = attrs.field(init=False)
+
+    def __attrs_post_init__(self):
+        for name in ("effects", "accepted", "heard", "wrong"):
+            setattr(self, name, Lines(self.folder / f"{self.name}-{name}.jsonl"))
+
+    @property
+    def session_ids(self):
+        return [f"{self.name}-{number}" for number in range(self.sessions)]
+
+    # --- one life ------------------------------------------------------------------------
+
+    async def live(self):
+        """Go on from wherever the last life ended, until everything is done."""
+        acknowledged = {tuple(line) for line in self.accepted.read()}
+        async with open_runtime(journal=self.url) as runtime:
+            agent = await runtime.start(self._agent())
+            async with trio.open_nursery() as nursery:
+                for session_id in self.session_ids:
+                    nursery.start_soon(self._converse, agent, session_id, acknowledged)
+
+    async def _converse(self, agent, session_id, acknowledged):
+        """A client that repeats what was not acknowledged, and nothing else."""
+        session = await _session(agent, session_id)
+        for number in range(self.messages):
+            if (session_id, number) not in acknowledged:
+                await session.chat(f"{session_id} message {number}", message_id=f"m{number}")
+                self.accepted.add(session_id, number)
+        await session.wait_idle()
+
+    def _agent(self):
+        @tool(effect="once")
+        async def pay(order: str, context: ToolContext) -> str:
+            """Pay an order, which takes a moment before and after its effect."""
+            await trio.sleep(random.uniform(0, 0.004))
+            self.effects.add("pay", context.session_id, order, context.effect_key)
+            await trio.sleep(random.uniform(0, 0.004))
+            return f"paid {order}"
+
+        @tool(effect="idempotent")
+        async def store(order: str, context: ToolContext) -> str:
+            """Store an order under the key of its effect."""
+            await trio.sleep(random.uniform(0, 0.004))
+            self.effects.add("store", context.session_id, order, context.effect_key)
+            await trio.lowlevel.checkpoint()
+            return f"stored {order}"
+
+        @tool(effect="pure")
+        def look(order: str) -> str:
+            """Look an order up, in a thread."""
+            return f"seen {order}"
+
+        agent = BareAgent(
+            AGENT,
+            llm=ScriptedLLM(self._answer, keep=0),
+            tools=[pay, store, look],
+            sessions=self.sessions,
+            inbox=self.sessions * self.messages,
+        )
+        agent.on_session(self._attach)
+        return agent
+
+    def _answer(self, chat):
+        """Three calls a round, and then what came of the message; anything odd in the chat is noted."""
+        for problem in check_transcript(chat):
+            self.wrong.add("transcript", str(problem))
+        last = max(place for place, said in enumerate(chat.messages) if said.role == "user")
+        text = chat.messages[last].parts[0].text
+        done = sum(said.role == "tool" for said in chat.messages[last:])
+        if done == self.rounds:
+            return f"done: {text}"
+        return [ToolCall(name, {"order": f"{text}, round {done}"}) for name in _tools_of(done)]
+
+    def _attach(self, session: Session):
+        session.on_tool_result(
+            lambda result: self.heard.add("result", session.id, result.call_id, result.id, result.status)
+        )
+        session.on_conversation(lambda reply: self.heard.add("reply", session.id, reply.text, reply.id))
+        session.on_exception(lambda failure: self.wrong.add("failure", session.id, str(failure)))
+
+    # --- the books -----------------------------------------------------------------------
+
+    async def problems(self):
+        """Everything that is not as it has to be, in words."""
+        found = [f"noted in a life: {line}" for line in self.wrong.read()]
+        async with open_journal(self.url) as journal:
+            await journal.acquire()
+            records = {session_id: await journal.load(session_id) for session_id in self.session_ids}
+            unfinished = await journal.unfinished(AGENT)
+        found += [f"{session_id} is unfinished" for session_id in unfinished]
+        for session_id, written in records.items():
+            found += self._check_conversation(session_id, written)
+        return [*found, *self._check_effects(records), *self._check_heard(records)]
+
+    def _check_conversation(self, session_id, written):
+        """All messages are there once and have ended well."""
+        wanted = [f"m{number}" for number in range(self.messages)]
+        accepted = [each.message.id for each in written if isinstance(each, Accepted)]
+        ended = [(each.message_id, each.failed) for each in written if isinstance(each, Ended)]
+        if accepted != wanted:
+            yield f"{session_id} accepted {accepted}"
+        if ended != [(message_id, None) for message_id in wanted]:
+            yield f"{session_id} ended {ended}"
+        said = [each.message for each in written if isinstance(each, Said) and each.stop]
+        steps = [
+            message.text or [(c.name, c.arguments["order"]) for c in message.tool_calls] for message in said
+        ]
+        if steps != [step for number in range(self.messages) for step in self._steps(session_id, number)]:
+            yield f"{session_id} went {steps}"
+
+    def _steps(self, session_id, number):
+        """What the model says to a message, where nothing is said twice."""
+        text = f"{session_id} message {number}"
+        for done in range(self.rounds):
+            yield [(name, f"{text}, round {done}") for name in _tools_of(done)]
+        yield f"done: {text}"
+
+    def _check_effects(self, records):
+        """`once` at most once, and exactly once where its result says so; `idempotent` always under one key."""
+        paid, keys = collections.Counter(), collections.defaultdict(set)
+        for name, _, order, key in self.effects.read():
+            keys[name, order].add(key)
+            paid[order] += name == "pay"
+        yield from (f"{order!r} was paid {count} times" for order, count in paid.items() if count > 1)
+        yield from (f"{what} has the keys {found}" for what, found in keys.items() if len(found) > 1)
+        for written in records.values():
+            orders = {call.id: call.arguments["order"] for call in _calls(written) if call.name == "pay"}
+            for result in _results(written):
+                if result.call_id not in orders or result.status == "outcome_unknown":
+                    continue
+                if result.status != "success" or paid[orders[result.call_id]] != 1:
+                    yield f"{orders[result.call_id]!r}: {result.status}, paid {paid[orders[result.call_id]]} times"
+
+    def _check_heard(self, records):
+        """Handlers heard each outcome of the record, under one id and with one status."""
+        heard = collections.defaultdict(set)
+        for kind, session_id, what, *outcome in self.heard.read():
+            heard[kind, session_id, what].add(tuple(outcome))
+        yield from (f"{what} came to {told}" for what, told in heard.items() if len(told) > 1)
+        for session_id, written in records.items():
+            results = list(_results(written))
+            if [each.call_id for each in results] != [call.id for call in _calls(written)]:
+                yield f"{session_id} has not one result for each call, in their order"
+            for result in results:
+                if heard["result", session_id, result.call_id] != {(result.id, result.status)}:
+                    yield f"{session_id} {result.call_id} is {result.status}, heard was {heard['result', session_id, result.call_id]}"
+            for number in range(self.messages):
+                if not heard["reply", session_id, f"done: {session_id} message {number}"]:
+                    yield f"nobody heard the answer to {session_id} message {number}"
+
+    def figures(self):
+        """What the crashes hit."""
+        unknown = {line[2] for line in self.heard.read() if line[-1] == "outcome_unknown"}
+        effects = [tuple(line) for line in self.effects.read()]
+        return {
+            "unknown": len(unknown),
+            "effects": len(effects),
+            "repeated": len(effects) - len(set(effects)),
+        }
+
+
+def _tools_of(done):
+    """The calls of a round: several, or a single one, which is written another way."""
+    return ("pay",) if done % 2 else ("pay", "store", "look")
+
+
+async def _session(agent, session_id):
+    try:
+        return await agent.open_session(session_id)
+    except LookupError:
+        return await agent.create_session("ada", session_id=session_id)
+
+
+def _calls(written):
+    return [call for each in written if isinstance(each, Said) for call in each.message.tool_calls]
+
+
+def _results(written):
+    return [result for each in written if isinstance(each, Said) for result in each.message.tool_results]
+
+
+# --- lives and deaths --------------------------------------------------------------------
+
+
+def live_once(work, *, kill_after):
+    """One life, killed after so many seconds if it lasts that long; None: it came to its end."""
+    pid = os.fork()
+    if not pid:
+        _be(work)
+    until = time.monotonic() + (PATIENCE_S if kill_after is None else kill_after)
+    while time.monotonic() < until:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return _verdict(status)
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return _verdict(status) if kill_after is not None else "did not end by itself"
+
+
+def _be(work):
+    """A life, in the forked process."""
+    try:
+        trio.run(work.live)
+    except BaseException:  # noqa: BLE001 - it is the report
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _verdict(status):
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return "killed"
+    return None if status == 0 else "failed"
+
+
+def finish(work, moments, *, kills, longest):
+    """Kill up to `kills` lives, each within `longest` seconds, until the work is done; how many, and what is wrong."""
+    killed, verdict = 0, "killed"
+    while verdict == "killed" and killed < kills:
+        verdict = live_once(work, kill_after=moments.uniform(0, longest))
+        killed += verdict == "killed"
+    if verdict == "killed":
+        verdict = live_once(work, kill_after=None)
+    return killed, [f"the last life {verdict}"] if verdict else trio.run(work.problems)
+
+
+def run(options):
+    """Work after work, the first without kills, until there were enough; returns the report."""
+    moments, report = random.Random(options.seed), collections.Counter()
+    problems, longest, kills = [], 0.0, 0
+    while not problems and report["kills"] < options.kills:
+        work = Work(
+            options.url,
+            options.folder,
+            f"w{report['works']}",
+            options.sessions,
+            options.messages,
+            options.rounds,
+        )
+        begun = time.monotonic()
+        killed, problems = finish(work, moments, kills=kills, longest=longest)
+        longest = longest or (time.monotonic() - begun) / 2
+        report.update({"works": 1, "kills": killed, **work.figures()})
+        kills = options.kills - report["kills"]
+    return {**report, "problems": problems}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("folder", type=Path)
+    for name in ("sessions", "messages", "rounds", "kills", "seed"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    options = parser.parse_args()
+    for name in LAZY:
+        importlib.import_module(name)
+    report = run(options)
+    print(json.dumps(report))  # noqa: T201 - a script
+    return 1 if report["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Real processes, killed with SIGKILL: nothing accepted is lost, nothing that counts is done twice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CRASHES = Path(__file__).with_name("crashes.py")
+FULL = {"sessions": 100, "messages": 2, "rounds": 5}
+SHORT = {"sessions": 5, "messages": 1, "rounds": 3}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request, tmp_path):
+    """The address of a journal that other processes can open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/journal.db"
+    return request.getfixturevalue("postgres_url")
+
+
+def run_crashes(url, folder, **figures):
+    """The report of `crashes.py`, whose problems are shown where there are any."""
+    flags = [word for name, value in figures.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, str(CRASHES), url, str(folder), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, (done.stdout[:2000], done.stderr[-4000:])
+    return json.loads(done.stdout)
+
+
+def test_kills_lose_and_repeat_nothing(shared_url, tmp_path, times):
+    """100 sessions of 10 steps end whenever their process is killed, and the kills hit calls that ran."""
+    kills = times(15, 150)
+    report = run_crashes(shared_url, tmp_path, **FULL, kills=kills, seed=kills)
+    assert report["kills"] == kills
+    assert report["problems"] == []
+    assert report["unknown"] > 0
+    assert report["repeated"] > 0
+
+
+def test_kills_of_short_lives_lose_and_repeat_nothing(shared_url, tmp_path, times):
+    """The same where a process has little to do, and dies while it starts or ends."""
+    report = run_crashes(shared_url, tmp_path, **SHORT, kills=times(5, 50), seed=1)
+    assert report["problems"] == []
