@@ -35,7 +35,8 @@ class GoalAgent(Agent):
         tools: Tools, functions `(state, args)` that return `(key, value)`, or other functions.
         max_iterations: Model calls for one goal, not counting the summing up at the limit.
         actions: What the model may choose beside plan, execute, summarize and evaluate.
-        output: A type or JSON Schema for the answer of an achieved goal; what was not achieved has no data.
+
+    A declared `output=` is the form of an achieved goal's answer; what was not achieved has no data.
     """
 
     def __init__(
@@ -45,17 +46,16 @@ class GoalAgent(Agent):
         tools: Tools = (),
         max_iterations: int = 20,
         actions: Iterable[CustomAction] = (),
-        output: Any = None,
         **options: Any,
     ) -> None:
-        options.setdefault("protocol", Goal(max_iterations=max_iterations, actions=actions, output=output))
+        options.setdefault("protocol", Goal(max_iterations=max_iterations, actions=actions))
         super().__init__(name, tools=tools_from(tools), **options)
 
     def _options_for(self, output: Any, **given: Any) -> CallOptions:
         # Not as a wrapper round the protocol: there any stage's answer of that form would end the turn.
-        options = super()._options_for(None, **given)
         if output is None or not isinstance(self.protocol, Goal):
-            return options
+            return super()._options_for(output, **given)
+        options = super()._options_for(None, **given)
         return attrs.evolve(options, protocol=self.protocol.with_output(output))
 
 
@@ -136,8 +136,13 @@ async def run_agent(
         try:
             reply = await agent.run(goal, session=session)
         except LimitReached as error:
-            return _cut(session, error, max_iterations)
-        return _result(session, reply, _progress(session), max_iterations)
+            progress = _cut(_progress(session), error, max_iterations)
+            reply = Reply(text=words_of(progress, session.history))
+        else:
+            progress = _progress(session)
+    wants_text = output is None and progress.status != "incomplete"
+    result = reply.text if wants_text else reply.data
+    return _goal_result(session, progress, text=reply.text, result=result, max_iterations=max_iterations)
 
 
 def _progress(session: Session) -> Progress:
@@ -147,18 +152,17 @@ def _progress(session: Session) -> Progress:
     return progress
 
 
-def _cut(session: Session, error: LimitReached, max_iterations: int) -> GoalResult:
-    """What was found until the turn came to a limit that no protocol can speak at."""
-    progress = _progress(session)
-    progress.status, progress.error = "incomplete", str(error)
-    return _result(session, Reply(text=words_of(progress, session.history)), progress, max_iterations)
+def _cut(progress: Progress, error: LimitReached, max_iterations: int) -> Progress:
+    """Ended by a limit that no protocol can speak at."""
+    return attrs.evolve(progress, status="incomplete", error=str(error), iterations=max_iterations)
 
 
-def _result(session: Session, reply: Reply, progress: Progress, max_iterations: int) -> GoalResult:
-    has_words = progress.status in {"completed", "completed_with_summary_fallback"}
+def _goal_result(
+    session: Session, progress: Progress, *, text: str, result: Any, max_iterations: int
+) -> GoalResult:
     return GoalResult(
-        result=reply.text if has_words else reply.data,
-        text=reply.text,
+        result=result,
+        text=text,
         status=progress.status,
         achieved=progress.achieved,
         error=progress.error,
@@ -166,7 +170,7 @@ def _result(session: Session, reply: Reply, progress: Progress, max_iterations: 
         raw_data={key: value for key, value in session.state.items() if not key.startswith("_")},
         tool_results=tuple(results_of(progress, session.history)),
         used_tools=tuple(progress.used_tools),
-        iterations=progress.iterations or max_iterations,
+        iterations=progress.iterations,
         max_iterations=max_iterations,
         history=session.history,
         usage=session.usage,

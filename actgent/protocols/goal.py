@@ -45,7 +45,7 @@ FORMAT_TRIES = 3
 CLOSING_CALLS = 9
 """Model calls beyond the limit: a summary, an evaluation and a final answer, each asked up to three times."""
 SHOWN_CHARACTERS = 2_000
-"""Of each result, where results stand in for words that the model did not find."""
+"""Of the goal where it is said again, and of each result that stands in for words."""
 
 _ROLES = {"plan": "planner", "summarize": "summarizer", "evaluate": "evaluator"}
 _FORMAT = """\
@@ -105,7 +105,10 @@ class Goal(Protocol):
             raise ConfigurationError(f"max_iterations={max_iterations}: at least 1")
         self.iterations = max_iterations
         self.max_iterations = max_iterations + CLOSING_CALLS
-        self.actions = {action.name: action for action in actions}
+        given = tuple(actions)
+        self.actions = {action.name: action for action in given}
+        if len(self.actions) != len(given):
+            raise ConfigurationError("two custom actions have the same name: each needs one of its own")
         self._decisions = DecisionReader(self.actions)
         self._final = None if output is None else WithOutput(_Final(), output)
 
@@ -134,7 +137,7 @@ class Goal(Protocol):
         return [*choice, *self.actions] if progress.phase in OPEN_PHASES else choice
 
     def _tail(self, progress: Progress, view: View, choice: Sequence[str]) -> str:
-        lines = [f"The goal: {progress.goal}", *self._situation(progress, view)]
+        lines = [f"The goal: {capped(progress.goal, SHOWN_CHARACTERS)}", *self._situation(progress, view)]
         if len(choice) == 1:
             lines.append(f"Answer with this action, and no other:\n- {self._form(choice[0])}")
         else:
@@ -144,7 +147,9 @@ class Goal(Protocol):
 
     def _form(self, action: str) -> str:
         own = self.actions.get(action)
-        return FORMS[action] if own is None else f"{own.name}, params {dict(own.params)}: {own.description}"
+        return (
+            FORMS[action] if own is None else f"{own.name}, params {to_text(own.params)}: {own.description}"
+        )
 
     def _situation(self, progress: Progress, view: View) -> list[str]:
         """Where the loop stands, as far as the conversation does not say it."""

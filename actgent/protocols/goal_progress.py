@@ -134,7 +134,8 @@ def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
         progress.summary = ""  # it does not tell of what came after it
     progress.used_tools = tuple(dict.fromkeys([*progress.used_tools, *(made.tool_name for made in good)]))
     progress.has_failed = len(good) < len(results)
-    progress.phase, progress.asked = "executing", ""
+    if progress.phase != "finalizing":  # what is achieved stays to be said
+        progress.phase, progress.asked = "executing", ""
 
 
 def results_of(progress: Progress, record: Sequence[Message]) -> list[ToolResult]:

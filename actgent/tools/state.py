@@ -3,12 +3,14 @@
 import copy
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from actgent.errors import ConfigurationError, ToolError
 
 from .base import Effect, Tool, ToolContext
+from .results import to_text
 from .threads import Threads
 
 StateFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
@@ -19,7 +21,7 @@ class StateTool(Tool):
     """A function `(state, args)` as a tool: it returns `(key, value)`, a list of such pairs, or None.
 
     It gets a copy of the session's state, so only what it returns changes anything, and all of that or nothing.
-    The model reads the new values. An async function is awaited, a sync one runs in a worker thread.
+    Values are kept as plain data, as JSON has it, so that a session can be written down. The model reads them. An async function is awaited, a sync one runs in a worker thread.
 
     Raises:
         ConfigurationError: the function does not take exactly `state` and `args`.
@@ -76,22 +78,27 @@ def takes_state(func: object) -> bool:
 
 
 def changes_of(returned: object) -> dict[str, Any]:
-    """The changes that a function of the state returned, by their keys.
+    """The changes that a function of the state returned, by their keys, as plain data.
 
     Raises:
-        ToolError: neither `(key, value)`, nor a list of them, nor None; or a key that begins with `_`.
+        ToolError: neither `(key, value)`, nor a list of them, nor None; a key that begins with `_`; a value that
+            JSON cannot carry.
     """
-    match returned:
-        case None:
-            changes: dict[Any, Any] = {}
-        case (str(key), value):
-            changes = {key: value}
-        case list() | tuple() if all(isinstance(i, tuple) and len(i) == 2 for i in returned):  # noqa: PLR2004
-            changes = dict(returned)
-        case _:
-            raise ToolError(f"it must return (key, value), a list of them, or None, not {returned!r:.200}")
+    changes = _pairs(returned)
     if wrong := [key for key in changes if not isinstance(key, str) or key.startswith("_")]:
         raise ToolError(
             f"the key {wrong[0]!r} cannot be set: keys are texts, and those with _ are not for tools"
         )
-    return changes
+    plain: dict[str, Any] = json.loads(to_text(changes))
+    return plain
+
+
+def _pairs(returned: object) -> dict[Any, Any]:
+    match returned:
+        case None:
+            return {}
+        case (str(key), value):
+            return {key: value}
+        case list() | tuple() if all(isinstance(i, tuple) and len(i) == 2 for i in returned):  # noqa: PLR2004
+            return dict(returned)
+    raise ToolError(f"it must return (key, value), a list of them, or None, not {returned!r:.200}")

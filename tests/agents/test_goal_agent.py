@@ -194,6 +194,7 @@ async def test_output_of_one_run():
     """`run(output=)` has the same meaning as the agent's own."""
     llm = ScriptedLLM([*WAY, '{"answer": "42"}', *WAY])
     async with GoalAgent("tutor", llm=llm, tools=[ok]) as agent:
+        assert agent.protocol.max_iterations == 20 + CLOSING_CALLS
         assert (await agent.run("find v", output=Found)).data == Found("42")
         reply = await agent.run("find v")
     assert (reply.data, reply.message_type) == (None, "completed")
@@ -242,6 +243,7 @@ async def test_tools_that_fail_do_not_end_the_run():
     assert unsayable.startswith("Error: the result cannot be written as JSON")
     assert "(key, value)" in malformed
     assert fine == '{"thing": {"size": 3}}'
+    assert result.raw_data == {"thing": {"size": 3}}
     assert result.achieved
 
 
@@ -286,6 +288,25 @@ async def test_at_the_limit_achieved_after_all():
     """The evaluation at the limit may find the goal achieved; nothing else may."""
     result, _ = await run(PLAN, use("ok"), SUMMARY, ACHIEVED, max_iterations=2)
     assert (result.status, result.achieved, result.error) == ("completed_with_summary_fallback", True, None)
+
+
+async def test_at_the_limit_with_a_form():
+    """An achieved goal gets its form, at the limit too; one that is not has no data."""
+    result, _ = await run(
+        PLAN, use("ok"), SUMMARY, ACHIEVED, '{"answer": "1"}', output=Found, max_iterations=2
+    )
+    assert (result.status, result.result) == ("completed_with_formatting", Found("1"))
+    result, _ = await run(PLAN, use("ok"), SUMMARY, unmet(), output=Found, max_iterations=2)
+    assert (result.status, result.achieved) == ("completed_with_summary_fallback", False)
+    assert (result.result, "v is 1" in result.text) == (None, True)
+
+
+async def test_a_model_that_insists_is_stopped():
+    """Refused again and again, an evaluation of nothing still achieves nothing."""
+    llm = ScriptedLLM(lambda _: ACHIEVED)
+    result = await run_agent("find v", llm, tools=[ok], max_iterations=3)
+    assert (result.status, result.achieved, result.result) == ("incomplete", False, None)
+    assert len(llm.chats) == 3 + CLOSING_CALLS
 
 
 async def test_at_the_limit_without_results():

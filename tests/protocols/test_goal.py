@@ -384,6 +384,12 @@ def test_native_calls_count_like_ours():
     assert again == progress
 
 
+def test_a_native_call_does_not_undo_the_end():
+    """An achieved goal whose form is still to be given stays achieved, whatever else is looked up."""
+    record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="1"))]
+    assert progress_of(at("finalizing", record=record, achieved=True)).phase == "finalizing"
+
+
 def test_a_result_without_content_is_used_but_found_nothing():
     """Case 5, weakness 9: None is no failure, and nothing either."""
     record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="null"))]
@@ -429,7 +435,7 @@ NOTE = CustomAction("note", "keep a note", note, {"text": "<the note>"})
 def test_a_custom_action_changes_the_state():
     """`register_custom_action`: it is offered, checked against its form, and its pair goes into the state."""
     seen, protocol = at("executing"), Goal(actions=[NOTE])
-    assert "- note, params {'text': '<the note>'}: keep a note" in protocol.request(seen).tail
+    assert '- note, params {"text": "<the note>"}: keep a note' in protocol.request(seen).tail
     outcomes = read(decided("note", {"text": "hm"}), seen, protocol)
     assert outcomes[0].action({}) == [("notes", ["hm"])]
     assert outcomes[-1] == Continue("executing", 'note: {"notes": ["hm"]}')
@@ -467,6 +473,8 @@ def test_names_of_custom_actions(name):
     """The loop's own actions cannot be replaced."""
     with pytest.raises(ConfigurationError, match="a name of its own"):
         CustomAction(name, "", note)
+    with pytest.raises(ConfigurationError, match="the same name"):
+        Goal(actions=[NOTE, NOTE])
 
 
 def test_a_goal_needs_an_iteration():
