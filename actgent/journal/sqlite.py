@@ -60,7 +60,8 @@ class SQLiteJournal(GroupedJournal):
             if self._file is not None:
                 with contextlib.suppress(JournalError):  # the log stays, and is read at the next start
                     await self._run(File.end)
-            await self._db.aclose()
+            with contextlib.suppress(apsw.Error):  # a disk that fails even now
+                await self._db.aclose()
             self._db = self._file = None
         if self._lock is not None:
             self._lock.close()

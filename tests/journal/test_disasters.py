@@ -1,0 +1,232 @@
+"""kill -9, full disks, failing disks and power cuts: what was confirmed is there afterwards."""
+
+import contextlib
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+
+from actgent.errors import JournalError, JournalFailed, JournalFull
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed
+from actgent.journal.sqlite import SQLiteJournal
+
+# --- kill -9 -----------------------------------------------------------------------------
+
+WRITER = textwrap.dedent("""
+    import sys, trio
+    from actgent.journal.base import Entry
+    from actgent.journal.opening import open_journal
+    from actgent.journal.records import Changed
+    async def live(journal, epoch, name, number):
+        while True:
+            record = Changed(changes={"n": number})
+            await journal.commit(Entry(session_id=name, agent="a", records=(record,)), epoch=epoch)
+            print(name, number, flush=True)
+            number += 1
+    async def main(url):
+        async with open_journal(url) as journal, trio.open_nursery() as nursery:
+            epoch = await journal.acquire()
+            for name in ("s0", "s1", "s2", "s3", "s4"):
+                number = len(await journal.load(name))
+                nursery.start_soon(live, journal, epoch, name, number)
+    trio.run(main, sys.argv[1])
+""")
+
+
+async def test_kill_9_loses_nothing_that_was_confirmed(lasting_url, times):
+    """At random moments, again and again on one journal: each session's numbers are whole and without repeats."""
+    dice = random.Random(4)
+    confirmed = {}
+    for _ in range(times(10, 150)):
+        lines = await trio.to_thread.run_sync(_write_until_killed, lasting_url, dice.randrange(1, 200))
+        for line in lines:
+            name, number = line.split()
+            confirmed[name] = int(number) + 1
+        async with open_journal(lasting_url) as journal:
+            await journal.acquire()
+            for name, count in confirmed.items():
+                numbers = [record.changes["n"] for record in await journal.load(name)]
+                assert numbers == list(range(len(numbers)))
+                assert count <= len(numbers) <= count + 1
+
+
+def _write_until_killed(url, lines):
+    process = subprocess.Popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
+    read = [process.stdout.readline() for _ in range(lines)]
+    process.send_signal(signal.SIGKILL)
+    rest, _ = process.communicate()
+    return [*read, *rest.rpartition("\n")[0].splitlines()]
+
+
+# --- a disk that fails -------------------------------------------------------------------
+
+
+class Disk(apsw.VFS):
+    """A disk that can be full or fail, and that remembers what is not synced yet."""
+
+    def __init__(self, name):
+        self.name = name
+        self.fails_after = None
+        """So many writes and syncs still succeed; None: all do."""
+        self.error = None
+        self.unsynced = []
+        """Path, place and bytes of each write since the last sync of its file."""
+        super().__init__(name, base="")
+
+    def xOpen(self, name, flags):  # noqa: N802 - SQLite's name
+        return DiskFile(self, name, flags)
+
+    def step(self):
+        """Count a write, or fail, as a full disk does from then on."""
+        if self.fails_after is not None:
+            self.fails_after -= 1
+            if self.fails_after < 0:
+                raise self.error
+
+
+class DiskFile(apsw.VFSFile):
+    def __init__(self, disk, name, flags):
+        self.disk = disk
+        self.path = Path(name.filename() if isinstance(name, apsw.URIFilename) else name or "temporary")
+        super().__init__("", name, flags)
+
+    def xWrite(self, data, offset):  # noqa: N802 - SQLite's name
+        self.disk.step()
+        self.disk.unsynced.append((self.path, offset, bytes(data)))
+        super().xWrite(data, offset)
+
+    def xTruncate(self, size):  # noqa: N802 - SQLite's name
+        self.disk.step()
+        super().xTruncate(size)
+
+    def xSync(self, flags):  # noqa: N802 - SQLite's name
+        self.disk.step()
+        self.disk.unsynced = [write for write in self.disk.unsynced if write[0] != self.path]
+        super().xSync(flags)
+
+
+@pytest.fixture
+def make_disk():
+    """`make_disk(error)`: a disk that fails with that error; gone after the test."""
+    disks, numbers = [], itertools.count()
+
+    def make(error):
+        disks.append(Disk(f"disk {next(numbers)}"))
+        disks[-1].error = error
+        return disks[-1]
+
+    yield make
+    for disk in disks:
+        disk.unregister()
+
+
+FAILURES = [(apsw.FullError("disk full"), JournalFull), (apsw.IOError("input or output"), JournalFailed)]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["full", "broken"])
+async def test_each_write_may_fail(tmp_path, make_disk, make_writer, failure):
+    """The first hundred, each in its turn: a typed error, nothing confirmed lost, and it goes on when the disk does."""
+    error, expected = failure
+    disk = make_disk(error)
+    for number in range(100):
+        path = tmp_path / f"{number}.db"
+        async with SQLiteJournal(path, vfs=disk.name).running() as journal:
+            writer = make_writer(journal, await journal.acquire())
+            await writer.open()
+            disk.fails_after = number
+            with pytest.raises(expected):
+                for turn in range(100):
+                    await writer.commit(Changed(changes={"turn": turn, "text": "x" * 3000}))
+            disk.fails_after = None
+            writer.write_soon(Changed(changes={"again": 1}))
+            await writer.turn()
+            assert await writer.load() == writer.confirmed
+        async with open_journal(f"sqlite:///{path}") as journal:
+            await journal.acquire()
+            assert await journal.load("s") == writer.confirmed
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["full", "broken"])
+async def test_each_write_of_an_opening_may_fail(tmp_path, make_disk, make_writer, failure):
+    """A new file and one that exists: a typed error, and the next try succeeds."""
+    error, _ = failure
+    disk = make_disk(error)
+    for number in range(40):
+        path = tmp_path / f"{number}.db"
+        confirmed = ()
+        for _ in range(2):
+            async with SQLiteJournal(path, vfs=disk.name).running() as journal:
+                disk.fails_after = number
+                with contextlib.suppress(JournalError):
+                    await journal.acquire()
+                disk.fails_after = None
+                writer = make_writer(journal, await journal.acquire())
+                await writer.turn()
+                confirmed += writer.confirmed
+                assert await writer.load() == confirmed
+
+
+async def test_what_nobody_waits_for_is_kept_while_the_disk_is_full(tmp_path, make_disk, make_writer):
+    """The next commit says so, and writes it when there is space again, in order."""
+    disk = make_disk(apsw.FullError("disk full"))
+    async with SQLiteJournal(tmp_path / "a.db", vfs=disk.name).running() as journal:
+        writer = make_writer(journal, await journal.acquire())
+        disk.fails_after = 0
+        writer.write_soon(Changed(changes={"n": 1}))
+        with pytest.raises(JournalFull):
+            await writer.commit(Changed(changes={"refused": 1}))
+        writer.write_soon(Changed(changes={"n": 2}))
+        with pytest.raises(JournalFull):
+            await writer.load()
+        disk.fails_after = None
+        await writer.commit(Changed(changes={"n": 3}))
+        assert [record.changes["n"] for record in await writer.load()] == [1, 2, 3]
+
+
+# --- power cuts --------------------------------------------------------------------------
+
+
+async def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path, make_disk, make_writer, times):
+    """Writes that were not synced are lost, torn or there, in any order; each file is whole."""
+    dice = random.Random(7)
+    for number in range(times(20, 200)):
+        disk = make_disk(apsw.IOError("power"))
+        live, after = tmp_path / f"live{number}.db", tmp_path / f"after{number}.db"
+        async with SQLiteJournal(live, vfs=disk.name).running() as journal:
+            writer = make_writer(journal, await journal.acquire())
+            disk.fails_after = dice.randrange(1, 4000 if number % 5 == 0 else 120)
+            await _write_until_the_cut(writer)
+            _cut(live, after, disk.unsynced, dice)
+        async with open_journal(f"sqlite:///{after}") as journal:
+            again = make_writer(journal, await journal.acquire())
+            loaded = await again.load()
+            assert loaded[: len(writer.confirmed)] == writer.confirmed
+            assert len(loaded) <= len(writer.confirmed) + 1
+            await again.turn()
+            assert await again.load() == loaded + again.confirmed
+
+
+async def _write_until_the_cut(writer):
+    with contextlib.suppress(JournalError):
+        while True:
+            await writer.commit(Changed(changes={"text": "x" * 2000}))
+
+
+def _cut(live, after, unsynced, dice):
+    """The files as they may be after the cut: unsynced writes are lost, torn at a sector, or there."""
+    for suffix in ("", "-wal", "-lock"):
+        source = Path(f"{live}{suffix}")
+        data = bytearray(source.read_bytes())
+        for path, offset, written in unsynced:
+            if path.name == source.name:
+                kept = dice.choice([0, len(written), dice.randrange(len(written) // 512 + 1) * 512])
+                data[offset + kept : offset + len(written)] = dice.randbytes(len(written) - kept)
+        Path(f"{after}{suffix}").write_bytes(data)
