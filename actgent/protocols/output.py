@@ -97,7 +97,7 @@ class WithOutput(Protocol):
         except ParseError:
             # A provider that keeps to the form leaves no room for the inner protocol's own, and a model that
             # does not may leave out the words beside the value.
-            value = self._value_in(answer.text)
+            value = self._found_in(answer.text)
             return [Say(text=visible(answer.text), data=self.output.convert(value))]
         if any(isinstance(outcome, CallTools | Continue) for outcome in outcomes):
             return outcomes
@@ -116,12 +116,17 @@ class WithOutput(Protocol):
         value = said.data if fits else self._value_in(said.text)
         return attrs.evolve(said, data=self.output.convert(value))
 
+    def _found_in(self, text: str) -> Any:
+        """The JSON value in a text that fits."""
+        return self._fitting(extract(text, self._reason))[0]
+
     def _value_in(self, text: str) -> Any:
+        """The same, or the text itself where that is what is wanted."""
         try:
-            return self._fitting(extract(text, self._reason))[0]
+            return self._found_in(text)
         except ParseError as error:
             cut = error.reason.startswith("truncated") and text.lstrip().startswith(_JSON_STARTS)
-            if not cut and self.output.check(text) is None:  # the text itself is what is wanted
+            if not cut and self.output.check(text) is None:
                 return text
             raise
 

@@ -160,3 +160,11 @@ def test_unusable_outputs():
         WithOutput(Bare(), {"type": "object", "required": "x"})
     with pytest.raises(ConfigurationError):
         WithOutput(Bare(), type("Opaque", (), {}))
+
+
+@pytest.mark.parametrize("inner", [Simple(), ReAct()], ids=["simple", "react"])
+@pytest.mark.parametrize("text", ['{"plan": null}', '{"messageType": "greeting"', "no form at all", "[1, 2"])
+def test_a_malformed_answer_is_no_value_even_where_text_is_wanted(inner, text):
+    """`output=str` takes the words of an answer, not an answer that the inner protocol cannot read."""
+    with pytest.raises(ParseError):
+        read(WithOutput(inner, str), text)
