@@ -13,6 +13,7 @@ as much as they are long. Objects of other classes are deep-copied; a journal ta
 """
 
 import copy
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -423,6 +424,8 @@ def _to_pairs(returned: object) -> Sequence[Pair]:
             return ((key, value),)
         case list() | tuple() if all(_is_pair(item) for item in returned):
             return returned
+    if inspect.iscoroutine(returned):
+        returned.close()
     raise UsageError(f"an action returns (key, value), a list of them, or None, not {returned!r:.200}")
 
 

@@ -1,8 +1,15 @@
 """The store: a state that only actions change."""
 
-import pytest
+import datetime
+import threading
 
-from actgent.errors import UsageError
+import pytest
+import trio
+from hypothesis import given, strategies as st
+
+from actgent.errors import NotSerializable, UsageError
+from actgent.journal.records import WIRE, Record
+from actgent.journal.reducers import add, append, extend, merge
 from actgent.journal.store import Store
 
 
@@ -75,3 +82,417 @@ def test_a_store_is_a_mapping():
     assert store == {"a": 1, "b": 2}
     with pytest.raises(KeyError):
         store["z"]
+
+
+# --- what is read and what comes in ------------------------------------------------------
+
+
+def test_changing_what_was_read_has_no_effect():
+    """Lists and mappings come out as copies, however deep, from the store, snapshots, replays and the history."""
+    store = Store({"plan": {"steps": ["a"]}})
+    store.dispatch(("tags", ["x"]))
+    for state in (store, store.snapshot, store.replay(1), store.history[0].changes):
+        state["tags"].append("y")
+    store["plan"]["steps"].append("b")
+    dict(store)["plan"]["steps"].clear()
+    assert store == store.replay(1) == {"plan": {"steps": ["a"]}, "tags": ["x"]}
+
+
+def test_changing_what_was_given_has_no_effect():
+    """The store keeps a copy of what an action returned, and of its initial state."""
+    initial, tags = {"a": [1]}, ["x"]
+    store = Store(initial)
+    store.dispatch(lambda _: ("tags", tags))
+    initial["a"].append(2)
+    tags.append("y")
+    assert store == {"a": [1], "tags": ["x"]}
+
+
+def test_an_action_may_change_its_copies():
+    """What it then raises leaves no trace of that."""
+    store = Store({"a": [1]})
+
+    def careless(state):
+        state["a"].append(2)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.dispatch(careless)
+    assert store == {"a": [1]}
+
+
+def test_values_keep_their_types():
+    """Tuples stay tuples, sets stay sets; other mappings become dicts."""
+    values = {"t": (1, [2]), "s": {1, 2}, "d": datetime.date(2026, 1, 1), "m": Store({"x": [1]})}
+    store = Store(values)
+    assert dict(store) == {**values, "m": {"x": [1]}}
+    assert store["s"] is not values["s"]
+
+
+@pytest.mark.parametrize("what", ["a lock", "itself"])
+def test_what_cannot_be_copied_is_refused(what):
+    """The text names the key; nothing changed."""
+    value: list = []
+    value.append(threading.Lock() if what == "a lock" else value)
+    store = Store()
+    with pytest.raises(NotSerializable, match="thing cannot be written"):
+        store.dispatch(("thing", value))
+    assert len(store) == 0
+
+
+# --- actions -----------------------------------------------------------------------------
+
+
+def test_a_change_may_be_given_without_a_function():
+    """The spec's case 1: a pair, several, none; what is malformed changes nothing."""
+    store = Store()
+    store.dispatch(("k", 1))
+    store.dispatch(None)
+    store.dispatch([("a", 1), ("b", 2)])
+    for malformed in (5, {"k": 2}, [("k",)]):
+        with pytest.raises(UsageError, match="an action returns"):
+            store.dispatch(malformed)
+    assert store == {"k": 1, "a": 1, "b": 2}
+
+
+def test_actions_by_name_take_arguments():
+    """An unknown name is refused with those that are known."""
+    store = Store({"n": 1}, actions={"grow": lambda state, by: ("n", state["n"] + by)})
+    store.add_action("reset", lambda _: ("n", 0))
+    store.dispatch("grow", 4)
+    assert store["n"] == 5
+    with pytest.raises(UsageError, match=r"'shrink' \(known: grow, reset\)"):
+        store.dispatch("shrink")
+    store.dispatch("reset")
+    assert [step.action for step in store.history] == ["grow", "shrink", "reset"]
+
+
+def test_an_async_action_is_refused():
+    """It is no pair, and is not left behind un-awaited."""
+
+    async def action(state):
+        await trio.lowlevel.checkpoint()
+        return "a", 1
+
+    with pytest.raises(UsageError, match="coroutine"):
+        Store().dispatch(action)
+
+
+def test_an_action_does_not_dispatch():
+    """Else it would count although its outer action fails."""
+    store = Store()
+    with pytest.raises(UsageError, match="must not dispatch"):
+        store.dispatch(lambda _: store.dispatch(lambda _: ("a", 1)))
+    with pytest.raises(UsageError, match="must not roll back"):
+        store.dispatch(lambda _: store.rollback(0))
+    assert len(store) == 0
+
+
+def test_a_failed_action_is_recorded_and_changes_nothing():
+    """It has no number of its own, and counts in no replay."""
+    written: list = []
+    store = Store({"a": 0}, write=written.append)
+    store.dispatch(("a", 1))
+
+    def divide(state):
+        return "a", 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        store.dispatch(divide)
+    store.dispatch(("a", 2))
+    assert [(step.number, step.action, bool(step.error)) for step in store.history] == [
+        (1, "", False),
+        (1, "divide", True),
+        (2, "", False),
+    ]
+    assert store.history[1].error == "ZeroDivisionError: integer division or modulo by zero"
+    assert [store.replay(n)["a"] for n in range(3)] == [0, 1, 2]
+    assert len(written) == 3
+
+
+def test_what_the_journal_refuses_does_not_count():
+    """Its error comes out, though the journal does not even take that the action failed."""
+
+    def full(_):
+        raise OSError("no space")
+
+    store = Store({"a": 0}, write=full)
+    with pytest.raises(OSError, match="no space") as caught:
+        store.dispatch(("a", 1))
+    assert "did not take" in caught.value.__notes__[0]
+    assert (dict(store), store.number) == ({"a": 0}, 0)
+
+
+def test_once_means_once():
+    """Under one id a change is made one time, whatever the action; without id each time."""
+    store = Store(reducers={"n": add})
+    for once in ("x", "x", "", "", "y"):
+        store.dispatch(("n", 1), once=once)
+    assert store["n"] == 4
+
+
+def test_what_failed_under_an_id_may_be_tried_again():
+    """Only what was done is not done again."""
+    store = Store({"n": 0})
+    with pytest.raises(ZeroDivisionError):
+        store.dispatch(lambda _: ("n", 1 // 0), once="x")
+    store.dispatch(("n", 1), once="x")
+    assert store["n"] == 1
+
+
+# --- reducers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reducer", "given", "state"),
+    [
+        (append, [1, [2]], [1, [2]]),
+        (extend, [[1], [2, 3]], [1, 2, 3]),
+        (merge, [{"a": 1, "b": 1}, {"b": 2}], {"a": 1, "b": 2}),
+        (add, [1, 2, 4], 7),
+        (add, ["a", "b"], "ab"),
+        (lambda old, new: max(old or 0, new), [3, 9, 4], 9),
+    ],
+)
+def test_a_reducer_lets_new_values_meet_old_ones(reducer, given, state):
+    """One by one, and all in one action."""
+    one_by_one, at_once = Store(reducers={"k": reducer}), Store()
+    at_once.add_reducer("k", reducer)
+    for value in given:
+        one_by_one.dispatch(("k", value))
+    at_once.dispatch([("k", value) for value in given])
+    assert one_by_one["k"] == at_once["k"] == state
+    assert (
+        one_by_one.replay(1)["k"]
+        == Store(reducers={"k": reducer}, initial={})._reduce([("k", given[0])], "", "")[0]["k"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("reducer", "given"), [(append, 1), (extend, [1]), (extend, 2), (merge, {}), (merge, 1), (add, [1])]
+)
+def test_a_reducer_that_cannot_changes_nothing(reducer, given):
+    """Nor do the other pairs of its action."""
+    store = Store({"k": "text"}, reducers={"k": reducer})
+    with pytest.raises((UsageError, TypeError)):
+        store.dispatch([("other", 1), ("k", given)])
+    assert store == {"k": "text"}
+    assert store.history[0].error
+
+
+def test_a_reducer_may_change_what_it_gets():
+    """It gets copies, so former states stay good."""
+
+    def careless(old, new):
+        old.append(new)
+        return old
+
+    store = Store({"k": []}, reducers={"k": careless})
+    store.dispatch(("k", 1))
+    store.dispatch(("k", 2))
+    assert [store.replay(n)["k"] for n in range(3)] == [[], [1], [1, 2]]
+
+
+def test_what_is_no_function_is_refused():
+    """As a reducer, and as an action."""
+    with pytest.raises(UsageError, match="the reducer of 'k'"):
+        Store(reducers={"k": "append"})
+    with pytest.raises(UsageError, match="the action 'go'"):
+        Store(actions={"go": None})
+
+
+async def test_parallel_updates_lose_nothing():
+    """From tasks and from worker threads, to one key with a reducer and to keys of their own."""
+    store = Store(reducers={"results": append, "count": add})
+
+    def work(number):
+        store.dispatch([("results", number), ("count", 1), (f"own {number}", True)])
+
+    async def task(number):
+        await trio.lowlevel.checkpoint()
+        work(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(task, number)
+            nursery.start_soon(trio.to_thread.run_sync, work, 20 + number)
+    assert sorted(store["results"]) == list(range(40))
+    assert (store["count"], store.number, len(store)) == (40, 40, 42)
+
+
+async def test_a_thread_may_roll_back():
+    """In the thread of the event loop, as everything that changes the state."""
+    store = Store()
+    store.dispatch(("a", 1))
+    await trio.to_thread.run_sync(store.rollback, 0)
+    assert len(store) == 0
+
+
+# --- subscribers -------------------------------------------------------------------------
+
+
+def test_subscribers_hear_of_changes_until_they_unsubscribe():
+    """Not of failures, nor of nothing; of a rollback too."""
+    store, seen = Store({"a": 0}), []
+    unsubscribe = store.subscribe(lambda state: seen.append(state["a"]))
+    store.dispatch(("a", 1))
+    store.dispatch(None)
+    with pytest.raises(UsageError):
+        store.dispatch(5)
+    store.rollback(0)
+    unsubscribe()
+    unsubscribe()
+    store.dispatch(("a", 2))
+    assert seen == [1, 0]
+
+
+def test_a_subscriber_that_raises_harms_nobody(caplog):
+    """It is logged, the others hear, and the change counts."""
+    store, seen = Store(), []
+    store.subscribe(lambda state: state["missing"])
+    store.subscribe(lambda state: seen.append(dict(state)))
+    store.dispatch(("a", 1))
+    assert seen == [{"a": 1}]
+    assert "a subscriber of the state failed" in caplog.text
+
+
+def test_a_subscriber_may_dispatch():
+    """Nobody is told an older state after a newer one."""
+    store, seen = Store(), []
+    store.subscribe(lambda state: store.dispatch(("b", state["a"])) if "b" not in state else None)
+    store.subscribe(lambda state: seen.append(dict(state)))
+    store.dispatch(("a", 1))
+    assert seen[-1] == store == {"a": 1, "b": 1}
+
+
+def test_a_subscriber_that_never_ends_is_an_error():
+    """It comes out where the change was made."""
+    store = Store(reducers={"a": add})
+    store.subscribe(lambda _: store.dispatch(("a", 1)))
+    with pytest.raises(RecursionError):
+        store.dispatch(("a", 1))
+
+
+# --- time --------------------------------------------------------------------------------
+
+
+def three() -> Store:
+    store = Store({"k": 0})
+    for number in (1, 2, 3):
+        store.dispatch(("k", number))
+    return store
+
+
+def test_replay_rollback_and_a_new_branch():
+    """The spec's case 2."""
+    store = three()
+    second = store.replay(2)
+    assert second == {"k": 2}
+    before = store.snapshot
+    store.rollback(1)
+    assert (dict(store), store.number) == ({"k": 1}, 1)
+    store.dispatch(("k", 9))
+    assert [dict(store.replay(n)) for n in store.known] == [{"k": 0}, {"k": 1}, {"k": 9}]
+    assert (second["k"], before["k"]) == (2, 3)
+
+
+@pytest.mark.parametrize("number", [-1, 4, 1.0, True, None, "1"])
+def test_there_is_no_such_state(number):
+    """The text says which there are."""
+    store = three()
+    calls = [store.replay, store.rollback] + ([store.fork] if number is not None else [])
+    for call in calls:
+        with pytest.raises(UsageError, match="from 0 to 3"):
+            call(number)
+    assert store == {"k": 3}
+
+
+def test_a_fork_goes_its_own_way():
+    """From any number, with the history before it, the reducers and the actions."""
+    written: list = []
+    store = Store(reducers={"n": add}, actions={"one": lambda _: ("n", 1)}, write=written.append)
+    store.subscribe(lambda _: written.append("told"))
+    for _ in range(3):
+        store.dispatch("one")
+    del written[:]
+    fork = store.fork(1)
+    fork.dispatch("one")
+    assert (fork["n"], fork.number, store["n"], written) == (2, 2, 3, [])
+    assert [dict(fork.replay(n)) for n in fork.known] == [{}, {"n": 1}, {"n": 2}]
+    assert dict(store.fork()) == {"n": 3}
+
+
+def test_the_history_is_bounded():
+    """The states before are given up, those after are right."""
+    store = Store({"k": 0}, history=3)
+    for number in range(1, 11):
+        store.dispatch(("k", number))
+    assert (list(store.known), len(store.history)) == ([7, 8, 9, 10], 3)
+    assert [store.replay(n)["k"] for n in store.known] == [7, 8, 9, 10]
+    with pytest.raises(UsageError, match="from 7 to 10"):
+        store.rollback(6)
+
+
+# --- the journal -------------------------------------------------------------------------
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.integers(0, 2**70)),
+        st.tuples(st.just("append"), st.lists(st.integers(), max_size=2)),
+        st.tuples(st.just("append twice"), st.integers()),
+        st.tuples(st.just("own"), st.integers(0, 9)),
+        st.tuples(st.just("fail"), st.text(max_size=5)),
+        st.tuples(st.just("once"), st.integers(0, 3)),
+        st.tuples(st.just("back"), st.integers(0, 5)),
+    ),
+    max_size=25,
+)
+
+
+def operate(store, operation, value):
+    def fail(_):
+        raise ValueError(value)
+
+    match operation:
+        case "set":
+            store.dispatch([("k", value), ("t", (value, [value]))])
+        case "append":
+            store.dispatch(("list", value))
+        case "append twice":
+            store.dispatch([("list", value), ("list", value)])
+        case "own":
+            store.dispatch(("max", value))
+        case "fail":
+            with pytest.raises(ValueError, match="") as caught:
+                store.dispatch(fail)
+            assert caught.value.args == (value,)
+        case "once":
+            store.dispatch(("list", value), once=str(value))
+        case "back":
+            store.rollback(max(store.known.start, store.number - value))
+
+
+@given(OPERATIONS)
+def test_a_store_is_restored_exactly(operations):
+    """From bytes, without its reducers: state, number, history, every former state, and what it did once."""
+    written: list = []
+    reducers = {"list": append, "max": lambda old, new: max(old or 0, new)}
+    store = Store(reducers=reducers, write=written.append, history=8)
+    for operation, value in operations:
+        operate(store, operation, value)
+    restored = Store(history=8)
+    for record in WIRE.decode(WIRE.encode(written, Record), Record):
+        restored.restore(record)
+    assert dict(restored) == dict(store)
+    assert (restored.number, restored.known, restored.history) == (store.number, store.known, store.history)
+    assert [restored.replay(n) for n in store.known] == [store.replay(n) for n in store.known]
+    assert restored._once == store._once
+
+
+def test_a_list_that_grows_is_journaled_linearly():
+    """A value appended costs itself, not the list."""
+    written: list = []
+    store = Store(reducers={"results": append}, write=written.append)
+    for number in range(1000):
+        store.dispatch(("results", f"result {number}"))
+    assert len(WIRE.encode(written, Record)) < 100_000
