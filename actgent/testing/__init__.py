@@ -1,4 +1,4 @@
-"""What users test their agents with: scripted models, a provider on loopback, checks for leaks and transcripts."""
+"""What users test their agents with: scripted models, a provider on loopback, recorded sessions, checks."""
 
 from actgent.llm.scripted import ScriptedLLM
 
@@ -17,10 +17,12 @@ from .faults import (
 )
 from .leaks import assert_no_leaks
 from .provider import Provider, ProviderFailed, ProviderStatistics, open_provider
+from .recorded import Difference, Recording, assert_replays, load_recording
 from .transcripts import assert_valid_transcript, check_transcript
 
 __all__ = [
     "CutStream",
+    "Difference",
     "EarlyEnd",
     "ErrorEvent",
     "ErrorStatus",
@@ -31,12 +33,15 @@ __all__ = [
     "ProviderRequest",
     "ProviderStatistics",
     "RawAnswer",
+    "Recording",
     "ScriptedLLM",
     "Silence",
     "Slow",
     "assert_no_leaks",
+    "assert_replays",
     "assert_valid_transcript",
     "check_transcript",
+    "load_recording",
     "open_provider",
     "refused_url",
 ]

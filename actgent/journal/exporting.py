@@ -1,0 +1,132 @@
+"""Sessions in a file that travels: from one journal into another, into a bug report, into a test.
+
+The file begins with `actgent-sessions 1` and a line end. A msgpack list follows, with a list for each
+session: `[session id, agent, bytes of its records, CRC-32 of all three]`.
+"""
+
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import msgpack  # type: ignore[import-untyped]
+
+from actgent.errors import ConfigurationError, JournalDamaged
+
+from .base import Entry, Journal
+from .records import WIRE, Record
+
+_FIRST_LINE = b"actgent-sessions 1\n"
+
+
+@attrs.frozen
+class ExportedSession:
+    """A session as it stands in a file."""
+
+    session_id: str
+    agent: str
+    records: tuple[Record, ...]
+
+
+async def read_sessions(
+    journal: Journal, *, agent: str | None = None, session_id: str | None = None
+) -> list[ExportedSession]:
+    """All sessions of a journal, those of one agent, or one.
+
+    Raises:
+        ConfigurationError: there is no such session.
+        JournalDamaged: the records of one of them are not what was written.
+    """
+    found = [each for each in await journal.sessions(agent) if session_id in (None, each.session_id)]
+    if session_id is not None and not found:
+        raise ConfigurationError(f"the journal has no session {session_id!r}")
+    return [ExportedSession(s.session_id, s.agent, await journal.load(s.session_id)) for s in found]
+
+
+async def write_sessions(journal: Journal, sessions: Sequence[ExportedSession], *, epoch: int) -> None:
+    """Add sessions to a journal, each in one step: whole or not at all.
+
+    Raises:
+        ConfigurationError: it has one of them already; none was added.
+    """
+    there = {summary.session_id for summary in await journal.sessions()}
+    for session in sessions:
+        if session.session_id in there:
+            raise ConfigurationError(f"the journal has a session {session.session_id!r} already")
+    for session in sessions:
+        entry = Entry(session_id=session.session_id, agent=session.agent, records=session.records)
+        await journal.commit(entry, epoch=epoch)
+
+
+def save_sessions(path: Path, sessions: Sequence[ExportedSession]) -> None:
+    """Write sessions into a new file, whole or not at all; nobody else may read it.
+
+    Raises:
+        ConfigurationError: the file exists.
+    """
+    draft = path.with_name(f"{path.name}.part")
+    if path.exists():
+        raise ConfigurationError(f"{path} exists: name another file")
+    draft.touch(mode=0o600)
+    with draft.open("wb") as file:
+        file.write(_FIRST_LINE)
+        file.write(msgpack.packb([_packed(session) for session in sessions], unicode_errors="surrogatepass"))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+
+
+def load_sessions(path: Path) -> list[ExportedSession]:
+    """The sessions of a file that `save_sessions` wrote.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is another kind of file.
+        JournalDamaged: it is not what was written.
+        WireError: a newer actgent wrote it.
+    """
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path}")
+    data = path.read_bytes()
+    if not data.startswith(_FIRST_LINE):
+        raise ConfigurationError(
+            f"{path} holds no exported sessions: it does not begin with their first line"
+        )
+    return [_unpacked(item) for item in _items(data[len(_FIRST_LINE) :], path)]
+
+
+def is_export(path: Path) -> bool:
+    """Whether a file holds exported sessions."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_FIRST_LINE)) == _FIRST_LINE
+
+
+def _packed(session: ExportedSession) -> list[object]:
+    body = WIRE.encode(session.records, Record)
+    return [session.session_id, session.agent, body, _checksum(session.session_id, session.agent, body)]
+
+
+def _items(data: bytes, path: Path) -> list[object]:
+    try:
+        items = msgpack.unpackb(data, unicode_errors="surrogatepass")
+    except Exception as error:  # foreign bytes lead to many
+        raise JournalDamaged(f"{path.name} is not what was exported: {error}") from error
+    if not isinstance(items, list):
+        raise JournalDamaged(f"{path.name} is not what was exported")
+    return items
+
+
+def _unpacked(item: object) -> ExportedSession:
+    match item:
+        case [str(session_id), str(agent), bytes(body), int(checksum)]:
+            if checksum == _checksum(session_id, agent, body):
+                return ExportedSession(session_id, agent, WIRE.decode(body, Record))
+            raise JournalDamaged("its checksum in the exported file is wrong", session_id=session_id)
+    raise JournalDamaged("something in the exported file is no session")
+
+
+def _checksum(session_id: str, agent: str, body: bytes) -> int:
+    names = f"{session_id}\0{agent}\0".encode("utf-8", "surrogatepass")
+    return zlib.crc32(body, zlib.crc32(names))

@@ -1,0 +1,371 @@
+"""A recorded session as a test: the model and the tools answer what the journal has, the agent's code runs.
+
+```python
+async def test_the_refund_of_monday():
+    await assert_replays(make_agent(), "tests/refund.sessions")
+```
+"""
+
+import copy
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.agents.calling import Calling
+from actgent.agents.context import SessionContext, Turn
+from actgent.agents.hooks import Hooks
+from actgent.agents.log import owner_of
+from actgent.agents.runtime import open_runtime
+from actgent.errors import ConfigurationError, Interrupted, ModelError
+from actgent.journal.base import Journal
+from actgent.journal.exporting import ExportedSession, is_export, load_sessions, read_sessions
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
+from actgent.journal.records import (
+    Accepted,
+    ActionFailed,
+    Appended,
+    Changed,
+    Delivered,
+    Ended,
+    Record,
+    RolledBack,
+    Said,
+)
+from actgent.journal.store import Store
+from actgent.llm.base import Answer
+from actgent.llm.scripted import ScriptedLLM
+from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
+from actgent.tools.execution import Batch
+
+State = Mapping[str, Any]
+_Line = tuple[int, str]
+"""The number of a record, and what it says."""
+
+
+@attrs.frozen
+class Difference:
+    """Where a replay first says something else than the recording."""
+
+    step: int
+    """The number of the record in the recording; one more than it has, where the replay goes on."""
+    recorded: str
+    replayed: str
+
+    def __str__(self) -> str:
+        return f"record {self.step}: recorded {self.recorded}, replayed {self.replayed}"
+
+
+@attrs.frozen
+class Recording:
+    """A session's records, as material for tests."""
+
+    session_id: str
+    agent: str
+    records: tuple[Record, ...]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What was said to the agent, in the order in which it was taken up."""
+        accepted = {r.message.id: r.message for r in self.records if isinstance(r, Accepted)}
+        return tuple(accepted[r.message_id] for r in self.records if isinstance(r, Appended))
+
+    def model(self) -> ScriptedLLM:
+        """A model that answers what the recorded one did, call by call, and fails where that one failed."""
+        return ScriptedLLM(list(_script(self.records)), name="recorded", keep=None)
+
+    async def compare(self, agent: Agent, *, run_tools: bool = False) -> Difference | None:
+        """Send the messages to a copy of an agent, and return the first difference, if there is one.
+
+        The copy asks `model()`, routes to nobody and has no handlers or hooks. Its tools do not run but give the
+        recorded results, unless `run_tools`. Options of single turns (`run(..., output=)`) are not recorded: the
+        agent has to have them.
+        """
+        replayed, states = await _replay(self, agent, run_tools=run_tools)
+        recorded = list(_lines(self.records, _states_after_turns(self.records)))
+        difference = _difference(recorded, list(_lines(replayed, states)))
+        goes_on = difference is not None and difference.step > len(self.records)
+        return None if goes_on and _is_unfinished(self.records) else difference
+
+
+async def load_recording(source: Journal | str | Path, session_id: str | None = None) -> Recording:
+    """A session of an open journal, of a journal's address, or of a file of `actgent journal export`.
+
+    Raises:
+        ConfigurationError: there is no such session, or several and no `session_id`.
+    """
+    found = [s for s in await _sessions(source, session_id) if session_id in (None, s.session_id)]
+    if len(found) != 1:
+        known = ", ".join(session.session_id for session in found[:20]) or "none of this id"
+        raise ConfigurationError(f"name one session of {source}; there are: {known}")
+    return Recording(found[0].session_id, found[0].agent, found[0].records)
+
+
+async def assert_replays(
+    agent: Agent,
+    source: "Recording | Journal | str | Path",
+    session_id: str | None = None,
+    *,
+    run_tools: bool = False,
+) -> None:
+    """Fail unless the agent's code makes of a recorded session what it made of it then; see `Recording.compare`."""
+    recording = source if isinstance(source, Recording) else await load_recording(source, session_id)
+    difference = await recording.compare(agent, run_tools=run_tools)
+    if difference is not None:
+        raise AssertionError(f"session {recording.session_id} does not come out the same: {difference}")
+
+
+async def _sessions(source: Journal | str | Path, session_id: str | None) -> list[ExportedSession]:
+    if isinstance(source, Journal):
+        return await read_sessions(source, session_id=session_id)
+    if is_export(Path(source)):
+        return load_sessions(Path(source))
+    async with open_journal(str(source)) as journal:
+        await journal.acquire()
+        return await read_sessions(journal, session_id=session_id)
+
+
+# --- the script ---------------------------------------------------------------------------
+
+_CALL_ERRORS: Mapping[str | None, Exception] = {
+    "model": ModelError("the recorded call failed"),
+    "interrupted": Interrupted("the recorded call was interrupted"),
+    "stopped": Interrupted("the recorded call was stopped"),
+}
+"""What a model call raises that left no answer, by what its turn ended with."""
+
+
+def _script(records: Sequence[Record]) -> Iterator[Answer | Exception]:
+    is_due = False
+    for record in records:
+        match record:
+            case Appended():
+                is_due = True
+            case Said() if record.stop:
+                is_due = False
+                yield Answer(
+                    parts=record.message.parts,
+                    stop=record.stop,  # type: ignore[arg-type]
+                    usage=record.usage,
+                    model=record.model,
+                )
+            case Said():
+                is_due = True
+            case Ended() if is_due and record.failed in _CALL_ERRORS:
+                yield _CALL_ERRORS[record.failed]
+    yield Interrupted("the recording ends here")
+
+
+# --- the replay ---------------------------------------------------------------------------
+
+
+async def _replay(
+    recording: Recording, agent: Agent, *, run_tools: bool
+) -> tuple[Sequence[Record], Sequence[State]]:
+    """The records of the replay, and the state after each turn."""
+    states: list[State] = []
+    opened = owner_of(recording.records)
+    if opened is None:
+        raise ConfigurationError(f"session {recording.session_id} has no beginning: nothing can be replayed")
+    actor = _stand_in(agent, recording.model())
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        await runtime.start(actor)
+        running = actor._running  # noqa: SLF001 - a replay is put together inside of the agent
+        assert running is not None
+        running.core.router = _Router(actor).route
+        if not run_tools:
+            running.core.calling = _recorded_calling(running.core.calling, recording.records)
+        session = await actor.create_session(opened.owner, session_id=recording.session_id)
+        session.on_exception(_ignore)
+        for place, message in _taken_up(recording.records):
+            _set_state(session.state, _state_at(recording.records, place))
+            await running.accept(session._context, message)  # noqa: SLF001
+            await session.wait_idle()
+            states.append(dict(session.state))
+        return await journal.load(recording.session_id), states
+
+
+def _ignore(_failure: object) -> None:
+    """Failures of the recording are no news."""
+
+
+def _taken_up(records: Sequence[Record]) -> Iterator[tuple[int, Message]]:
+    """The messages that had their turn, with how many records there were before it."""
+    accepted: dict[str, Message] = {}
+    for place, record in enumerate(records):
+        if isinstance(record, Accepted):
+            accepted[record.message.id] = record.message
+        elif isinstance(record, Appended):
+            yield place, accepted[record.message_id]
+
+
+def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
+    """A copy of an agent that reaches nobody outside."""
+    actor = copy.copy(agent)
+    names = {"default", *actor._model_names}  # noqa: SLF001
+    changes: dict[str, Any] = {
+        "_models": dict.fromkeys(names, model),
+        "_running": None,
+        "_block": None,
+        "_on_session": [],
+        "_hooks": Hooks(),
+        "companions": lambda: (),
+    }
+    vars(actor).update(changes)
+    return actor
+
+
+@attrs.frozen
+class _Router:
+    """Answers for the agents that a router has routes to; what they said is not in the record of its session."""
+
+    actor: Agent
+
+    async def route(self, _context: SessionContext, _turn: Turn, route: Route) -> Reply | None:
+        if route.action in getattr(self.actor, "routes", {}):
+            return Reply(id=f"{route.id}/reply", text="")
+        return None
+
+
+@attrs.frozen
+class _RecordedResults:
+    """The results of one answer's calls, and the state that the tools left."""
+
+    results: tuple[ToolResult, ...]
+    state: State
+
+
+@attrs.define(eq=False, kw_only=True)
+class _RecordedCalling(Calling):
+    """Runs no tool: each call has its result when its batch is made."""
+
+    recorded: deque[_RecordedResults]
+
+    def _batch(self, context: SessionContext, calls: Sequence[ToolCall]) -> Batch:
+        batch = super()._batch(context, calls)
+        recorded = self.recorded.popleft() if self.recorded else _RecordedResults((), {})
+        for place, call in enumerate(calls):
+            batch.settle(place, _result_for(call, place, recorded.results))
+        _set_state(context.state, recorded.state)
+        return batch
+
+
+def _result_for(call: ToolCall, place: int, results: Sequence[ToolResult]) -> ToolResult:
+    if place < len(results) and results[place].tool_name == call.name:
+        return attrs.evolve(results[place], id=f"{call.id}/result", call_id=call.id, native=call.native)
+    error = "the recording has no result of this call"
+    return ToolResult(
+        id=f"{call.id}/result",
+        call_id=call.id,
+        tool_name=call.name,
+        status="error",
+        error=error,
+        native=call.native,
+    )
+
+
+def _recorded_calling(calling: Calling, records: Sequence[Record]) -> Calling:
+    recorded: deque[_RecordedResults] = deque()
+    for place, record in enumerate(records):
+        if isinstance(record, Said) and record.message.tool_results:
+            recorded.append(_RecordedResults(record.message.tool_results, _state_at(records, place)))
+    fields = {name: getattr(calling, name) for name in attrs.fields_dict(Calling)}
+    return _RecordedCalling(**fields, recorded=recorded)
+
+
+# --- the state ----------------------------------------------------------------------------
+
+
+def _state_at(records: Sequence[Record], place: int) -> State:
+    """The state after so many records."""
+    store = Store()
+    for record in records[:place]:
+        if isinstance(record, Changed | ActionFailed | RolledBack):
+            store.restore(record)
+    return dict(store)
+
+
+def _set_state(store: Store, state: State) -> None:
+    """What tools, and programs between the turns, did to the state, who do not run in a replay."""
+    if state:
+        store.restore(Changed(changes=state))
+
+
+def _states_after_turns(records: Sequence[Record]) -> Sequence[State]:
+    begun = {record.message_id for record in records if isinstance(record, Appended)}
+    return [
+        _state_at(records, place)
+        for place, record in enumerate(records)
+        if isinstance(record, Ended) and record.message_id in begun
+    ]
+
+
+# --- the comparison -----------------------------------------------------------------------
+
+
+def _difference(recorded: Sequence[_Line], replayed: Sequence[_Line]) -> Difference | None:
+    for (step, line), (_, other) in zip(recorded, replayed, strict=False):
+        if line != other:
+            return Difference(step, line, other)
+    if len(recorded) > len(replayed):
+        return Difference(*recorded[len(replayed)], "nothing more")
+    if len(replayed) > len(recorded):
+        last = recorded[-1][0] if recorded else 0
+        return Difference(last + 1, "nothing more", replayed[len(recorded)][1])
+    return None
+
+
+def _is_unfinished(records: Sequence[Record]) -> bool:
+    begun = [record.message_id for record in records if isinstance(record, Appended)]
+    ended = {record.message_id for record in records if isinstance(record, Ended)}
+    return bool(begun) and begun[-1] not in ended
+
+
+def _lines(records: Sequence[Record], states: Sequence[State]) -> Iterator[_Line]:
+    """What was said and what came of it, without ids and times; what was cut off on the way is left out."""
+    accepted: dict[str, Message] = {}
+    told: set[str] = set()
+    after = iter(states)
+    begun: set[str] = set()
+    answer = ""
+    for step, record in enumerate(records, 1):
+        match record:
+            case Accepted(message=message):
+                accepted[message.id] = message
+            case Appended(message_id=message_id):
+                begun.add(message_id)
+                yield step, f"message {_words(accepted[message_id])}"
+            case Said(message=message) if record.stop or not message.cut:
+                answer = message.id if record.stop else answer
+                yield step, f"{record.stop or 'note'} {_words(message)}"
+            case Delivered(ids=ids):
+                for each in ids:
+                    if each.startswith(answer) and each not in told:
+                        told.add(each)
+                        yield step, f"outcome {each.removeprefix(answer).strip('/') or 'reply'}"
+            case Ended(message_id=message_id, failed=failed) if message_id in begun:
+                ending = "answered" if failed is None else f"failed ({_same(failed)})"
+                yield step, f"turn {ending}, state {dict(sorted(next(after, {}).items()))!r}"
+
+
+def _same(failed: str) -> str:
+    return "interrupted" if failed == "stopped" else failed
+
+
+def _words(message: Message) -> str:
+    parts = [_without_ids(part) for part in message.parts]
+    stage = "" if message.stage is None else f" at stage {message.stage!r}"
+    return f"of {message.sender.kind} {message.sender.name!r}{stage}: {parts!r}"
+
+
+def _without_ids(part: object) -> object:
+    match part:
+        case ToolCall():
+            return ("call", part.name, part.arguments)
+        case ToolResult():
+            return ("result", part.tool_name, part.status, part.text)
+    return part

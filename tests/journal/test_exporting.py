@@ -1,0 +1,65 @@
+"""Sessions in files that travel."""
+
+import stat
+
+import pytest
+
+from actgent import BareAgent, ConfigurationError, JournalDamaged, ScriptedLLM, open_runtime
+from actgent.journal.exporting import is_export, load_sessions, read_sessions, save_sessions, write_sessions
+from actgent.journal.memory import MemoryJournal
+
+
+async def talked(*session_ids):
+    """Sessions of an agent, one message each."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
+        for session_id in session_ids:
+            session = await agent.create_session("ada", "hello \ud800", session_id=session_id)
+            await session.wait_idle()
+        return await read_sessions(journal)
+
+
+async def test_sessions_travel_by_a_file(tmp_path):
+    """What was exported goes into another journal, and the agent goes on there."""
+    sessions = await talked("one", "two")
+    save_sessions(tmp_path / "x", sessions)
+    assert load_sessions(tmp_path / "x") == sessions
+    assert is_export(tmp_path / "x")
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
+    async with MemoryJournal().running() as journal:
+        await write_sessions(journal, load_sessions(tmp_path / "x"), epoch=await journal.acquire())
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["again"])))
+            session = await agent.open_session("two")
+            await session.chat("and?")
+            await session.wait_idle()
+            assert [message.text for message in session.history] == ["hello \ud800", "hi", "and?", "again"]
+
+
+async def test_nothing_is_written_over(tmp_path):
+    """Neither a file nor a session that is there already."""
+    sessions = await talked("one", "two")
+    save_sessions(tmp_path / "x", sessions)
+    with pytest.raises(ConfigurationError, match="exists"):
+        save_sessions(tmp_path / "x", sessions)
+    async with MemoryJournal().running() as journal:
+        epoch = await journal.acquire()
+        await write_sessions(journal, sessions[1:], epoch=epoch)
+        with pytest.raises(ConfigurationError, match="two"):
+            await write_sessions(journal, sessions, epoch=epoch)
+        assert [summary.session_id for summary in await journal.sessions()] == ["two"]
+
+
+async def test_a_damaged_file_is_refused(tmp_path):
+    """Each altered, missing or added byte behind the first line is found."""
+    save_sessions(tmp_path / "x", await talked("one"))
+    data = (tmp_path / "x").read_bytes()
+    damaged = [data[:-1], data + b"\x00", data[:60]]
+    damaged += [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(19, len(data))]
+    for number, image in enumerate(damaged):
+        (tmp_path / "y").write_bytes(image)
+        with pytest.raises(JournalDamaged):
+            pytest.fail(f"image {number} gave {load_sessions(tmp_path / 'y')}")
+    (tmp_path / "y").write_bytes(b"something else")
+    with pytest.raises(ConfigurationError, match="first line"):
+        load_sessions(tmp_path / "y")

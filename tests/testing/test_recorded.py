@@ -1,0 +1,147 @@
+"""Recorded sessions as tests."""
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    Instruction,
+    ReActAgent,
+    ScriptedLLM,
+    SimpleAgent,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.errors import ModelTimeout
+from actgent.journal.exporting import read_sessions, save_sessions
+from actgent.journal.memory import MemoryJournal
+from actgent.testing import assert_replays, load_recording
+
+PAID = []
+
+
+@tool
+async def pay(order: str) -> str:
+    """Pay an order."""
+    PAID.append(order)
+    return f"paid {order}"
+
+
+async def record(agent, *said):
+    """The recording of a conversation."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            session = await agent.create_session("ada", session_id="s")
+            for text in said:
+                await session.chat(text)
+                await session.wait_idle()
+        await journal.acquire()
+        return await load_recording(journal, "s")
+
+
+def clerk(script=("unused",), **options):
+    return BareAgent("clerk", llm=ScriptedLLM(list(script)), **options)
+
+
+ORDER = [ToolCall("pay", {"order": "7"}), "It is paid.", "You are welcome."]
+
+
+async def test_a_recorded_session_is_a_test_case():
+    """The agent's code gets the recorded answers and results, and no tool runs."""
+    PAID.clear()
+    recording = await record(clerk(ORDER, tools=[pay]), "Pay order 7", "Thanks")
+    assert PAID == ["7"]
+    await assert_replays(clerk(tools=[pay]), recording)
+    assert PAID == ["7"]
+    assert [message.text for message in recording.messages] == ["Pay order 7", "Thanks"]
+
+
+async def test_tools_may_run_in_a_replay():
+    """With `run_tools` a tool that answers something else is the difference."""
+
+    @tool(name="pay")
+    async def refuse(order: str) -> str:
+        """Pay an order."""
+        return "no money"
+
+    recording = await record(clerk(ORDER, tools=[pay]), "Pay order 7", "Thanks")
+    await assert_replays(clerk(tools=[pay]), recording, run_tools=True)
+    with pytest.raises(AssertionError, match=r"recorded .*'paid 7'.*, replayed .*'no money'"):
+        await assert_replays(clerk(tools=[refuse]), recording, run_tools=True)
+
+
+async def test_the_first_difference_is_named():
+    """Another reading of the same answers is told with the record at which it begins."""
+    script = ['{"messageType": "GREETING", "content": {"text": "Hi"}}']
+    recording = await record(
+        SimpleAgent("clerk", llm=ScriptedLLM(script), instructions=[Instruction("GREETING", "Greet.")]),
+        "Hello",
+    )
+    same = SimpleAgent("clerk", llm=ScriptedLLM([]), instructions=[Instruction("GREETING", "Greet.")])
+    assert await recording.compare(same) is None
+    difference = await recording.compare(SimpleAgent("clerk", llm=ScriptedLLM([])))
+    assert difference is not None
+    assert difference.recorded == "outcome reply"
+    assert "known: DIRECT_RESPONSE" in difference.replayed
+    assert 1 < difference.step <= len(recording.records)
+
+
+async def test_failures_and_repairs_come_out_the_same(autojump_clock):
+    """A model call that failed fails again, a bad answer is asked again."""
+    react = '{"question_nature": "x"}'
+    script = [ModelTimeout("too slow"), "fine"]
+    await assert_replays(clerk(), await record(clerk(script), "one", "two"))
+    agent = ReActAgent("clerk", llm=ScriptedLLM([react, react, react, react]))
+    recording = await record(agent, "one")
+    assert len([r for r in recording.records if getattr(r, "stop", "")]) > 1
+    await assert_replays(ReActAgent("clerk", llm=ScriptedLLM([])), recording)
+
+
+async def test_an_interrupted_turn_comes_out_the_same(autojump_clock):
+    """A call that was interrupted is interrupted in the replay, too."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(clerk(["never", "second"], tools=[pay]))
+            agent._models["default"]._delay = 60
+            session = await agent.create_session("ada", session_id="s")
+            await session.chat("first")
+            await trio.sleep(1)
+            await session.interrupt("changed my mind")
+            await session.chat("second")
+            await session.wait_idle()
+        await journal.acquire()
+        recording = await load_recording(journal)
+    assert await recording.compare(clerk()) is None
+
+
+async def test_the_state_is_compared():
+    """What programs did to the state is there in the replay, what the protocol makes of it is compared."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(clerk(["a", "b"]))
+            session = await agent.create_session("ada", session_id="s")
+            session.state.dispatch(("count", 1))
+            await session.chat("one")
+            await session.wait_idle()
+            session.state.dispatch(lambda state: ("count", state["count"] + 1))
+            await session.chat("two")
+            await session.wait_idle()
+        await journal.acquire()
+        recording = await load_recording(journal)
+    await assert_replays(clerk(), recording)
+
+
+async def test_a_recording_comes_from_a_file_or_a_journal(tmp_path):
+    """A file of exported sessions, and a journal's address, do as well."""
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/a.db") as runtime:
+        agent = await runtime.start(clerk(["Hello."]))
+        session = await agent.create_session("ada", "Hi", session_id="s")
+        await session.wait_idle()
+        save_sessions(tmp_path / "case.sessions", await read_sessions(runtime.journal))
+    await assert_replays(clerk(), tmp_path / "case.sessions")
+    await assert_replays(clerk(), f"sqlite:///{tmp_path}/a.db", "s")
+    with pytest.raises(ConfigurationError, match="session"):
+        await load_recording(tmp_path / "case.sessions", "other")
