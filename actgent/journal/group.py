@@ -150,6 +150,7 @@ class GroupedJournal(Journal):
         async with self._storage:
             with trio.CancelScope(shield=True):
                 self._epoch = await self._take_patiently()
+                self._heads.clear()  # another owner may have written in between
         return self._epoch
 
     async def _take_patiently(self) -> int:

@@ -86,9 +86,13 @@ class PostgresJournal(GroupedJournal):
         super().__init__()
         self._address, self._schema = _split_schema(url)
         self._connection: Connection | None = None
+        self._is_owner = False
+        """Whether a new connection has to be that of the owner of before."""
 
     async def _take(self) -> int:
+        self._is_owner = False
         await self._run(self._own)
+        self._is_owner = True
         epoch, self.identity = await self._run(self._begin_epoch)
         return epoch
 
@@ -151,12 +155,18 @@ class PostgresJournal(GroupedJournal):
     def _connect(self) -> Connection:
         """A new connection; after a lost one it has to be the owner's again."""
         connection = psycopg.connect(self._address, autocommit=True, options=_OPTIONS, **_SETTINGS)
-        if self._epoch:
-            self._connection = connection
-            with connection.transaction():
-                self._own(connection)
-                _check_epoch(connection, self._epoch)
+        if self._is_owner:
+            try:
+                self._own_again(connection)
+            except BaseException:
+                connection.close()
+                raise
         return connection
+
+    def _own_again(self, connection: Connection) -> None:
+        with connection.transaction():
+            self._own(connection)
+            _check_epoch(connection, self._epoch)
 
     def _own(self, connection: Connection) -> None:
         """Take the lock that names this process the owner, and bring the schema up to date."""

@@ -225,6 +225,10 @@ class File:
             self._has_failed = True
             raise
         self._commits += 1
+        with contextlib.suppress(apsw.Error, OSError):  # the step is durable, whatever these two do
+            self._follow_up()
+
+    def _follow_up(self) -> None:
         if self._lock is not None:
             self._lock.note(self.identity, self._commits)
         if self._has_failed:

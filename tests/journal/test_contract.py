@@ -247,6 +247,26 @@ async def test_another_process_never_owns_the_same(lasting_url):
     assert f"process {os.getpid()} on" in done.stdout.decode()
 
 
+async def test_an_owner_that_lost_its_connection_goes_on_or_is_fenced(postgres_url, make_writer):
+    """A broken connection costs one error at most; another owner in between ends the epoch."""
+    async with open_journal(postgres_url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.turn()
+        journal._connection.close()
+        await writer.turn()
+        assert await writer.load() == writer.confirmed
+        journal._connection.close()
+        async with open_journal(postgres_url) as other:
+            await other.acquire()
+            with pytest.raises(Fenced, match="is alive"):
+                await writer.commit(Closed())
+        with pytest.raises(Fenced, match="is over"):
+            await writer.commit(Closed())
+        again = make_writer(journal, await journal.acquire())
+        await again.turn()
+        assert await again.load() == writer.confirmed + again.confirmed
+
+
 async def test_a_journal_is_acquired_before_it_is_used(url):
     """And not used after its block."""
     entry = Entry(session_id="s", agent="a", records=(Closed(),))

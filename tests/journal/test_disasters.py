@@ -143,8 +143,7 @@ async def test_each_write_may_fail(tmp_path, make_disk, make_writer, failure):
             await writer.open()
             disk.fails_after = number
             with pytest.raises(expected):
-                for turn in range(100):
-                    await writer.commit(Changed(changes={"turn": turn, "text": "x" * 3000}))
+                await _write_forever(writer)
             disk.fails_after = None
             writer.write_soon(Changed(changes={"again": 1}))
             await writer.turn()
@@ -203,7 +202,8 @@ async def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path, make_disk,
         async with SQLiteJournal(live, vfs=disk.name).running() as journal:
             writer = make_writer(journal, await journal.acquire())
             disk.fails_after = dice.randrange(1, 4000 if number % 5 == 0 else 120)
-            await _write_until_the_cut(writer)
+            with contextlib.suppress(JournalError):
+                await _write_forever(writer)
             _cut(live, after, disk.unsynced, dice)
         async with open_journal(f"sqlite:///{after}") as journal:
             again = make_writer(journal, await journal.acquire())
@@ -214,10 +214,9 @@ async def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path, make_disk,
             assert await again.load() == loaded + again.confirmed
 
 
-async def _write_until_the_cut(writer):
-    with contextlib.suppress(JournalError):
-        while True:
-            await writer.commit(Changed(changes={"text": "x" * 2000}))
+async def _write_forever(writer):
+    while True:
+        await writer.commit(Changed(changes={"text": "x" * 3000}))
 
 
 def _cut(live, after, unsynced, dice):
