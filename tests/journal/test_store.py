@@ -1,6 +1,6 @@
 """The store: a state that only actions change."""
 
-import datetime
+import datetime as dt
 import threading
 
 import pytest
@@ -123,7 +123,7 @@ def test_an_action_may_change_its_copies():
 
 def test_values_keep_their_types():
     """Tuples stay tuples, sets stay sets; other mappings become dicts."""
-    values = {"t": (1, [2]), "s": {1, 2}, "d": datetime.date(2026, 1, 1), "m": Store({"x": [1]})}
+    values = {"t": (1, [2]), "s": {1, 2}, "d": dt.date(2026, 1, 1), "m": Store({"x": [1]})}
     store = Store(values)
     assert dict(store) == {**values, "m": {"x": [1]}}
     assert store["s"] is not values["s"]
@@ -262,10 +262,7 @@ def test_a_reducer_lets_new_values_meet_old_ones(reducer, given, state):
         one_by_one.dispatch(("k", value))
     at_once.dispatch([("k", value) for value in given])
     assert one_by_one["k"] == at_once["k"] == state
-    assert (
-        one_by_one.replay(1)["k"]
-        == Store(reducers={"k": reducer}, initial={})._reduce([("k", given[0])], "", "")[0]["k"]
-    )
+    assert (one_by_one.number, at_once.number) == (len(given), 1)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +448,7 @@ OPERATIONS = st.lists(
 
 def operate(store, operation, value):
     def fail(_):
-        raise ValueError(value)
+        raise LookupError(value)
 
     match operation:
         case "set":
@@ -463,9 +460,8 @@ def operate(store, operation, value):
         case "own":
             store.dispatch(("max", value))
         case "fail":
-            with pytest.raises(ValueError, match="") as caught:
+            with pytest.raises(LookupError):
                 store.dispatch(fail)
-            assert caught.value.args == (value,)
         case "once":
             store.dispatch(("list", value), once=str(value))
         case "back":
