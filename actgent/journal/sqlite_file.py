@@ -267,6 +267,8 @@ class File:
             rows = [Row(*columns) for columns in self._db.execute(_SELECT_ROWS, (session_id,))]
         except (apsw.CorruptError, UnicodeDecodeError) as error:
             raise JournalDamaged(str(error), session_id=session_id) from error
+        if head is None and self._is_suspect:
+            raise JournalDamaged("it is not found, where the file is damaged", session_id=session_id)
         return () if head is None else decode_rows(rows, head=head, identity=self.identity)
 
     def list_unfinished(self, agent: str) -> list[str]:
