@@ -1,0 +1,177 @@
+"""A session's state: merged by reducers, journaled, and the same after any crash."""
+
+import pytest
+import trio
+
+from actgent import (
+    Agent,
+    BareAgent,
+    ConfigurationError,
+    ScriptedLLM,
+    ToolCall,
+    UsageError,
+    open_runtime,
+    tool,
+)
+from actgent.journal.base import Entry
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Changed
+from actgent.journal.reducers import add, append
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import Change, Say
+from actgent.tools.base import ToolContext
+
+
+@tool
+async def find(what: str, ctx: ToolContext) -> str:
+    """Find something, in a task."""
+    await trio.lowlevel.checkpoint()
+    ctx.state.dispatch([("results", what), (f"found {what}", True)])
+    return what
+
+
+@tool
+def search(what: str, ctx: ToolContext) -> str:
+    """Find something, in a thread."""
+    ctx.state.dispatch([("results", what), (f"found {what}", True)])
+    return what
+
+
+def searches(chat):
+    if chat.messages[-1].role == "tool":
+        return "done"
+    return [ToolCall(name, {"what": f"{name} {n}"}) for name in ("find", "search") for n in range(4)]
+
+
+async def test_parallel_tools_lose_no_update():
+    """Those of one key and those of different keys are all there, from tasks and from threads."""
+    agent = BareAgent("a", llm=ScriptedLLM(searches), tools=[find, search], reducers={"results": append})
+    async with agent:
+        session = await agent.create_session("ada", "go")
+        await session.wait_idle()
+        names = [f"{name} {n}" for name in ("find", "search") for n in range(4)]
+        assert sorted(session.state["results"]) == names
+        assert all(session.state[f"found {name}"] for name in names)
+        assert session.state.number == 8
+
+
+@pytest.mark.parametrize("reducers", [[append], {"k": "append"}, append])
+def test_what_is_no_reducer_is_refused(reducers):
+    """The text says what is taken."""
+    with pytest.raises(ConfigurationError, match="reducers= takes"):
+        BareAgent("a", llm=ScriptedLLM([]), reducers=reducers)
+
+
+async def test_history_and_branches_survive(autojump_clock):
+    """What failed and what was rolled back is the same after a restart, and reducers go on."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"]), reducers={"n": append}))
+            session = await agent.create_session("ada", "hello")
+            await session.wait_idle()
+            state = session.state
+            for value in (1, 2, 3):
+                state.dispatch(("n", value), once=f"change {value}")
+            with pytest.raises(UsageError):
+                state.dispatch("unknown")
+            state.rollback(1)
+            state.dispatch(("n", 9))
+            before = (dict(state), state.number, state.history, [state.replay(n) for n in state.known])
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"]), reducers={"n": append}))
+            state = (await agent.open_session(session.id)).state
+            assert (
+                dict(state),
+                state.number,
+                state.history,
+                [state.replay(n) for n in state.known],
+            ) == before
+            state.dispatch(("n", 3), once="change 3")
+            state.dispatch(("n", 4))
+            assert state["n"] == [1, 9, 4]
+
+
+async def test_what_is_no_plain_data_is_refused_by_a_journal(autojump_clock):
+    """The state is as it was, and nothing else that was to be written is lost by it."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+            session = await agent.create_session("ada", "hello")
+
+            @session.on_conversation
+            def keep(reply):
+                session.state.dispatch(("replies", {reply.text}))
+
+            failures = []
+            session.on_exception(failures.append)
+            await session.wait_idle()
+            assert "cannot be written" in str(failures[0].error)
+            assert not session.state
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+            session = await agent.open_session(session.id)
+            assert [message.text for message in session.history] == ["hello", "hi"]
+            assert session.state.history[0].error.startswith("NotSerializable")
+
+
+class Counting(Bare):
+    """Changes the state with every answer, and says what it has read there."""
+
+    def read(self, answer, view):
+        seen = view.state.get("n", 0)
+        return [
+            Change(lambda _: None),
+            Change(lambda _: ("log", [f"n was {seen}"])),
+            Change(lambda _: [("n", 1), ("n", 1)]),
+            Say(text=f"{answer.text}: n was {seen}"),
+        ]
+
+
+def counting_agent():
+    return Agent(
+        "a",
+        llm=ScriptedLLM(lambda _: "well", keep=0),
+        protocol=Counting(),
+        reducers={"n": add, "log": lambda old, new: [*(old or []), *new]},
+    )
+
+
+async def whole_run():
+    """The records of two turns that nothing interrupted."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(counting_agent())
+            session = await agent.create_session("ada", "first", session_id="s")
+            await session.wait_idle()
+            await session.chat("second")
+            await session.wait_idle()
+        return await journal.load("s")
+
+
+async def restarted(records):
+    """The state and the replies after a restart in which the journal ends with these records."""
+    replies: list[str] = []
+    async with MemoryJournal().running() as journal:
+        epoch = await journal.acquire()
+        await journal.commit(Entry(session_id="s", agent="a", records=records), epoch=epoch)
+        async with open_runtime(journal=journal) as runtime:
+            agent = counting_agent()
+            agent.on_session(
+                lambda session: session.on_conversation(lambda reply: replies.append(str(reply)))
+            )
+            await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            return dict(session.state), replies
+
+
+async def test_no_change_is_made_twice_after_a_crash(autojump_clock):
+    """Wherever it was cut: an answer that changes the state does so once, and is read as it was the first time."""
+    records = await whole_run()
+    assert sum(isinstance(record, Changed) for record in records) == 4
+    for cut in range(1, len(records) + 1):
+        accepted = sum(isinstance(record, Accepted) for record in records[:cut])
+        said = [f"n was {2 * turn}" for turn in range(accepted)]
+        state, replies = await restarted(records[:cut])
+        assert state == ({"n": 2 * accepted, "log": said} if accepted else {}), cut
+        assert set(replies) <= {f"well: {words}" for words in said}, cut
