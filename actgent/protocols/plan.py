@@ -20,7 +20,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.llm.base import Answer
 from actgent.messages import Event, Message, ToolCall
 
-from .actions import answer_text, encoded_calls, text_of
+from .actions import encoded_calls, text_of
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View
 from .extract import extract_only, unfenced
 from .output import WithOutput
@@ -28,6 +28,7 @@ from .plan_answers import END, START, Executed, read_calls, read_executed, read_
 from .templates import WHO
 from .todo import (
     Plan,
+    TodoDiff,
     TodoItem,
     diff_todo,
     next_item,
@@ -71,10 +72,9 @@ Refine it: give the full new todoList. Keep the ids of items that stay, with the
 done again. Leave todoList out only if the request has nothing to do with it."""
 
 _EXECUTING = """\
-Do only this item of the plan: {item.id}: {item.description}{expected}{required}
-{outputs}Give exactly one JSON object and nothing else:
-{{"thoughts": "...", "content": "<what the item came to>", "toolCalls": [{{"toolName": "<tool>", "arguments": {{...}}}}],
- "nextStepDecision": "continue", "wait", "complete_item" or "update_plan", "updatedPlan": {{"todoList": [...]}}}}
+Give exactly one JSON object and nothing else:
+{"thoughts": "...", "content": "<what the item came to>", "toolCalls": [{"toolName": "<tool>", "arguments": {...}}],
+ "nextStepDecision": "continue", "wait", "complete_item" or "update_plan", "updatedPlan": {"todoList": [...]}}
 Without toolCalls the item ends with its content. "continue": you go on with it; "wait": it needs something from outside;
 "update_plan": the rest of the plan changes to updatedPlan."""
 
@@ -137,19 +137,20 @@ class Planning(Protocol):
         return "\n\n".join(filter(None, (_PLANNING, _refinement(plan), _enabled(view.state))))
 
     def _execution_tail(self, plan: Plan, item: TodoItem, view: View) -> str:
-        tail = _EXECUTING.format(
-            item=item,
-            expected=f"\nExpected: {item.expected_outcome}" if item.expected_outcome else "",
-            required=f"\nRequired tools: {', '.join(item.required_tools)}" if item.required_tools else "",
-            outputs=_outputs(plan),
-        )
-        ends = _rounds(view, item) >= self.rounds
-        return "\n\n".join(filter(None, (tail, _enabled(view.state), _LAST_ROUND if ends else "")))
+        lines = [f"Do only this item of the plan: {item.id}: {item.description}"]
+        if item.expected_outcome:
+            lines.append(f"Expected: {item.expected_outcome}")
+        if item.required_tools:
+            lines.append(f"Required tools: {', '.join(item.required_tools)}")
+        if outputs := _outputs(plan):
+            lines.append(outputs)
+        ends = _LAST_ROUND if _rounds(view, item) >= self.rounds else ""
+        return "\n".join(filter(None, (*lines, _EXECUTING, _enabled(view.state), ends)))
 
     # --- what it answered -------------------------------------------------------------------
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:
-        text = answer_text(answer.text)
+        text = answer.text
         stage = self.stage_of(view)
         if stage == SYNTHESIZE:
             return self._synthesize(text, view)
@@ -179,40 +180,42 @@ class Planning(Protocol):
         now = view.message.created_at
         said = Executed(calls=tuple(encoded.calls)) if encoded else read_executed(text, now=now)
         work = _work(view, item)
-        next_plan = plan if said.update is None else updated(plan, said.update)
-        told = [*_events(thoughts=said.thoughts), *(_differences(plan, next_plan) if said.update else ())]
-        return [*told, *self._step(said, view, next_plan, work)]
+        told: list[Outcome] = [*_events(thoughts=said.thoughts)]
+        if said.update is not None:
+            before, plan = plan, updated(plan, said.update)
+            told += [_change(plan), *_differences(before, plan)]
+        return [*told, *self._step(said, view, plan, work)]
 
     def _step(self, said: Executed, view: View, plan: Plan, work: "Work") -> list[Outcome]:
         """What an item's answer leads to: tools, another round, or the item's end."""
         item, is_last = work.item, work.rounds >= self.rounds
         if is_last and (said.calls or said.decision == "continue"):
             result = said.content or f"stopped after {self.rounds} rounds"
-            return self._end(attrs.evolve(item, status="failed", result=result), plan, view)
+            return self._end(item, plan, view, status="failed", result=result)
         if said.calls:
-            return [_change(plan), CallTools(said.calls, EXECUTE)]
+            return [CallTools(said.calls, EXECUTE)]
         if said.decision == "wait":
-            return self._end(attrs.evolve(item, status="waiting", result=said.content), plan, view)
+            return self._end(item, plan, view, status="waiting", result=said.content)
         if said.decision == "continue" or (said.update is not None and not said.content):
-            return [_change(plan), Continue(EXECUTE, f"Go on with {item.id}.")]
+            return [Continue(EXECUTE, f"Go on with {item.id}.")]
         if not (found := said.content or work.output):
             raise ParseError('give "content", or "toolCalls"')
-        return self._complete(attrs.evolve(item, result=found), plan, view)
+        return self._complete(item, found, plan, view)
 
-    def _complete(self, item: TodoItem, plan: Plan, view: View) -> list[Outcome]:
-        """End an item whose answer is there, unless a tool that it cannot do without was not called."""
-        item = attrs.evolve(item, validation=item.validate(item.called_tools))
-        if item.validation != "failed" or not item.is_strict:
-            return self._end(attrs.evolve(item, status="completed"), plan, view)
-        if item.attempts >= self.retries:
-            return self._end(attrs.evolve(item, status="failed"), plan, view)
-        again = attrs.evolve(item, attempts=item.attempts + 1, begun_after=view.message.id, result=None)
+    def _complete(self, item: TodoItem, result: str, plan: Plan, view: View) -> list[Outcome]:
+        """End an item that has come to something, unless a tool that it cannot do without was not called."""
+        validation = item.validate(item.called_tools)
+        is_open = validation == "failed" and item.is_strict
+        if not is_open or item.attempts >= self.retries:
+            status = "failed" if is_open else "completed"
+            return self._end(item, plan, view, status=status, result=result, validation=validation)
+        again = attrs.evolve(item, attempts=item.attempts + 1, begun_after=view.message.id)
         missing = ", ".join(sorted(set(item.required_tools) - set(item.called_tools)))
         reminder = _REMINDER.format(item=item, missing=missing)
         return [_change(plan.replaced(again)), Continue(EXECUTE, reminder)]
 
-    def _end(self, item: TodoItem, plan: Plan, view: View) -> list[Outcome]:
-        ended = attrs.evolve(item, updated_at=view.message.created_at)
+    def _end(self, item: TodoItem, plan: Plan, view: View, **changes: Any) -> list[Outcome]:
+        ended = attrs.evolve(item, updated_at=view.message.created_at, **changes)
         return self._go_on(plan, plan.replaced(ended), view)
 
     def _go_on(
@@ -271,13 +274,13 @@ class PlanningOutput(WithOutput):
 
 def plan_of(state: Mapping[str, Any]) -> Plan | None:
     """The plan of a session, from its store."""
-    data = state.get(STATE)
-    return None if data is None else Plan.of(data)
+    text = state.get(STATE)
+    return None if text is None else Plan.from_text(text)
 
 
 def _change(plan: Plan) -> Change:
-    data = plan.to_data()
-    return Change(lambda _: (STATE, data))
+    text = plan.to_text()
+    return Change(lambda _: (STATE, text))
 
 
 def _role(stage: str | None, state: Mapping[str, Any]) -> str:
@@ -307,11 +310,14 @@ class Work:
 
 
 def _work(view: View, item: TodoItem) -> Work:
-    results = [r for message in _since(view, item.begun_after) for r in message.tool_results]
+    messages = list(_since(view, item.begun_after))
+    results = [r for m in reversed(messages) if m.sender.kind == "tool" for r in m.tool_results]
     good = [result for result in results if result.status == "success"]
-    called = dict.fromkeys((*item.called_tools, *(result.tool_name for result in reversed(good))))
-    output = good[0].content if good else None
-    return Work(attrs.evolve(item, called_tools=called), _rounds(view, item), output)
+    if good:
+        called = dict.fromkeys((*item.called_tools, *(result.tool_name for result in good)))
+        item = attrs.evolve(item, called_tools=called)
+    rounds = sum(message.stage == EXECUTE for message in messages)
+    return Work(item, rounds, good[-1].content if good else None)
 
 
 def _rounds(view: View, item: TodoItem) -> int:
@@ -348,7 +354,7 @@ def _refinement(plan: Plan | None) -> str:
 
 def _outputs(plan: Plan) -> str:
     lines = [f"- {item_id}: {shortened(output, MAX_OUTPUT)}" for item_id, output in plan.outputs.items()]
-    return "What the finished items came to:\n{}\n".format("\n".join(lines)) if lines else ""
+    return "\n".join(("What the finished items came to:", *lines)) if lines else ""
 
 
 def _events(**said: str | None) -> list[Event]:
@@ -356,7 +362,7 @@ def _events(**said: str | None) -> list[Event]:
 
 
 def _differences(old: Plan, new: Plan) -> list[Event]:
-    diff = diff_todo(old.items, new.items)
+    diff = diff_todo(old.items, new.items) if old.items else TodoDiff()  # a first plan is all new
     return [Event(name="plan_update", data=diff.to_data())] if diff.changes else []
 
 

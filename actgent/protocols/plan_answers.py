@@ -148,6 +148,8 @@ def _normal(value: Any) -> Any:
 
 
 def _camel(value: Mapping[str, Any]) -> dict[str, Any]:
+    if not any("_" in key for key in value):
+        return dict(value)
     return {_SNAKE.sub(lambda match: match[1].upper(), key): member for key, member in value.items()}
 
 
@@ -176,8 +178,11 @@ def _planned_reason(value: Any) -> str | None:
 def _list_reason(items: Any) -> str | None:
     if not isinstance(items, list):
         return "todoList must be a list of items"
-    reasons = [reason for item in items if (reason := _item_reason(item))]
-    return reasons[0] if items and len(reasons) == len(items) else None
+    reason = None
+    for item in items:
+        if (reason := _item_reason(item)) is None:
+            return None  # one that can be read is enough
+    return reason
 
 
 def _plan(value: Mapping[str, Any], *, now: float) -> Plan:
@@ -262,7 +267,9 @@ def _item(value: Mapping[str, Any], place: int, *, now: float) -> TodoItem:
 
 def _status(value: Any) -> Any:
     """The status in the spelling of ours: `In Progress` and `IN_PROGRESS` are the same."""
-    return re.sub(r"[\s-]+", "_", value.strip().lower()) if isinstance(value, str) else value
+    if value in STATUSES or not isinstance(value, str):
+        return value
+    return re.sub(r"[\s-]+", "_", value.strip().lower())
 
 
 def _lower(value: Any) -> Any:

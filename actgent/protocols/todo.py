@@ -2,13 +2,14 @@
 
 An item goes `pending -> in_progress -> completed | failed | waiting`; what can never run, because what it
 depends on did not end well, is `cancelled`. Nothing here asks the time: it is passed in, in Unix seconds.
-Plans are kept in a session's store as plain data, see `Plan.to_data`.
+Plans are kept in a session's store as text, see `Plan.to_text`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import attrs
+import msgspec
 
 Status = Literal["pending", "in_progress", "completed", "failed", "cancelled", "waiting"]
 StepType = Literal["tool", "reasoning"]
@@ -110,18 +111,50 @@ class Plan:
         return attrs.evolve(self, items=tuple(item if old.id == item.id else old for old in self.items))
 
     def to_data(self) -> dict[str, Any]:
-        """The plan as plain data, for stores, journals and handlers."""
-        items = [attrs.asdict(item, filter=_is_said) for item in self.items]
-        return {**attrs.asdict(self, recurse=False, filter=_is_said), "items": items}
+        """The plan as plain data, for handlers; what has its default is left out."""
+        return {**_said(self, _PLAN_DEFAULTS), "items": [_said(item, _ITEM_DEFAULTS) for item in self.items]}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Plan":
         """The plan that `to_data` wrote."""
         return cls(**{**data, "items": [TodoItem(**item) for item in data.get("items", ())]})
 
+    def to_text(self) -> str:
+        """The plan as JSON, for stores: a text is neither copied nor changed."""
+        text = msgspec.json.encode(self).decode()
+        _keep(text, self)
+        return text
 
-def _is_said(field: "attrs.Attribute[Any]", value: Any) -> bool:
-    return bool(value != field.default)
+    @staticmethod
+    def from_text(text: str) -> "Plan":
+        """The plan that `to_text` wrote."""
+        return _kept.get(text) or _keep(text, _DECODER.decode(text))
+
+
+_MAX_KEPT = 256
+_kept: dict[str, Plan] = {}
+"""The last plans by their texts: each is read several times between two changes."""
+
+
+def _keep(text: str, plan: Plan) -> Plan:
+    if len(_kept) >= _MAX_KEPT:
+        del _kept[next(iter(_kept))]
+    _kept[text] = plan
+    return plan
+
+
+_DECODER = msgspec.json.Decoder(Plan)
+
+
+def _defaults_of(cls: type) -> dict[str, Any]:
+    return {field.name: field.default for field in attrs.fields(cls) if field.name != "items"}
+
+
+_PLAN_DEFAULTS, _ITEM_DEFAULTS = _defaults_of(Plan), _defaults_of(TodoItem)
+
+
+def _said(value: Plan | TodoItem, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: said for name, default in defaults.items() if (said := getattr(value, name)) != default}
 
 
 # --- what is next ------------------------------------------------------------------------------
@@ -134,16 +167,17 @@ def next_item(plan: Plan) -> TodoItem | None:
 
 
 def without_blocked(plan: Plan, *, now: float) -> Plan:
-    """Cancel what can never run: it depends on what failed, was cancelled, is not there, or on itself.
+    """Where no item can run next, cancel what never can: it depends on what failed, was cancelled, is not there, or on itself.
 
     What waits for a waiting item stays pending.
     """
+    if next_item(plan) is not None:
+        return plan  # there is time until nothing can run
     alive = _reachable(plan.items)
-    items = [
-        item if item.status != "pending" or item.id in alive else _cancelled(item, plan, now)
-        for item in plan.items
-    ]
-    return attrs.evolve(plan, items=items)
+    blocked = [item for item in plan.items if item.status == "pending" and item.id not in alive]
+    for item in blocked:
+        plan = plan.replaced(_cancelled(item, plan, now))
+    return plan
 
 
 def _reachable(items: Sequence[TodoItem]) -> set[str]:
@@ -196,9 +230,10 @@ def updated(old: Plan, new: Plan) -> Plan:
 def _checked(old: TodoItem | None, new: TodoItem) -> TodoItem:
     if new.status in {"completed", "failed"} and old is not None and old.status == new.status:
         return old
-    keeps = new.status in {"cancelled", "waiting"}
-    since = old.created_at if old is not None else new.created_at
-    return attrs.evolve(new, status=new.status if keeps else "pending", created_at=since)
+    status = new.status if new.status in {"cancelled", "waiting"} else "pending"
+    if old is None and status == new.status:
+        return new
+    return attrs.evolve(new, status=status, created_at=(old or new).created_at)
 
 
 # --- differences -------------------------------------------------------------------------------

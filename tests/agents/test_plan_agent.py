@@ -117,7 +117,6 @@ async def test_case_34_history_and_events(plan_agent, listen):
     assert [getattr(h, "name", getattr(h, "tool_name", "reply")) for h in heard] == [
         "intent",
         "plan",
-        "plan_update",
         "item",
         "search",
         "item",
