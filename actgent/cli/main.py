@@ -148,6 +148,134 @@ def run(
     return _run(lambda terminal, shutdown: talk(options, terminal, shutdown))
 
 
+@app.command
+def inspect(
+    journal: str,
+    session: str | None = None,
+    /,
+    *,
+    agent: str | None = None,
+    steps: Flag = False,
+    full: Flag = False,
+) -> int:
+    """List the sessions of a journal, or read the transcript of one. Nothing is run or asked.
+
+    Args:
+        journal: The file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
+        session: The session to read.
+        agent: List the sessions of this agent alone.
+        steps: Every record of the session by its number, and not only what was said.
+        full: Whole texts.
+    """
+    from .journal import inspect as look  # noqa: PLC0415
+
+    return _run(
+        lambda terminal, _: look(journal, terminal, session=session, agent=agent, steps=steps, full=full)
+    )
+
+
+@app.command
+def replay(
+    journal: str,
+    session: str,
+    /,
+    *,
+    to: Count | None = None,
+    agent: str | None = None,
+    fork: str | None = None,
+    message: str | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    system: str | None = None,
+) -> int:
+    """Make a session again as it was after any of its steps, with model and tools off.
+
+    The digest is the same whenever the same history and state come out. With --agent its code is run on the recorded
+    answers and tool results, and the first difference is named. With --fork a copy of the session goes on from the
+    step, this time with model and tools; the recorded one stays as it is.
+
+    Args:
+        journal: The file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
+        session: The session.
+        to: The number of the last record to take; `actgent inspect --steps` shows them.
+        agent: An agent's folder, or a Python file that defines an agent, or FILE.py:NAME.
+        fork: The id of the copy that goes on.
+        message: With --fork, what to say next; without it only an unfinished turn goes on.
+        model: With --fork, the model to ask, for a folder or a plain agent.
+        base_url: Where its API stands.
+        system: With --fork and no --agent, the whole system prompt.
+    """
+    if agent is None and fork is None:
+        from .journal import replay as rebuild  # noqa: PLC0415
+
+        return _run(lambda terminal, _: rebuild(journal, session, terminal, to=to))
+    from .chat import ChatOptions  # noqa: PLC0415 - the SDKs take two seconds
+    from .replays import ReplayOptions, compare, fork as go_on  # noqa: PLC0415
+
+    who = ChatOptions(file=agent, model=model, base_url=base_url, system=system, message=message)
+    options = ReplayOptions(journal=journal, session=session, to=to, fork=fork, agent=who)
+    if fork is None:
+        return _run(lambda terminal, _: compare(options, terminal))
+    return _run(lambda terminal, _: go_on(options, terminal))
+
+
+journals = App(name="journal", help="Look after a journal: check, salvage, export, import.")
+app.command(journals)
+
+
+@journals.command(name="check")
+def check_journal(journal: str, /) -> int:
+    """Name all that is damaged in a journal's file; nothing is changed. 1 if something is.
+
+    Args:
+        journal: The file; no agent may be using it.
+    """
+    from .journal import check as look  # noqa: PLC0415
+
+    return look(journal, Terminal())
+
+
+@journals.command
+def salvage(journal: str, new: str, /) -> int:
+    """Carry each session, up to its first damaged record, into a new file. 1 if something was lost.
+
+    Args:
+        journal: The damaged file; it is not changed.
+        new: The file to make.
+    """
+    from .journal import salvage as carry_over  # noqa: PLC0415
+
+    return carry_over(journal, new, Terminal())
+
+
+@journals.command
+def export(journal: str, file: str, /, *, agent: str | None = None, session: str | None = None) -> int:
+    """Write sessions into a file, for another journal or for a test. It holds all that was said.
+
+    Args:
+        journal: The file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
+        file: The file to make.
+        agent: The sessions of this agent alone.
+        session: This session alone.
+    """
+    from .journal import export as write  # noqa: PLC0415
+
+    return _run(lambda terminal, _: write(journal, file, terminal, agent=agent, session=session))
+
+
+@journals.command(name="import")
+def import_sessions(journal: str, file: str, /) -> int:
+    """Add the sessions of an exported file to a journal. What is unfinished in them goes on when their agent starts.
+
+    Args:
+        journal: The file of a journal, made where there is none, or postgres://HOST/DATABASE.
+        file: The exported file.
+    """
+    from .journal import import_ as add  # noqa: PLC0415
+
+    return _run(lambda terminal, _: add(journal, file, terminal))
+
+
 def _run(command: Callable[[Terminal, Shutdown], Awaitable[int]]) -> int:
     terminal = Terminal()
 

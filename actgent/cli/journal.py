@@ -1,0 +1,300 @@
+"""`actgent inspect`, `actgent replay` and `actgent journal`: what stands in a journal, and what to do with it."""
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+from rich import box
+from rich.table import Table
+from rich.text import Text as Cell
+
+from actgent.agents.replaying import Rebuilt, rebuild
+from actgent.errors import ConfigurationError
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
+from actgent.journal.opening import open_journal
+from actgent.journal.records import (
+    Accepted,
+    ActionFailed,
+    Appended,
+    Changed,
+    Closed,
+    Delivered,
+    Ended,
+    Finished,
+    Opened,
+    Record,
+    RolledBack,
+    Said,
+    Started,
+)
+from actgent.journal.salvage import check as find_problems, salvage as carry_over
+from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
+
+from .terminal import Terminal, one_line, printable
+
+_COLUMNS = ("session", "agent", "owner", "begun", "records", "status")
+_LIMIT = 200
+"""Characters of one part in a transcript; `--full` shows all."""
+
+
+def journal_url(place: str) -> str:
+    """The address of a journal that is there: a file's path will do.
+
+    Raises:
+        ConfigurationError: there is no such file.
+    """
+    path = place.removeprefix("sqlite:///")
+    if "://" in path or path == "memory:":
+        return place
+    if not Path(path).is_file():
+        raise ConfigurationError(
+            f"there is no file {path}: name the file of a journal, or postgres://HOST/DATABASE"
+        )
+    return f"sqlite:///{path}"
+
+
+@asynccontextmanager
+async def opened(place: str) -> AsyncGenerator[tuple[Journal, int], None]:
+    """A journal and the epoch in which this process owns it; refused while an agent's process does."""
+    async with open_journal(journal_url(place)) as journal:
+        yield journal, await journal.acquire()
+
+
+# --- inspect ------------------------------------------------------------------------------
+
+
+async def inspect(
+    place: str, terminal: Terminal, *, session: str | None, agent: str | None, steps: bool, full: bool
+) -> int:
+    """List sessions, or tell what happened in one."""
+    async with opened(place) as (journal, _):
+        if session is None:
+            _list(await journal.sessions(agent), terminal)
+            return 0
+        records = await load(journal, session)
+    lines = _all_steps(records) if steps else _transcript(records)
+    limit = 1_000_000 if full else _LIMIT
+    for line in lines:
+        terminal.line(line.show(limit), style=line.style)
+    return 0
+
+
+async def load(journal: Journal, session_id: str) -> tuple[Record, ...]:
+    """A session's records.
+
+    Raises:
+        ConfigurationError: there is no such session.
+    """
+    records = await journal.load(session_id)
+    if not records:
+        raise ConfigurationError(f"the journal has no session {session_id!r}: `actgent inspect` lists them")
+    return records
+
+
+def _list(sessions: Sequence[SessionSummary], terminal: Terminal) -> None:
+    rows = [_row(summary) for summary in sessions]
+    if terminal.is_live:
+        table = Table(*_COLUMNS, box=box.SIMPLE)
+        for row in rows:
+            table.add_row(*(Cell(cell) for cell in row))
+        terminal.console.print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows):
+        terminal.line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _row(summary: SessionSummary) -> tuple[str, ...]:
+    waiting = f"{summary.unfinished} unfinished" if summary.unfinished else "idle"
+    return (
+        one_line(summary.session_id),
+        one_line(summary.agent, 40),
+        one_line(summary.owner, 40),
+        _time(summary.created_at),
+        str(summary.records),
+        "closed" if summary.closed else waiting,
+    )
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+# --- a transcript -------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Line:
+    step: int
+    who: str
+    text: str
+    style: str | None = None
+
+    def show(self, limit: int) -> str:
+        text = one_line(self.text, limit) if limit <= _LIMIT else printable(self.text)
+        return f"{self.step:>5}  {one_line(self.who, 60)}: {text}"
+
+
+def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
+    """What was said and done, in the order in which the model came to know it."""
+    accepted: dict[str, Message] = {}
+    for step, record in enumerate(records, 1):
+        match record:
+            case Opened():
+                yield _Line(
+                    step, "session", f"opened for {record.owner.name} at {_time(record.created_at)}", "dim"
+                )
+            case Accepted(message=message):
+                accepted[message.id] = message
+            case Appended(message_id=message_id):
+                yield from _parts(step, accepted[message_id])
+            case Said(message=message):
+                yield from _parts(step, message)
+            case Ended(failed=str(failed)):
+                yield _Line(step, "failure", failed, "red")
+            case Changed() | ActionFailed() | RolledBack():
+                yield _Line(step, "state", _describe(record), "dim")
+            case Closed():
+                yield _Line(step, "session", "closed", "dim")
+
+
+def _parts(step: int, message: Message) -> Iterator[_Line]:
+    who = message.sender.name + (" (cut off)" if message.cut else "")
+    for part in message.parts:
+        style = "dim" if isinstance(part, ToolCall | ToolResult | Thinking) else None
+        yield _Line(step, who, _part(part), style)
+
+
+def _part(part: Part) -> str:
+    match part:
+        case Text(text=text):
+            return text
+        case Thinking(text=text):
+            return f"(thinking) {text}"
+        case ToolCall(name=name, arguments=arguments):
+            return f"calls {name}({_arguments(arguments)})"
+        case ToolResult(tool_name=name, status=status):
+            return f"{name} -> {part.text}" if status == "success" else f"{name} -> {status}: {part.text}"
+    return f"({type(part).__name__})"
+
+
+def _arguments(arguments: Mapping[str, Any] | str) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+
+
+def _all_steps(records: Sequence[Record]) -> Iterator[_Line]:
+    """Every record, as it is numbered."""
+    for step, record in enumerate(records, 1):
+        yield _Line(step, type(record).__name__, _describe(record))
+
+
+def _describe(record: Record) -> str:
+    return _WORDS[type(record)](record)
+
+
+def _said(record: Said | Accepted) -> str:
+    message = record.message
+    stop = f" [{record.stop}]" if isinstance(record, Said) and record.stop else ""
+    return f"{message.id} {message.sender.name}{stop}: {' | '.join(map(_part, message.parts))}"
+
+
+_WORDS: Mapping[type, Callable[[Any], str]] = {
+    Opened: lambda r: f"owner {r.owner.name}, {_time(r.created_at)}",
+    Accepted: _said,
+    Appended: lambda r: str(r.message_id),
+    Said: _said,
+    Started: lambda r: ", ".join(r.call_ids),
+    Finished: lambda r: f"{r.result.call_id} {_part(r.result)}",
+    Changed: lambda r: f"{r.action or 'changed'} {dict(r.changes)!r}",
+    ActionFailed: lambda r: f"{r.action or 'an action'} failed: {r.error}",
+    RolledBack: lambda r: f"back to {r.number} changes",
+    Delivered: lambda r: ", ".join(r.ids),
+    Ended: lambda r: f"{r.message_id} {'answered' if r.failed is None else r.failed}",
+    Closed: lambda _: "",
+}
+
+
+# --- replay -------------------------------------------------------------------------------
+
+
+async def replay(place: str, session: str, terminal: Terminal, *, to: int | None) -> int:
+    """Make a session again as it was after a step, without model and tools."""
+    async with opened(place) as (journal, _):
+        records = await load(journal, session)
+    show_rebuilt(await rebuild(records, to=to), len(records), terminal)
+    return 0
+
+
+def show_rebuilt(rebuilt: Rebuilt, last: int, terminal: Terminal) -> None:
+    """What a session was at a step."""
+    rows: dict[str, object] = {
+        "step": f"{rebuilt.step} of {last}",
+        "digest": rebuilt.digest,
+        "messages": len(rebuilt.history),
+        "waiting": len(rebuilt.waiting),
+        "tokens": f"{rebuilt.usage.input_tokens} in, {rebuilt.usage.output_tokens} out",
+    }
+    for name, value in rows.items():
+        terminal.line(f"{name:<9} {value}")
+    for key in sorted(rebuilt.state):
+        terminal.line(f"state     {one_line(key, 60)} = {one_line(repr(rebuilt.state[key]), _LIMIT)}")
+
+
+# --- journal ------------------------------------------------------------------------------
+
+
+def check(place: str, terminal: Terminal) -> int:
+    """Name all that is wrong with a journal's file; 1 where something is."""
+    problems = list(find_problems(_file(place)))
+    for problem in problems:
+        terminal.complain(problem)
+    if not problems:
+        terminal.line(f"{place} is good")
+    return 1 if problems else 0
+
+
+def salvage(place: str, new: str, terminal: Terminal) -> int:
+    """Carry what is good into a new file; 1 where something was lost."""
+    saved = carry_over(_file(place), Path(new))
+    terminal.line(f"{new}: {saved.sessions} sessions with {saved.records} records")
+    for loss in saved.losses:
+        terminal.complain(f"lost, from its damage on: {loss}")
+    return 1 if saved.losses else 0
+
+
+def _file(place: str) -> Path:
+    url = journal_url(place)
+    if not url.startswith("sqlite:///"):
+        raise ConfigurationError(
+            "only the files of SQLite can be looked at so: PostgreSQL has tools of its own"
+        )
+    return Path(url.removeprefix("sqlite:///"))
+
+
+async def export(place: str, file: str, terminal: Terminal, *, agent: str | None, session: str | None) -> int:
+    """Write sessions into a file."""
+    async with opened(place) as (journal, _):
+        sessions = await read_sessions(journal, agent=agent, session_id=session)
+    save_sessions(Path(file), sessions)
+    terminal.line(f"{file}: {_count(len(sessions), 'session')}")
+    return 0
+
+
+async def import_(place: str, file: str, terminal: Terminal) -> int:
+    """Add the sessions of a file to a journal, which is made where there is none."""
+    sessions = load_sessions(Path(file))
+    url = place if "://" in place else f"sqlite:///{place}"
+    async with open_journal(url) as journal:
+        await write_sessions(journal, sessions, epoch=await journal.acquire())
+    terminal.line(f"{place}: {_count(len(sessions), 'session')} added")
+    return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

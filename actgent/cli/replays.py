@@ -1,0 +1,108 @@
+"""`actgent replay` with an agent: whether its code still does the same, and how else it could have gone on."""
+
+from collections.abc import Sequence
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.agents.replaying import rebuild
+from actgent.agents.runtime import open_runtime
+from actgent.agents.session import Session
+from actgent.errors import ConfigurationError
+from actgent.journal.base import Entry
+from actgent.journal.exporting import ExportedSession, write_sessions
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Closed, Record, Said
+from actgent.messages import Failure
+from actgent.testing.recorded import Recording
+
+from .chat import ChatOptions, open_agent
+from .journal import load, opened, show_rebuilt
+from .terminal import Conversation, Terminal
+
+
+@attrs.frozen(kw_only=True)
+class ReplayOptions:
+    """What `actgent replay` was told."""
+
+    journal: str
+    session: str
+    to: int | None
+    fork: str | None
+    """The id of the session that goes on from there; None only compares."""
+    agent: ChatOptions
+
+
+async def compare(options: ReplayOptions, terminal: Terminal) -> int:
+    """Show the session, and the first difference that an agent's code makes today; 1 if there is one."""
+    async with opened(options.journal) as (journal, _):
+        records = (await load(journal, options.session))[: options.to]
+    show_rebuilt(await rebuild(records), len(records), terminal)
+    async with open_agent(options.agent) as agent:
+        difference = await Recording(options.session, agent.name, records).compare(agent)
+    if difference is None:
+        terminal.line(f"agent     {agent.name} does the same")
+        return 0
+    terminal.complain(f"agent {agent.name} differs: {difference}")
+    return 1
+
+
+async def fork(options: ReplayOptions, terminal: Terminal) -> int:
+    """Let a copy of the session go on after a step, and put it into the journal under its own id; 1 if it failed."""
+    session_id, heard = options.fork or "", _Heard(terminal)
+    async with opened(options.journal) as (journal, epoch), open_agent(options.agent) as agent:
+        records = await load(journal, options.session)
+        if await journal.load(session_id):
+            raise ConfigurationError(f"the journal has a session {session_id!r} already: choose another id")
+        step = (await rebuild(records, to=options.to)).step
+        begun = [
+            _addressed(record, session_id) for record in records[:step] if not isinstance(record, Closed)
+        ]
+        gone_on = await _go_on(agent, session_id, begun, message=options.agent.message, heard=heard)
+        await write_sessions(journal, [ExportedSession(session_id, agent.name, gone_on)], epoch=epoch)
+    terminal.notice(f"session {session_id} has {len(gone_on)} records, {len(begun)} of them from before")
+    return 0 if heard.ok else 1
+
+
+def _addressed(record: Record, session_id: str) -> Record:
+    """The record, its message addressed to another session."""
+    if isinstance(record, Accepted | Said):
+        return attrs.evolve(record, message=attrs.evolve(record.message, session_id=session_id))
+    return record
+
+
+async def _go_on(
+    agent: Agent, session_id: str, records: Sequence[Record], *, message: str | None, heard: "_Heard"
+) -> tuple[Record, ...]:
+    """Wake the session up in a journal of its own, so that no other one wakes up with it."""
+    async with MemoryJournal().running() as journal:
+        entry = Entry(session_id=session_id, agent=agent.name, records=tuple(records))
+        await journal.commit(entry, epoch=await journal.acquire())
+        agent.on_session(heard.listen)
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            session = await agent.open_session(session_id)
+            await session.wait_idle()
+            if message is not None:
+                await session.chat(message)
+                await session.wait_idle()
+            return await journal.load(session_id)
+
+
+@attrs.define
+class _Heard:
+    """Shows what a session says."""
+
+    terminal: Terminal
+    ok: bool = True
+
+    def listen(self, session: Session) -> None:
+        shown = Conversation(self.terminal)
+        session.on_conversation(lambda reply: shown.reply(reply.text))
+        session.on_tool_result(lambda result: shown.tool(result, ""))
+        session.on_event(lambda event: shown.aside(f"event: {event.name} {event.data}"))
+        session.on_exception(self._complain)
+
+    def _complain(self, failure: Failure) -> None:
+        self.ok = False
+        self.terminal.complain(failure.error)
