@@ -148,7 +148,7 @@ async def run_agent(
 def _progress(session: Session) -> Progress:
     """As it is at the end; native calls may have come after it was last written down."""
     progress = progress_in(session.state) or Progress(turn="", goal="", start=0, mark=0)
-    absorb(progress, session.history)
+    absorb(progress, session.history, end=len(session.history))
     return progress
 
 

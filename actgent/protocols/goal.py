@@ -69,7 +69,7 @@ _CIRCLES = (
     "You are going in circles: the same again will bring the same. Use other arguments, another tool, or another "
     "of the actions below."
 )
-_FINAL = "The goal is achieved. Give the final answer now, as the form below asks for it, and no action."
+_FINAL = "The goal is achieved. Give the final answer now, and no action."
 
 _UNMET = f"{MAX_UNMET} evaluations in a row found it not achieved"
 _JUDGED = ("achieved", "feedback", "missing_items", "suggestions", "answer")
@@ -110,19 +110,22 @@ class Goal(Protocol):
         if len(self.actions) != len(given):
             raise ConfigurationError("two custom actions have the same name: each needs one of its own")
         self._decisions = DecisionReader(self.actions)
-        self._final = None if output is None else WithOutput(_Final(), output)
+        self._has_form = output is not None
+        self._final: Protocol = WithOutput(_Final(), output) if self._has_form else _Final()
 
     def with_output(self, output: Any) -> "Goal":
         """The same loop with another form of the final answer."""
-        return Goal(max_iterations=self.iterations, actions=self.actions.values(), output=output)
+        other = copy.copy(self)
+        other._has_form, other._final = True, WithOutput(_Final(), output)  # noqa: SLF001 - of our own kind
+        return other
 
     # --- what is asked -----------------------------------------------------------------------
 
     def request(self, view: View) -> Request:
         progress = progress_of(view)
-        if progress.phase == "finalizing" and self._final is not None:
+        if progress.phase == "finalizing":
             request = self._final.request(view)
-            return attrs.evolve(request, tail=f"{_FINAL}\n\n{request.tail}", model="finalizer")
+            return attrs.evolve(request, tail=f"{_FINAL}\n{request.tail}", model="finalizer")
         choice = self._choice(progress, view)
         model = _ROLES.get(choice[0], "executor") if len(choice) == 1 else "executor"
         return Request(tail=self._tail(progress, view, choice), model=model)
@@ -146,10 +149,9 @@ class Goal(Protocol):
         return "\n".join(lines)
 
     def _form(self, action: str) -> str:
-        own = self.actions.get(action)
-        return (
-            FORMS[action] if own is None else f"{own.name}, params {to_text(own.params)}: {own.description}"
-        )
+        if own := self.actions.get(action):
+            return f"{own.name}, params {to_text(own.params)}: {own.description}"
+        return FORMS[action]
 
     def _situation(self, progress: Progress, view: View) -> list[str]:
         """Where the loop stands, as far as the conversation does not say it."""
@@ -185,7 +187,7 @@ class Goal(Protocol):
     def _refused(self, action: str, progress: Progress, view: View, choice: Sequence[str]) -> list[Outcome]:
         """A sound decision that cannot come now: said so, and what can; nothing else is done in its place."""
         reason = (
-            refusal(action, progress, has_tools=bool(view.profile.tools)) or "it is not what is asked for"
+            refusal(action, progress, has_tools=bool(view.profile.tools)) or "something else is asked for"
         )
         note = f"{action} is not possible now: {reason}. Possible: {', '.join(choice)}."
         progress.add_action(f"refused {action}")
@@ -219,7 +221,7 @@ class Goal(Protocol):
     def _evaluated(self, progress: Progress, view: View, *, achieved: bool) -> list[Outcome]:
         progress.achieved = achieved
         progress.unmet = 0 if achieved else progress.unmet + 1
-        if achieved and self._final is not None:
+        if achieved and self._has_form:
             progress.phase = "finalizing"
             return _going_on(progress)
         if achieved and progress.calls < self.iterations:
@@ -235,7 +237,6 @@ class Goal(Protocol):
 
     def _finalized(self, answer: Answer, progress: Progress, view: View) -> list[Outcome]:
         """The answer in its declared form; after some tries without it, in words alone, and marked so."""
-        assert self._final is not None  # noqa: S101 - the phase is entered only with a form
         try:
             outcomes = self._final.read(answer, view)
         except ParseError as error:
@@ -244,7 +245,9 @@ class Goal(Protocol):
                 return _going_on(progress, f"That does not have the form: {error.reason.rstrip('.')}.")
             return self._ended(progress, view, "completed_without_formatting", error=error.reason)
         (said,) = [outcome for outcome in outcomes if isinstance(outcome, Say)]
-        return self._ended(progress, view, "completed_with_formatting", data=said.data)
+        # A turn that was begun with a form of its own may go on after a restart, where nobody knows the form.
+        status: Status = "completed_with_formatting" if self._has_form else "completed"
+        return self._ended(progress, view, status, data=said.data)
 
     def _ended(
         self, progress: Progress, view: View, status: Status, *, error: str | None = None, data: Any = None
@@ -312,12 +315,12 @@ def _feedback(progress: Progress) -> list[str]:
 
 def words_of(progress: Progress, record: Sequence[Message]) -> str:
     """What the user reads: the answer, or else what was found; and what is missing, if it is not achieved."""
-    answer = (progress.evaluation or {}).get("answer") if progress.achieved else None
-    found = answer or progress.summary or _listed(progress, record) or "Nothing was found."
+    evaluation = progress.evaluation or {}
+    found: str = progress.summary or _listed(progress, record) or "Nothing was found."
     if progress.achieved:
-        return str(found)
-    missing = (progress.evaluation or {}).get("missing_items")
-    lines = [f"The goal was not achieved: {progress.error}.", str(found)]
+        return (evaluation.get("answer") or "").strip() or found
+    missing = evaluation.get("missing_items")
+    lines = [f"The goal was not achieved: {progress.error}.", found]
     return "\n\n".join([*lines, f"Missing: {'; '.join(missing)}"] if missing else lines)
 
 

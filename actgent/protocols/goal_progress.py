@@ -4,13 +4,13 @@ What a protocol reads itself it writes down at once. Native tool calls are read 
 them is taken from the record when the protocol is asked next: `absorb` reads on from where it was last.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
 
 from actgent.messages import Message, ToolCall, ToolResult
-from actgent.tools.cache import canonical
 
 from .base import View
 
@@ -27,7 +27,8 @@ Status = Literal[
 
 STATE_KEY = "_goal"
 """Where the session's state holds the progress. Tools with `(state, args)` cannot write keys that begin with `_`."""
-_KEPT_ACTIONS = 6
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_KEPT_ACTIONS = 4
 _EMPTY = ("", "null", "[]", "{}")
 """Results that hold nothing."""
 
@@ -47,7 +48,7 @@ class Progress:
     mark: int
     """How far the record is read."""
     calls: int = 0
-    """Answers of the model before the one that is asked for, or read, now."""
+    """Answers of the model before the one that is asked for now, or read."""
     phase: Phase = "initial"
     asked: str = ""
     """The action that was chosen without its params, so that nothing else is asked for."""
@@ -78,7 +79,7 @@ class Progress:
         self.actions = (*self.actions, action)[-_KEPT_ACTIONS:]
 
 
-_FIELDS = tuple(attrs.fields_dict(Progress))
+_DEFAULTS = [(field.name, field.default) for field in attrs.fields(Progress)]
 
 
 def progress_in(state: Mapping[str, Any]) -> Progress | None:
@@ -92,14 +93,17 @@ def progress_of(view: View) -> Progress:
     turn = view.message.correlation_id or view.message.id
     kept = view.state.get(STATE_KEY)
     progress = Progress(**kept) if kept is not None and kept["turn"] == turn else _begun(view, turn)
-    progress.calls = _calls_before(progress, view.record)
-    absorb(progress, view.record)
+    record = view.record
+    # What is being read now was asked for at this very place, and has to be read from there.
+    absorb(progress, record, end=len(record) - (record[-1].sender.kind == "assistant"))
     return progress
 
 
 def kept(progress: Progress) -> tuple[str, Mapping[str, Any]]:
-    """The change of state that keeps a progress."""
-    return STATE_KEY, {name: getattr(progress, name) for name in _FIELDS}
+    """The change of state that keeps a progress; what has its default is left out, since stores copy."""
+    return STATE_KEY, {
+        name: value for name, default in _DEFAULTS if (value := getattr(progress, name)) != default
+    }
 
 
 def _begun(view: View, turn: str) -> Progress:
@@ -108,32 +112,32 @@ def _begun(view: View, turn: str) -> Progress:
     return Progress(turn=turn, goal=view.record[start].text, start=start, mark=start + 1)
 
 
-def _calls_before(progress: Progress, record: Sequence[Message]) -> int:
-    """Counted in the record, whose last message is the one to be answered, or the answer that is being read."""
-    return sum(message.sender.kind == "assistant" for message in record[progress.start + 1 : -1])
-
-
 # --- what the record tells -------------------------------------------------------------------
 
 
-def absorb(progress: Progress, record: Sequence[Message]) -> None:
-    """Take in the calls and results that the record holds since it was last read."""
-    for message in record[progress.mark :]:
+def absorb(progress: Progress, record: Sequence[Message], *, end: int) -> None:
+    """Take in the answers and results that the record holds up to `end` since it was last read."""
+    for message in record[progress.mark : end]:
         if message.sender.kind == "tool":
             _absorb_results(progress, message.tool_results)
         elif message.sender.kind == "assistant":
+            progress.calls += 1
             for call in message.tool_calls:
                 progress.add_action(signature(call))
-    progress.mark = len(record)
+    progress.mark = max(progress.mark, end)
 
 
 def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
-    good = [result for result in results if result.error is None]
-    if found := sum(result.content.strip() not in _EMPTY for result in good):
-        progress.found += found
-        progress.summary = ""  # it does not tell of what came after it
-    progress.used_tools = tuple(dict.fromkeys([*progress.used_tools, *(made.tool_name for made in good)]))
-    progress.has_failed = len(good) < len(results)
+    progress.has_failed = False
+    for result in results:
+        if result.error is not None:
+            progress.has_failed = True
+            continue
+        if result.tool_name not in progress.used_tools:
+            progress.used_tools = (*progress.used_tools, result.tool_name)
+        if result.content.strip() not in _EMPTY:
+            progress.found += 1
+            progress.summary = ""  # it does not tell of what came after it
     if progress.phase != "finalizing":  # what is achieved stays to be said
         progress.phase, progress.asked = "executing", ""
 
@@ -148,8 +152,7 @@ def results_of(progress: Progress, record: Sequence[Message]) -> list[ToolResult
 
 def signature(call: ToolCall) -> str:
     """A tool call as an action that can be compared with others."""
-    arguments = call.arguments if isinstance(call.arguments, str) else canonical(call.arguments)
-    return f"execute {call.name} {arguments}"
+    return f"execute {call.name} {_encode(call.arguments)}"
 
 
 def detect_action_loop(recent: Sequence[str], max_recent: int = 3) -> bool:

@@ -380,7 +380,7 @@ def test_native_calls_count_like_ours():
     assert progress.has_failed
     assert progress.actions == ('execute ok {"n":1}', "execute no {}")
     again = attrs.evolve(progress)
-    absorb(again, seen.record)
+    absorb(again, seen.record, end=len(seen.record))
     assert again == progress
 
 
@@ -388,6 +388,23 @@ def test_a_native_call_does_not_undo_the_end():
     """An achieved goal whose form is still to be given stays achieved, whatever else is looked up."""
     record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="1"))]
     assert progress_of(at("finalizing", record=record, achieved=True)).phase == "finalizing"
+
+
+def test_an_end_whose_form_is_not_known_any_more():
+    """A turn with `run(output=)` that goes on after a restart ends with its words, and makes no claim of a form."""
+    seen = at("finalizing", achieved=True, summary="v is 1")
+    assert Goal().request(seen).model == "finalizer"
+    *_, said = read("v is 1, in other words", seen)
+    assert (said.text, said.data, said.message_type) == ("v is 1", None, "completed")
+
+
+def test_another_form_of_the_same_loop():
+    """`with_output` keeps what else there is, and leaves the first as it is."""
+    first = Goal(max_iterations=3, actions=[NOTE])
+    other = first.with_output({"answer": "<the answer>"})
+    assert (other.iterations, list(other.actions)) == (3, ["note"])
+    assert "answer" in other.request(at("finalizing")).tail
+    assert "answer" not in first.request(at("finalizing")).tail.replace("final answer", "")
 
 
 def test_a_result_without_content_is_used_but_found_nothing():
