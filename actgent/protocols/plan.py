@@ -47,6 +47,8 @@ ROLES: Mapping[str | None, str] = {None: "planning", EXECUTE: "execution", SYNTH
 """The model's role by stage."""
 MAX_OUTPUT = 4_000
 """Characters of a finished item's output that later items are shown again."""
+MAX_OUTPUTS = 40_000
+"""The same of all finished items."""
 
 _PLANNING = f"""\
 Plan how to answer. Do not answer yet. Give exactly one JSON object, between the two marker lines:
@@ -86,10 +88,8 @@ nothing that did not happen."""
 
 _OR_PLAN = 'If it takes more than that, give a plan as JSON instead: {"intent": "...", "plan": "...", "todoList": [...]}.'
 
-_REMINDER = (
-    "{item.id} cannot be completed without its required tools. Not called with success yet: {missing}."
-)
-
+_REMINDER = "The item cannot be completed without its required tools, and not all were called with success."
+"""What models said stands in tails, never in notes: notes go to the model as the system's words."""
 
 _NO_CALLS = CallTools(())
 
@@ -121,11 +121,12 @@ class Planning(Protocol):
 
     def stage_of(self, view: View) -> str | None:
         """The stage that a pass is at: None plans, then `execute` and `synthesize`."""
-        if _calls_before(view) >= self.max_iterations - 1:
-            return SYNTHESIZE
-        if view.stage is None and _has_results(view):
+        if self._is_last_call(view) or (view.stage is None and _has_results(view)):
             return SYNTHESIZE
         return view.stage
+
+    def _is_last_call(self, view: View) -> bool:
+        return _calls_before(view) >= self.max_iterations - 1
 
     def _tail(self, stage: str | None, view: View) -> str:
         plan = plan_of(view.state)
@@ -142,6 +143,8 @@ class Planning(Protocol):
             lines.append(f"Expected: {item.expected_outcome}")
         if item.required_tools:
             lines.append(f"Required tools: {', '.join(item.required_tools)}")
+        if item.attempts:
+            lines.append(f"Not called with success yet: {', '.join(_missing(item))}")
         if outputs := _outputs(plan):
             lines.append(outputs)
         ends = _LAST_ROUND if _rounds(view, item) >= self.rounds else ""
@@ -197,7 +200,7 @@ class Planning(Protocol):
         if said.decision == "wait":
             return self._end(item, plan, view, status="waiting", result=said.content)
         if said.decision == "continue" or (said.update is not None and not said.content):
-            return [Continue(EXECUTE, f"Go on with {item.id}.")]
+            return [Continue(EXECUTE, "Go on with this item.")]
         if not (found := said.content or work.output):
             raise ParseError('give "content", or "toolCalls"')
         return self._complete(item, found, plan, view)
@@ -210,9 +213,7 @@ class Planning(Protocol):
             status = "failed" if is_open else "completed"
             return self._end(item, plan, view, status=status, result=result, validation=validation)
         again = attrs.evolve(item, attempts=item.attempts + 1, begun_after=view.message.id)
-        missing = ", ".join(sorted(set(item.required_tools) - set(item.called_tools)))
-        reminder = _REMINDER.format(item=item, missing=missing)
-        return [_change(plan.replaced(again)), Continue(EXECUTE, reminder)]
+        return [_change(plan.replaced(again)), Continue(EXECUTE, _REMINDER)]
 
     def _end(self, item: TodoItem, plan: Plan, view: View, **changes: Any) -> list[Outcome]:
         ended = attrs.evolve(item, updated_at=view.message.created_at, **changes)
@@ -229,12 +230,12 @@ class Planning(Protocol):
             item = attrs.evolve(item, status="in_progress", begun_after=view.message.id, updated_at=now)
             plan = plan.replaced(item)
         stage = SYNTHESIZE if item is None else EXECUTE
-        note = "" if item is None else f"Next: {item.id}: {item.description}"
+        note = "" if item is None else "Now the next item."
         onward = CallTools(calls, stage) if calls else Continue(stage, note)
         return [_change(plan), *_moves(before, plan), onward]
 
     def _synthesize(self, text: str, view: View) -> list[Outcome]:
-        if view.stage is None and _is_plan(text):
+        if view.stage is None and _is_plan(text) and not self._is_last_call(view):
             return self._plan(text, view, plan_of(view.state) or Plan())
         if calls := read_calls(text) or (encoded_calls(text) or _NO_CALLS).calls:
             return [CallTools(calls, view.stage)]
@@ -333,7 +334,7 @@ def _calls_before(view: View) -> int:
 
 def _has_results(view: View) -> bool:
     """Whether tools were called in this turn."""
-    return view.message.correlation_id is not None and any(m.tool_results for m in _since(view, None))
+    return _calls_before(view) > 0 and any(message.tool_results for message in _since(view, None))
 
 
 def _since(view: View, message_id: str | None) -> Iterator[Message]:
@@ -353,8 +354,14 @@ def _refinement(plan: Plan | None) -> str:
 
 
 def _outputs(plan: Plan) -> str:
-    lines = [f"- {item_id}: {shortened(output, MAX_OUTPUT)}" for item_id, output in plan.outputs.items()]
+    outputs = plan.outputs
+    limit = min(MAX_OUTPUT, MAX_OUTPUTS // max(len(outputs), 1))
+    lines = [f"- {item_id}: {shortened(output, limit)}" for item_id, output in outputs.items()]
     return "\n".join(("What the finished items came to:", *lines)) if lines else ""
+
+
+def _missing(item: TodoItem) -> list[str]:
+    return [name for name in item.required_tools if name not in item.called_tools]
 
 
 def _events(**said: str | None) -> list[Event]:

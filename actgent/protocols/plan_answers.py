@@ -18,6 +18,8 @@ from .extract import extract_only, is_cut, loads, visible
 from .todo import STATUSES, Plan, TodoItem
 
 START, END = "---JSON_OUTPUT_START---", "---JSON_OUTPUT_END---"
+MAX_ITEMS = 200
+"""Of one plan: each step looks at all of them."""
 DECISIONS = ("continue", "wait", "complete_item", "update_plan")
 PLAN_FORM = (
     'the answer must be a JSON object with "todoList", "toolCalls" or "plan", in the form that was asked for'
@@ -178,6 +180,8 @@ def _planned_reason(value: Any) -> str | None:
 def _list_reason(items: Any) -> str | None:
     if not isinstance(items, list):
         return "todoList must be a list of items"
+    if len(items) > MAX_ITEMS:
+        return f"todoList has more than {MAX_ITEMS} items: give fewer, larger ones"
     reason = None
     for item in items:
         if (reason := _item_reason(item)) is None:

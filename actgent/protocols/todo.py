@@ -108,7 +108,16 @@ class Plan:
 
     def replaced(self, item: TodoItem) -> "Plan":
         """The plan with another form of one of its items."""
-        return attrs.evolve(self, items=tuple(item if old.id == item.id else old for old in self.items))
+        items = [item if old.id == item.id else old for old in self.items]
+        # Not by `evolve`, which takes three times as long.
+        return Plan(
+            title=self.title,
+            intent=self.intent,
+            outline=self.outline,
+            items=items,
+            warnings=self.warnings,
+            status=self.status,
+        )
 
     def to_data(self) -> dict[str, Any]:
         """The plan as plain data, for handlers; what has its default is left out."""
