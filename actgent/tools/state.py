@@ -54,7 +54,8 @@ class StateTool(Tool):
         state = copy.deepcopy(dict(context.state if context.state is not None else {}))
         changes = changes_of(await self._call(state, dict(arguments), context))
         if changes and context.state is not None:
-            context.state.dispatch(lambda _: list(changes.items()))
+            # Once: a call that is repeated after a crash may have come as far as here before it.
+            context.state.dispatch(lambda _: list(changes.items()), once=context.effect_key)
         return changes or None
 
     async def _call(

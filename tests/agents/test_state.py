@@ -20,6 +20,7 @@ from actgent.journal.reducers import add, append
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Change, Say
 from actgent.tools.base import ToolContext
+from actgent.tools.state import StateTool
 
 
 @tool
@@ -136,11 +137,11 @@ def counting_agent():
     )
 
 
-async def whole_run():
+async def whole_run(make):
     """The records of two turns that nothing interrupted."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
-            agent = await runtime.start(counting_agent())
+            agent = await runtime.start(make())
             session = await agent.create_session("ada", "first", session_id="s")
             await session.wait_idle()
             await session.chat("second")
@@ -148,14 +149,14 @@ async def whole_run():
         return await journal.load("s")
 
 
-async def restarted(records):
+async def restarted(make, records):
     """The state and the replies after a restart in which the journal ends with these records."""
     replies: list[str] = []
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
         await journal.commit(Entry(session_id="s", agent="a", records=records), epoch=epoch)
         async with open_runtime(journal=journal) as runtime:
-            agent = counting_agent()
+            agent = make()
             agent.on_session(
                 lambda session: session.on_conversation(lambda reply: replies.append(str(reply)))
             )
@@ -167,11 +168,33 @@ async def restarted(records):
 
 async def test_no_change_is_made_twice_after_a_crash(autojump_clock):
     """Wherever it was cut: an answer that changes the state does so once, and is read as it was the first time."""
-    records = await whole_run()
+    records = await whole_run(counting_agent)
     assert sum(isinstance(record, Changed) for record in records) == 4
     for cut in range(1, len(records) + 1):
         accepted = sum(isinstance(record, Accepted) for record in records[:cut])
         said = [f"n was {2 * turn}" for turn in range(accepted)]
-        state, replies = await restarted(records[:cut])
+        state, replies = await restarted(counting_agent, records[:cut])
         assert state == ({"n": 2 * accepted, "log": said} if accepted else {}), cut
         assert set(replies) <= {f"well: {words}" for words in said}, cut
+
+
+def noting_agent():
+    def answer(chat):
+        last = chat.messages[-1]
+        return "noted" if last.role == "tool" else [ToolCall("note", {"text": last.parts[0].text})]
+
+    async def note(state, args):  # async, since a virtual clock runs on while a thread works
+        await trio.lowlevel.checkpoint()
+        return "notes", args["text"]
+
+    tools = [StateTool("note", "Note a text.", note, effect="idempotent")]
+    return BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=tools, reducers={"notes": append})
+
+
+async def test_a_repeated_tool_changes_the_state_once(autojump_clock):
+    """It may have changed it before the crash that makes it run again."""
+    records = await whole_run(noting_agent)
+    for cut in range(2, len(records) + 1):
+        accepted = sum(isinstance(record, Accepted) for record in records[:cut])
+        state, _ = await restarted(noting_agent, records[:cut])
+        assert state["notes"] == ["first", "second"][:accepted], cut
