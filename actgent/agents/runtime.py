@@ -9,13 +9,14 @@ import trio
 
 from actgent.actors.supervision import Supervision
 from actgent.actors.timer import Timer
-from actgent.errors import ConfigurationError, ThreadsLeft, UsageError
+from actgent.errors import ConfigurationError, ThreadsLeft, UsageError, WouldDeadlock
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
-from actgent.journal.base import Journal
+from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.opening import open_journal
 from actgent.tools.threads import Threads
 
 from .collector import calm_collector
+from .context import is_inside
 from .running import RunningAgent
 from .watchdog import Watch, open_watch
 
@@ -79,6 +80,34 @@ class Runtime:
         """
         return self.stream.read(capacity)
 
+    async def delete_session(self, session_id: str) -> None:
+        """Close a session and its children where they are open, and erase all that the journal has of them.
+
+        Nothing brings them back. Nothing happens where there is no such session.
+
+        Raises:
+            WouldDeadlock: called from one of its own handlers or tools.
+            JournalError: they could not be erased.
+        """
+        await self._close_session(session_id)
+        if self.journal is None:
+            return
+        for each in _with_descendants(session_id, await self.journal.sessions()):
+            await self._close_session(each)
+            await self.journal.delete(each)
+
+    async def _close_session(self, session_id: str) -> None:
+        for running, _ in list(self._agents.values()):
+            context = running.sessions.get(session_id)
+            session = running.find_asleep(session_id) if context is None else context.session
+            if session is None:
+                continue
+            context = session._context  # noqa: SLF001 - which wakes it
+            if is_inside(context.turn):
+                raise WouldDeadlock("delete_session()", session_id)
+            await session.aclose()
+            context.log = None  # what it still has to say is not to be found behind its end
+
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse agents before the first of them is started.
 
@@ -126,6 +155,16 @@ class Runtime:
         while busy := [running for running, _ in self._agents.values() if running.inbox.sessions()]:
             for running in busy:
                 await running.inbox.wait_idle()
+
+
+def _with_descendants(session_id: str, known: Sequence[SessionSummary]) -> list[str]:
+    """A session, the sessions that have it as parent, theirs ..."""
+    found = [session_id]
+    for parent in found:
+        found += [
+            each.session_id for each in known if each.parent_id == parent and each.session_id not in found
+        ]
+    return found
 
 
 @contextmanager

@@ -1,0 +1,90 @@
+"""Sessions that are erased."""
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, SessionClosed, SessionNotFound, ToolCall, open_runtime, tool
+from actgent.journal.memory import MemoryJournal
+
+
+def agent_of(script, **options):
+    return BareAgent("a", llm=ScriptedLLM(script, repeat=True, delay=options.pop("delay", 0)), **options)
+
+
+async def ids(journal):
+    """What the journal knows of."""
+    return [summary.session_id for summary in await journal.sessions()]
+
+
+async def test_a_deleted_session_is_gone():
+    """Neither it nor its children can be opened again, other sessions stay."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(agent_of(["hi"]))
+        session = await agent.create_session("ada", "hello", session_id="s")
+        child = await agent.create_session("ada", "hello", session_id="child", parent=session)
+        other = await agent.create_session("ada", "hello", session_id="other")
+        for each in (session, child, other):
+            await each.wait_idle()
+        await runtime.delete_session("s")
+        assert await ids(journal) == ["other"]
+        with pytest.raises(SessionNotFound):
+            await agent.open_session("s")
+        with pytest.raises(SessionClosed):
+            await session.chat("still there?")
+        await other.chat("and you?")
+        await other.wait_idle()
+        await runtime.delete_session("never was")
+        assert await ids(journal) == ["other"]
+
+
+async def test_a_working_session_is_stopped_first(autojump_clock):
+    """Nothing that its turn still had to write brings it back, in this run or the next."""
+    failures = []
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of(["hi"], delay=60))
+            session = await agent.create_session("ada", "hello", session_id="s")
+            session.on_exception(failures.append)
+            await session.chat("more")
+            await trio.sleep(1)
+            await runtime.delete_session("s")
+            await trio.sleep(1)
+            assert await ids(journal) == []
+        assert len(failures) == 2
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent_of(["hi"]))
+            assert await ids(journal) == []
+
+
+async def test_a_session_of_an_earlier_run_is_deleted():
+    """It does not have to be open."""
+    async with MemoryJournal().running() as journal:
+        for _ in range(2):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(agent_of(["hi"]))
+                if await ids(journal):
+                    await runtime.delete_session("s")
+                    assert await ids(journal) == []
+                else:
+                    await agent.create_session("ada", "hello", session_id="s")
+
+
+async def test_a_tool_cannot_delete_its_own_session():
+    """It would wait for itself; the turn goes on with the error."""
+    runtimes = []
+
+    @tool
+    async def forget_me() -> str:
+        """Delete."""
+        await runtimes[0].delete_session("s")
+        return "deleted"
+
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        runtimes.append(runtime)
+        agent = await runtime.start(agent_of([ToolCall("forget_me", {}), "done"], tools=[forget_me]))
+        session = await agent.create_session("ada", "forget me", session_id="s")
+        results = []
+        session.on_tool_result(results.append)
+        await session.wait_idle()
+        assert "delete_session()" in results[0].error
+        assert await ids(journal) == ["s"]
