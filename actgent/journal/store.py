@@ -174,9 +174,10 @@ class Store(State):
     def _dispatch(self, action: Any, args: tuple[Any, ...], once: str) -> None:
         if once and self._once is not None and once in self._once:
             return
+        self._check_still()
         name = _name(action)
         try:
-            values, changed = self._reduce(self._act(action, args), name, once)
+            values, changed = self._decide(action, args, name=name, once=once)
             if not changed.changes:
                 return
             if self._write is not None:
@@ -187,18 +188,26 @@ class Store(State):
         self._take(changed, values)
         self._tell()
 
+    def _check_still(self) -> None:
+        """What an action or a reducer did besides would count although its action fails, or be overwritten by it."""
+        if self._is_acting:
+            raise UsageError(
+                "an action or a reducer must not dispatch or roll back: let it return its changes"
+            )
+
+    def _decide(
+        self, action: Any, args: tuple[Any, ...], *, name: str, once: str
+    ) -> tuple[Mapping[str, Any], Changed]:
+        self._is_acting = True
+        try:
+            return self._reduce(self._act(action, args), name, once)
+        finally:
+            self._is_acting = False
+
     def _act(self, action: Any, args: tuple[Any, ...]) -> Sequence[Pair]:
         if isinstance(action, str):
             action = self._action(action)
-        if not callable(action):
-            return _to_pairs(action)
-        if self._is_acting:
-            raise UsageError("an action must not dispatch: let it return all its changes")
-        self._is_acting = True
-        try:
-            return _to_pairs(action(self.snapshot, *args))
-        finally:
-            self._is_acting = False
+        return _to_pairs(action(self.snapshot, *args) if callable(action) else action)
 
     def _action(self, name: str) -> Action:
         if name not in self._actions:
@@ -325,8 +334,7 @@ class Store(State):
             self._rollback(number)
 
     def _rollback(self, number: int) -> None:
-        if self._is_acting:
-            raise UsageError("an action must not roll back: it returns its changes")
+        self._check_still()
         self._after(number)
         if self._write is not None:
             self._write(RolledBack(number=number))
@@ -349,6 +357,7 @@ class Store(State):
         number = self._number if number is None else number
         values, length = self._after(number)
         fork = Store(reducers=self._reducers, actions=self._actions, history=self._keep)
+        fork._thread = self._thread
         fork._values, fork._number = values, number
         fork._base, fork._first = self._base, self._first
         fork._history = self._history[:length]

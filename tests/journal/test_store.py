@@ -179,13 +179,19 @@ def test_an_async_action_is_refused():
 
 
 def test_an_action_does_not_dispatch():
-    """Else it would count although its outer action fails."""
-    store = Store()
-    with pytest.raises(UsageError, match="must not dispatch"):
-        store.dispatch(lambda _: store.dispatch(lambda _: ("a", 1)))
-    with pytest.raises(UsageError, match="must not roll back"):
-        store.dispatch(lambda _: store.rollback(0))
+    """Nor does a reducer: else it would count although its outer action fails."""
+    store = Store(reducers={"k": lambda _, new: store.dispatch(("a", new))})
+    for action in (
+        lambda _: store.dispatch(lambda _: ("a", 1)),
+        lambda _: store.dispatch(("a", 1)),
+        lambda _: store.rollback(0),
+        ("k", 1),
+    ):
+        with pytest.raises(UsageError, match="must not dispatch"):
+            store.dispatch(action)
     assert len(store) == 0
+    store.dispatch(("a", 2))
+    assert store["a"] == 2
 
 
 def test_a_failed_action_is_recorded_and_changes_nothing():
@@ -321,8 +327,10 @@ async def test_a_thread_may_roll_back():
     """In the thread of the event loop, as everything that changes the state."""
     store = Store()
     store.dispatch(("a", 1))
+    fork = await trio.to_thread.run_sync(store.fork)
     await trio.to_thread.run_sync(store.rollback, 0)
-    assert len(store) == 0
+    fork.dispatch(("a", 2))
+    assert (dict(store), dict(fork)) == ({}, {"a": 2})
 
 
 # --- subscribers -------------------------------------------------------------------------
