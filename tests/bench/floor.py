@@ -7,12 +7,15 @@ call, a handler that is called. No validation, no tracing, no copies.
 
 import heapq
 import itertools
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import attrs
+import msgpack
 import trio
 import trio.testing
 from folders import measure_loading
@@ -189,6 +192,63 @@ async def _batches(count: int, model: Any, tools: dict[str, Any], wanted: str) -
         nursery.cancel_scope.cancel()
     expect(seen=(len(answers), answers[-1]), wanted=(count, wanted), what="answers")
     return turn_us
+
+
+async def durable(count: int) -> Figures:
+    """W7: two synced transactions of one row for each turn: what it takes to keep a message and its answer."""
+    plain_us, times = (await turns(count))["turn_us"], []
+    with tempfile.TemporaryDirectory() as folder:
+        db, watch = _open_table(f"{folder}/floor.db"), Stopwatch()
+        for number in range(count // 10):
+            begun = time.perf_counter()
+            for body in (short(number).encode(), ANSWER.encode()):
+                db.execute("INSERT INTO said VALUES (?)", (body,))
+            times.append((time.perf_counter() - begun) * 1e3)
+        turn_us = plain_us + watch.cpu_us(count // 10)
+        db.close()
+    single_ms = percentile(times, 0.5)
+    return {"turn_us": turn_us, "cpu_ratio": turn_us / plain_us, "commits_turn": 2, "single_ms": single_ms}
+
+
+def _open_table(path: str) -> apsw.Connection:
+    db = apsw.Connection(path)
+    for text in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "CREATE TABLE said (body BLOB)"):
+        db.execute(text)
+    return db
+
+
+async def recover(count: int) -> Figures:
+    """RESUME: the same rows read and unpacked; what a conversation of 800 KB takes in a table."""
+    with tempfile.TemporaryDirectory() as folder:
+        session_ms = _read_back(f"{folder}/long.db", count) * 1e3
+        resume_s = _read_back(f"{folder}/many.db", 100 * 43)
+        journal_mb = _fill_table(Path(folder, "large.db"))
+    return {"session_ms": session_ms, "resume_s": resume_s, "journal_mb": journal_mb}
+
+
+def _fill_table(path: Path) -> float:
+    """Megabytes that 800 KB take."""
+    db = _open_table(str(path))
+    with db:
+        db.executemany(
+            "INSERT INTO said VALUES (?)", [(short(number).encode() * 25,) for number in range(800)]
+        )
+    db.close()
+    return path.stat().st_size / 1e6
+
+
+def _read_back(path: str, count: int) -> float:
+    """Seconds to read and unpack so many rows."""
+    db = _open_table(path)
+    with db:
+        rows = [(msgpack.packb({"id": number, "text": short(number)}),) for number in range(count)]
+        db.executemany("INSERT INTO said VALUES (?)", rows)
+    watch = Stopwatch()
+    read = [msgpack.unpackb(body) for (body,) in db.execute("SELECT body FROM said")]
+    seconds = watch.wall_s()
+    expect(seen=len(read), wanted=count, what="rows")
+    db.close()
+    return seconds
 
 
 async def growing_history(count: int) -> Figures:

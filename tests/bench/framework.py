@@ -1,8 +1,11 @@
 """The same workloads with actgent, written against the face alone."""
 
 import itertools
+import math
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -26,12 +29,16 @@ from measure import (
 )
 from trio.lowlevel import checkpoint
 
-from actgent import LLM, BareAgent, Priority, Session, Text, ToolCall, open_runtime, tool
+from actgent import LLM, BareAgent, Limits, Priority, Session, Text, ToolCall, open_runtime, tool
 from actgent.actors.actor import Actor
 from actgent.actors.ref import ActorRef
 from actgent.actors.system import open_system
 from actgent.agents.instructions import read_folder
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Appended, Ended, Opened, Record, Said
 from actgent.llm.base import Answer, Chat, OnText
+from actgent.messages import Message, Sender
 
 SAID = Answer(parts=(Text(ANSWER),))
 WANTS_SUM = Answer(parts=(ToolCall("add", {"a": 2, "b": 3}, id="call_1"),), stop="tool_calls")
@@ -97,6 +104,16 @@ class Growing(LLM):
         self.last = chat
         expect(seen=len(chat.messages), wanted=2 * self.calls - 1, what="messages that the model saw")
         return Answer(parts=(Text(long(1_000_000 + self.calls)),))
+
+
+class Verbose(LLM):
+    """Says a thousand characters."""
+
+    name = "bench:verbose"
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        await checkpoint()
+        return Answer(parts=(Text(short(len(chat.messages)) * 25),))
 
 
 class Chunked(LLM):
@@ -224,6 +241,132 @@ async def _batches(count: int, agent: BareAgent, wanted: str) -> float:
         turn_us = watch.cpu_us(count)
     expect(seen=(len(answers), answers[-1]), wanted=(count, wanted), what="answers")
     return turn_us
+
+
+async def durable(count: int) -> Figures:
+    plain_us = (await turns(count))["turn_us"]
+    with tempfile.TemporaryDirectory() as folder:
+        crowd = await _durable_crowd(count, f"sqlite:///{folder}/crowd.db")
+        single_ms = await _durable_single(count // 10, f"sqlite:///{folder}/single.db")
+    return crowd | {"cpu_ratio": crowd["turn_us"] / plain_us, "single_ms": single_ms}
+
+
+async def _durable_crowd(count: int, url: str, *, sessions: int = 100) -> Figures:
+    """Sessions that all talk at once, each message sent when the last one is answered."""
+    each = max(1, count // sessions)
+    async with open_journal(url) as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(make_agent(Instant()))
+        opened = [await agent.create_session("ada") for _ in range(sessions)]
+        commits, watch = journal.statistics.commits, Stopwatch()
+        async with trio.open_nursery() as nursery:
+            for session in opened:
+                nursery.start_soon(_converse, session, each)
+        turn_us = watch.cpu_us(each * sessions)
+        commits = journal.statistics.commits - commits
+    expect(seen=sum(len(session.history) for session in opened), wanted=2 * each * sessions, what="messages")
+    return {"turn_us": turn_us, "commits_turn": commits / (each * sessions)}
+
+
+async def _converse(session: Session, count: int) -> None:
+    arrived = [trio.Event()]
+    session.on_conversation(lambda _: arrived[0].set())
+    for number in range(count):
+        await session.chat(short(number))
+        await arrived[0].wait()
+        arrived[0] = trio.Event()
+
+
+async def _durable_single(count: int, url: str) -> float:
+    """Median milliseconds from a message to its answer, both on the disk, in a session that is alone."""
+    times = []
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(make_agent(Instant()))
+        session, arrived = await agent.create_session("ada"), [trio.Event()]
+        session.on_conversation(lambda _: arrived[0].set())
+        for number in range(count):
+            begun = time.perf_counter()
+            await session.chat(short(number))
+            await arrived[0].wait()
+            times.append((time.perf_counter() - begun) * 1e3)
+            arrived[0] = trio.Event()
+    return percentile(times, 0.5)
+
+
+async def recover(count: int) -> Figures:
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            "session_ms": await _recover_session(count, f"sqlite:///{folder}/long.db"),
+            "resume_s": await _resume_sessions(100, f"sqlite:///{folder}/many.db"),
+            "journal_mb": await _fill_journal(400, Path(folder) / "large.db"),
+        }
+
+
+async def _recover_session(records: int, url: str) -> float:
+    """Milliseconds to open a session of so many records, four a turn."""
+    async with open_journal(url) as journal:
+        epoch = await journal.acquire()
+        journal.write_soon(_entry(Opened(owner=Sender("ada"), created_at=0.0)), epoch=epoch)
+        for number in range(records // 4):
+            journal.write_soon(_entry(*_turn_records(number)), epoch=epoch)
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(make_agent(Instant()))
+        watch = Stopwatch()
+        session = await agent.open_session("s")
+        took = watch.wall_s() * 1e3
+        expect(seen=len(session.history), wanted=records // 2, what="messages of the recovered session")
+    return took
+
+
+def _turn_records(number: int) -> tuple[Record, ...]:
+    asked = Message(session_id="s", sender=Sender("ada"), parts=(Text(short(number)),))
+    said = Message(session_id="s", sender=Sender("bench", "agent"), parts=SAID.parts)
+    return (
+        Accepted(message=asked),
+        Appended(message_id=asked.id),
+        Said(message=said, stop="end", calls=1),
+        Ended(message_id=asked.id),
+    )
+
+
+def _entry(*records: Record) -> Entry:
+    return Entry(session_id="s", agent="bench", records=records)
+
+
+async def _resume_sessions(count: int, url: str) -> float:
+    """Seconds from opening the journal until sessions that were interrupted in their eleventh turn have answered."""
+    countdown = Countdown(count)
+    with trio.CancelScope() as scope:
+        async with open_runtime(journal=url) as runtime:
+            model = Instant()
+            agent = await runtime.start(make_agent(model, limits=Limits(model_timeout=math.inf)))
+            sessions = [await agent.create_session("ada") for _ in range(count)]
+            async with trio.open_nursery() as nursery:
+                for session in sessions:
+                    nursery.start_soon(_converse, session, 10)
+            model.complete = Endless().complete  # type: ignore[method-assign] - from now on
+            for session in sessions:
+                await session.chat(short(10))
+            scope.cancel()
+            await checkpoint()
+    watch = Stopwatch()
+    async with open_runtime(journal=url) as runtime:
+        agent = make_agent(Instant())
+        agent.on_session(lambda session: session.on_conversation(countdown.tick))
+        await runtime.start(agent)
+        await countdown.done.wait()
+        return watch.wall_s()
+
+
+async def _fill_journal(turns: int, path: Path) -> float:
+    """Megabytes that a conversation of 800 KB, 2 KB a turn, takes on the disk."""
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        agent = await runtime.start(make_agent(Verbose()))
+        session = await agent.create_session("ada")
+        for number in range(turns):
+            await session.chat(short(number) * 25)
+        await session.wait_idle()
+        expect(seen=sum(len(said.text) for said in session.history), wanted=2000 * turns, what="characters")
+    return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) / 1e6
 
 
 async def growing_history(count: int) -> Figures:

@@ -14,9 +14,11 @@ SIZES = {
     "W4": 50,
     "W5": 20,
     "W6": 20,
+    "W7": 50,
     "W9": 10,
     "URGENT": 3,
     "FOLDER": 3,
+    "RESUME": 40,
     "CANCEL": 20,
 }
 

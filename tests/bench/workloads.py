@@ -45,10 +45,26 @@ WORKLOADS = (
         1_000,
         (Bar("session_bytes", 4_096, "value"), Bar("agent_bytes", 16_384, "value")),
     ),
+    Workload(
+        "W7",
+        "durable",
+        "durable turns, 100 at once and one alone",
+        2_000,
+        500,
+        (Bar("cpu_ratio", 2.5, "value"), Bar("commits_turn", 0.1, "value"), Bar("single_ms", 1.6)),
+    ),
     Workload("W8", "start", "import actgent", 15, 5, (Bar("import_s", 1.5),)),
     Workload("W9", "streaming", "a streamed chunk", 1_000, 1_000, (Bar("chunk_us", 2),)),
     Workload("URGENT", "urgent", "URGENT stops a stream", 200, 50, (Bar("p99_ms", 50, "scaled"),)),
     Workload("FOLDER", "folder", "100 instructions read", 100, 20, (Bar("first_ms", 150, "scaled"),)),
+    Workload(
+        "RESUME",
+        "recover",
+        "10,000 records opened, 100 sessions resumed, 800 KB written",
+        10_000,
+        1_000,
+        (Bar("session_ms", 200, "scaled"), Bar("resume_s", 2, "scaled"), Bar("journal_mb", 1.6, "value")),
+    ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}
