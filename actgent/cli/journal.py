@@ -261,11 +261,14 @@ def check(place: str, terminal: Terminal) -> int:
 
 def salvage(place: str, new: str, terminal: Terminal) -> int:
     """Carry what is good into a new file; 1 where something was lost."""
+    problems = list(find_problems(_file(place)))
     saved = carry_over(_file(place), Path(new))
-    terminal.line(f"{new}: {saved.sessions} sessions with {saved.records} records")
-    for loss in saved.losses:
-        terminal.complain(f"lost, from its damage on: {loss}")
-    return 1 if saved.losses else 0
+    terminal.line(f"{new}: {_count(saved.sessions, 'session')} with {_count(saved.records, 'record')}")
+    for problem in problems:
+        terminal.complain(f"lost, from there on: {problem}")
+    for session_id in saved.losses:
+        terminal.complain(f"lost, in whole or in part: session {session_id!r}")
+    return 1 if problems or saved.losses else 0
 
 
 def _file(place: str) -> Path:

@@ -1,0 +1,183 @@
+"""`actgent inspect`, `replay` and `journal`, in this process with real files."""
+
+import contextlib
+import io
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.cli.main import main
+
+ACTGENT = Path(sys.executable).with_name("actgent")
+AGENT = '''
+from actgent import BareAgent, ScriptedLLM, ToolCall, tool
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+agent = BareAgent("clerk", llm=ScriptedLLM([ToolCall("add", {"a": 2, "b": 2}), "It is 4."]), tools=[add])
+'''
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+async def talk(folder):
+    """Two sessions in a journal."""
+    script = [ToolCall("add", {"a": 1, "b": 2}), "It is\n3.", "[red]bye[/red] \x1b[2J"]
+    clerk = BareAgent("clerk", llm=ScriptedLLM(script), tools=[add])
+    async with open_runtime(journal=f"sqlite:///{folder}/a.db") as runtime:
+        await runtime.start(clerk)
+        session = await clerk.create_session("ada", "1 + 2?", session_id="s1")
+        await session.wait_idle()
+        session.state.dispatch(("n", [1]))
+        await session.chat("thanks")
+        await session.wait_idle()
+        await clerk.create_session("bob", session_id="s2")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The journal, and the file of an agent."""
+    trio.run(talk, tmp_path)
+    (tmp_path / "clerk.py").write_text(AGENT)
+    return tmp_path
+
+
+def actgent(*arguments):
+    """The exit code and output of a command."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    return left.value.code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """`main` takes over signals for good, which a test must not."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def good(*arguments):
+    """The output of a command that succeeds."""
+    code, out, err = actgent(*arguments)
+    assert code == 0, err
+    return out
+
+
+def test_inspect_lists_sessions_and_tells_what_was_said(folder):
+    """A row for each session; a transcript is data, whatever stands in it."""
+    listed = good("inspect", folder / "a.db").splitlines()
+    assert re.fullmatch(r"s1 +clerk +ada +[0-9-]{10} [0-9:]{8} +16 +idle", listed[1])
+    assert [line.split()[0] for line in listed] == ["session", "s1", "s2"]
+    said = good("inspect", folder / "a.db", "s1")
+    for words in ("3  ada: 1 + 2?", "clerk: calls add(a=1, b=2)", "tools: add -> 3", "clerk: It is 3."):
+        assert words in said
+    assert "[red]bye[/red] \\x1b[2J" in said
+    assert "clerk: It is\n3." in good("inspect", folder / "a.db", "s1", "--full")
+    steps = good("inspect", folder / "a.db", "s1", "--steps")
+    assert [line.split()[0] for line in steps.splitlines()] == [str(number) for number in range(1, 17)]
+    assert len(good("inspect", folder / "a.db", "--agent", "nobody").splitlines()) == 1
+
+
+def test_replay_gives_the_same_digest_every_time(folder):
+    """Each step has its own, and the state is shown."""
+    whole = good("replay", folder / "a.db", "s1")
+    assert whole == good("replay", folder / "a.db", "s1", "--to", 16)
+    assert "state     n = [1]" in whole
+    earlier = good("replay", folder / "a.db", "s1", "--to", 4)
+    assert "waiting   1" in earlier
+    assert re.search("digest .*", earlier)[0] != re.search("digest .*", whole)[0]
+
+
+def test_replay_names_the_first_difference(folder):
+    """The same code does the same; another name in the file is another agent."""
+    same = good("replay", folder / "a.db", "s1", "--agent", folder / "clerk.py")
+    assert same.endswith("clerk does the same\n")
+    other = AGENT.replace("BareAgent", "SimpleAgent")
+    (folder / "clerk.py").write_text(other)
+    code, _, complaint = actgent("replay", folder / "a.db", "s1", "--agent", folder / "clerk.py")
+    assert code == 1
+    assert "record 9: recorded outcome reply" in complaint
+
+
+def test_a_fork_goes_on_from_a_step(folder):
+    """The copy asks its agent's model and runs tools; the recorded session stays as it is."""
+    before = good("inspect", folder / "a.db", "s1", "--steps")
+    fork = ("replay", folder / "a.db", "s1", "--to", 2, "--fork", "f", "--agent", folder / "clerk.py")
+    assert good(*fork) == "tool: add() = 4\nIt is 4.\n"
+    assert "clerk: It is 4." in good("inspect", folder / "a.db", "f")
+    assert before == good("inspect", folder / "a.db", "s1", "--steps")
+    code, _, complaint = actgent(*fork)
+    assert (code, "has a session 'f' already" in complaint) == (2, True)
+
+
+def test_sessions_travel(folder):
+    """Exported from one journal, imported into another."""
+    good("journal", "export", folder / "a.db", folder / "case", "--session", "s1")
+    good("journal", "import", folder / "b.db", folder / "case")
+    assert good("replay", folder / "a.db", "s1") == good("replay", folder / "b.db", "s1")
+
+
+def test_a_damaged_journal_is_checked_and_salvaged(folder):
+    """What is wrong is named; the rest is carried over."""
+    assert "is good" in good("journal", "check", folder / "a.db")
+    with contextlib.closing(sqlite3.connect(folder / "a.db")) as database:
+        database.execute("UPDATE steps SET body = x'00' WHERE session_id = 's1' AND first > 10")
+        database.commit()
+    code, _, complaint = actgent("journal", "check", folder / "a.db")
+    assert (code, "'s1'" in complaint) == (1, True)
+    code, saved, complaint = actgent("journal", "salvage", folder / "a.db", folder / "b.db")
+    assert (code, "'s1'" in complaint) == (1, True)
+    assert "2 sessions" in saved
+    assert "1 + 2?" in good("inspect", folder / "b.db", "s1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("inspect", "missing.db"), "missing.db"),
+        (("inspect", "a.db", "s3"), "'s3'"),
+        (("replay", "a.db", "s1", "--to", "17"), "1 to 16"),
+        (("journal", "export", "a.db", "a.db"), "exists"),
+        (("journal", "import", "b.db", "clerk.py"), "first line"),
+        (("journal", "check", "postgres://h/d"), "SQLite"),
+    ],
+)
+def test_wrong_use_is_one_line_and_2(folder, monkeypatch, arguments, named):
+    """The line says what is wrong."""
+    monkeypatch.chdir(folder)
+    code, out, complaint = actgent(*arguments)
+    assert (code, out, complaint.count("\n")) == (2, "", 1)
+    assert named in complaint
+
+
+def test_a_journal_in_use_is_left_alone(folder):
+    """The line says who has it."""
+
+    async def look_meanwhile():
+        async with open_runtime(journal=f"sqlite:///{folder}/a.db"):
+            return await trio.to_thread.run_sync(look)
+
+    def look():
+        return subprocess.run(
+            [ACTGENT, "inspect", folder / "a.db"], capture_output=True, text=True, check=False
+        )
+
+    done = trio.run(look_meanwhile)
+    assert (done.returncode, "owned by process" in done.stderr) == (1, True)
