@@ -51,4 +51,8 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 # Journals hold these names, so they are for ever, and so is what each of them does.
 REDUCERS: Mapping[str, Reducer] = {"append": append, "extend": extend, "merge": merge, "add": add}
-NAMES: Mapping[Reducer, str] = {reducer: name for name, reducer in REDUCERS.items()}
+
+
+def name_of(reducer: Reducer) -> str:
+    """The name that journals know a reducer by; empty for one of a developer's own."""
+    return next((name for name, known in REDUCERS.items() if known is reducer), "")

@@ -27,7 +27,7 @@ import trio
 from actgent.errors import NotSerializable, UsageError
 
 from .records import ActionFailed, Changed, RolledBack
-from .reducers import NAMES, REDUCERS, Reducer
+from .reducers import REDUCERS, Reducer, name_of
 
 Pair = tuple[str, Any]
 Action = Callable[..., Any]
@@ -223,9 +223,9 @@ class Store(State):
             reducer = self._reducers.get(key)
             if reducer is None:
                 values[key] = changes[key] = value
-            elif reducer in NAMES and key not in changes:
+            elif (known := name_of(reducer)) and key not in changes:
                 values[key] = reducer(values.get(key), value)
-                changes[key], reduced[key] = value, NAMES[reducer]
+                changes[key], reduced[key] = value, known
             else:  # what it makes is written, since nobody else may know the reducer, or it was not the only one
                 values[key] = changes[key] = _owned(key, reducer(_copied(values.get(key)), value))
                 reduced.pop(key, None)

@@ -3,6 +3,7 @@
 import datetime as dt
 import threading
 
+import attrs
 import pytest
 import trio
 from hypothesis import given, strategies as st
@@ -302,6 +303,22 @@ def test_what_is_no_function_is_refused():
         Store(reducers={"k": "append"})
     with pytest.raises(UsageError, match="the action 'go'"):
         Store(actions={"go": None})
+
+
+def test_a_reducer_may_be_an_object():
+    """Even one that has no hash."""
+
+    @attrs.define
+    class Newest:
+        keep: int
+
+        def __call__(self, old, new):
+            return [*(old or []), new][-self.keep :]
+
+    store = Store(reducers={"k": Newest(2)})
+    for value in (1, 2, 3):
+        store.dispatch(("k", value))
+    assert store["k"] == [2, 3]
 
 
 async def test_parallel_updates_lose_nothing():
