@@ -113,6 +113,7 @@ def test_replay_names_the_first_difference(folder):
     (folder / "clerk.py").write_text(other)
     code, _, complaint = actgent("replay", folder / "a.db", "s1", "--agent", folder / "clerk.py")
     assert code == 1
+    assert "record 4: recorded system prompt and tools" in complaint
     assert "record 9: recorded outcome reply" in complaint
 
 

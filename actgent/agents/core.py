@@ -1,6 +1,7 @@
 """The only pipeline there is: remember, ask, read, reply, act. One message is one pass."""
 
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
@@ -32,6 +33,7 @@ from actgent.messages import (
     Sender,
     Text,
     ToolCall,
+    ToolSpec,
     new_id,
 )
 from actgent.protocols.base import (
@@ -88,6 +90,9 @@ class AgentCore:
     hooks: Hooks = attrs.field(factory=Hooks)
     _silence: float | None = None
     """When the time for last words is over."""
+    _tools_seen: Sequence[ToolSpec] | None = None
+    _tools_sum: int = 0
+    """The checksum of the tools that were seen last: those of an agent seldom change."""
 
     def begin(self) -> None:
         """Be ready for turns, at the start and after each restart."""
@@ -282,7 +287,8 @@ class AgentCore:
         started = time.monotonic()
         answer = await self._complete(context, turn, llm, chat)
         turn.partial = ""
-        calls = self._remember_answer(context, turn, view.message, answer)
+        prompt = "" if context.log is None else self._prompt_of(chat)
+        calls = self._remember_answer(context, turn, view.message, answer, prompt=prompt)
         self._count_usage(context, turn, answer)
         self.observer.take_answer(context, view.message, answer, started)
         return answer, calls
@@ -310,6 +316,13 @@ class AgentCore:
             max_tokens=options.max_tokens,
             response_format=request.response_format,
         )
+
+    def _prompt_of(self, chat: Chat) -> str:
+        """What stands for the prompt in the journal, so that a replay can tell that it changed."""
+        if chat.tools is not self._tools_seen:
+            self._tools_seen = chat.tools
+            self._tools_sum = zlib.crc32(repr(chat.tools).encode("utf-8", "surrogatepass"))
+        return f"{zlib.crc32(chat.system.encode('utf-8', 'surrogatepass'), self._tools_sum):08x}"
 
     async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
         """The call itself, under its timeout and within reach of an interruption."""
@@ -344,7 +357,7 @@ class AgentCore:
                 context.log.note(Said(message=said, calls=turn.calls))
 
     def _remember_answer(
-        self, context: SessionContext, turn: Turn, message: Message, answer: Answer
+        self, context: SessionContext, turn: Turn, message: Message, answer: Answer, *, prompt: str
     ) -> tuple[ToolCall, ...]:
         """Write the answer into the record; returns its calls, under ids that are unique in the session."""
         cut = answer.stop == "length"
@@ -365,6 +378,7 @@ class AgentCore:
                     model=answer.model,
                     calls=turn.calls,
                     repairs=turn.repairs,
+                    prompt=prompt,
                 )
             )
         context.open_calls = tuple(calls)

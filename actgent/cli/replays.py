@@ -34,17 +34,19 @@ class ReplayOptions:
 
 
 async def compare(options: ReplayOptions, terminal: Terminal) -> int:
-    """Show the session, and the first difference that an agent's code makes today; 1 if there is one."""
+    """Show the session, and the first difference that an agent's prompt and its code make today; 1 if there is one."""
     async with opened(options.journal) as (journal, _):
         records = (await load(journal, options.session))[: options.to]
     show_rebuilt(await rebuild(records), len(records), terminal)
     async with open_agent(options.agent) as agent:
-        difference = await Recording(options.session, agent.name, records).compare(agent)
-    if difference is None:
-        terminal.line(f"agent     {agent.name} does the same")
-        return 0
-    terminal.complain(f"agent {agent.name} differs: {difference}")
-    return 1
+        recording = Recording(options.session, agent.name, records)
+        found = [await recording.compare(agent, prompts=prompts) for prompts in (True, False)]
+    for difference in dict.fromkeys(filter(None, found)):
+        terminal.complain(f"agent {agent.name} differs: {difference}")
+    if any(found):
+        return 1
+    terminal.line(f"agent     {agent.name} does the same")
+    return 0
 
 
 async def fork(options: ReplayOptions, terminal: Terminal) -> int:

@@ -62,6 +62,8 @@ class Said:
     """Model calls of the turn so far."""
     repairs: int = 0
     """Rounds in which the model was asked again for a readable answer."""
+    prompt: str = ""
+    """Eight hexadecimal digits that stand for the system prompt and the tools that an answer was asked with."""
 
 
 @attrs.frozen(kw_only=True)

@@ -78,16 +78,19 @@ class Recording:
         """A model that answers what the recorded one did, call by call, and fails where that one failed."""
         return ScriptedLLM(list(_script(self.records)), name="recorded", keep=None)
 
-    async def compare(self, agent: Agent, *, run_tools: bool = False) -> Difference | None:
+    async def compare(
+        self, agent: Agent, *, run_tools: bool = False, prompts: bool = True
+    ) -> Difference | None:
         """Send the messages to a copy of an agent, and return the first difference, if there is one.
 
         The copy asks `model()`, routes to nobody and has no handlers or hooks. Its tools do not run but give the
         recorded results, unless `run_tools`. Options of single turns (`run(..., output=)`) are not recorded: the
-        agent has to have them.
+        agent has to have them. `prompts=False` overlooks another system prompt and other tools.
         """
         replayed, states = await _replay(self, agent, run_tools=run_tools)
-        recorded = list(_lines(self.records, _states_after_turns(self.records)))
-        difference = _difference(recorded, list(_lines(replayed, states)))
+        told = prompts and all(r.prompt for r in self.records if isinstance(r, Said) and r.stop)
+        recorded = list(_lines(self.records, _states_after_turns(self.records), with_prompts=told))
+        difference = _difference(recorded, list(_lines(replayed, states, with_prompts=told)))
         goes_on = difference is not None and difference.step > len(self.records)
         return None if goes_on and _is_unfinished(self.records) else difference
 
@@ -111,10 +114,11 @@ async def assert_replays(
     session_id: str | None = None,
     *,
     run_tools: bool = False,
+    prompts: bool = True,
 ) -> None:
     """Fail unless the agent's code makes of a recorded session what it made of it then; see `Recording.compare`."""
     recording = source if isinstance(source, Recording) else await load_recording(source, session_id)
-    difference = await recording.compare(agent, run_tools=run_tools)
+    difference = await recording.compare(agent, run_tools=run_tools, prompts=prompts)
     if difference is not None:
         raise AssertionError(f"session {recording.session_id} does not come out the same: {difference}")
 
@@ -325,7 +329,7 @@ def _is_unfinished(records: Sequence[Record]) -> bool:
     return bool(begun) and begun[-1] not in ended
 
 
-def _lines(records: Sequence[Record], states: Sequence[State]) -> Iterator[_Line]:
+def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: bool) -> Iterator[_Line]:
     """What was said and what came of it, without ids and times; what was cut off on the way is left out."""
     accepted: dict[str, Message] = {}
     told: set[str] = set()
@@ -340,6 +344,8 @@ def _lines(records: Sequence[Record], states: Sequence[State]) -> Iterator[_Line
                 begun.add(message_id)
                 yield step, f"message {_words(accepted[message_id])}"
             case Said(message=message) if record.stop or not message.cut:
+                if record.prompt and with_prompts:
+                    yield step, f"system prompt and tools {record.prompt}"
                 answer = message.id if record.stop else answer
                 yield step, f"{record.stop or 'note'} {_words(message)}"
             case Delivered(ids=ids):

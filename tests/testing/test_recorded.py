@@ -82,10 +82,22 @@ async def test_the_first_difference_is_named():
     )
     same = SimpleAgent("clerk", llm=ScriptedLLM([]), instructions=[Instruction("GREETING", "Greet.")])
     assert await recording.compare(same) is None
-    difference = await recording.compare(SimpleAgent("clerk", llm=ScriptedLLM([])))
+    difference = await recording.compare(SimpleAgent("clerk", llm=ScriptedLLM([])), prompts=False)
     assert difference is not None
     assert difference.recorded == "outcome reply"
     assert "known: DIRECT_RESPONSE" in difference.replayed
+
+
+async def test_a_changed_prompt_is_the_first_difference():
+    """The system prompt and the tools are recorded as a checksum."""
+    recording = await record(clerk(ORDER, tools=[pay], role="a clerk"), "Pay order 7", "Thanks")
+    assert await recording.compare(clerk(tools=[pay], role="a clerk")) is None
+    for changed in (clerk(tools=[pay], role="a king"), clerk(role="a clerk")):
+        assert await recording.compare(changed, prompts=False) is None
+        difference = await recording.compare(changed)
+        assert difference is not None
+        assert difference.step == 4
+        assert difference.recorded.startswith("system prompt and tools ")
     assert 1 < difference.step <= len(recording.records)
 
 
@@ -114,7 +126,7 @@ async def test_an_interrupted_turn_comes_out_the_same(autojump_clock):
             await session.wait_idle()
         await journal.acquire()
         recording = await load_recording(journal)
-    assert await recording.compare(clerk()) is None
+    assert await recording.compare(clerk(tools=[pay])) is None
 
 
 async def test_the_state_is_compared():
