@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import attrs
 import msgpack
 import trio
 import trio.testing
+from commits import open_table, time_two_commits
 from folders import measure_loading
 from measure import (
     ANSWER,
@@ -196,25 +196,14 @@ async def _batches(count: int, model: Any, tools: dict[str, Any], wanted: str) -
 
 async def durable(count: int) -> Figures:
     """W7: two synced transactions of one row for each turn: what it takes to keep a message and its answer."""
-    plain_us, times = (await turns(count))["turn_us"], []
+    plain_us = (await turns(count))["turn_us"]
     with tempfile.TemporaryDirectory() as folder:
-        db, watch = _open_table(f"{folder}/floor.db"), Stopwatch()
-        for number in range(count // 10):
-            begun = time.perf_counter()
-            for body in (short(number).encode(), ANSWER.encode()):
-                db.execute("INSERT INTO said VALUES (?)", (body,))
-            times.append((time.perf_counter() - begun) * 1e3)
+        db, watch = open_table(f"{folder}/floor.db"), Stopwatch()
+        times = [time_two_commits(db, short(number), ANSWER) for number in range(count // 10)]
         turn_us = plain_us + watch.cpu_us(count // 10)
         db.close()
-    single_ms = percentile(times, 0.5)
-    return {"turn_us": turn_us, "cpu_ratio": turn_us / plain_us, "commits_turn": 2, "single_ms": single_ms}
-
-
-def _open_table(path: str) -> apsw.Connection:
-    db = apsw.Connection(path)
-    for text in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "CREATE TABLE said (body BLOB)"):
-        db.execute(text)
-    return db
+    figures = {"turn_us": turn_us, "cpu_ratio": turn_us / plain_us, "commits_turn": 2}
+    return figures | {"single_ms": percentile(times, 0.5), "single_ratio": 1}
 
 
 async def recover(count: int) -> Figures:
@@ -228,7 +217,7 @@ async def recover(count: int) -> Figures:
 
 def _fill_table(path: Path) -> float:
     """Megabytes that 800 KB take."""
-    db = _open_table(str(path))
+    db = open_table(str(path))
     with db:
         db.executemany(
             "INSERT INTO said VALUES (?)", [(short(number).encode() * 25,) for number in range(800)]
@@ -239,7 +228,7 @@ def _fill_table(path: Path) -> float:
 
 def _read_back(path: str, count: int) -> float:
     """Seconds to read and unpack so many rows."""
-    db = _open_table(path)
+    db = open_table(path)
     with db:
         rows = [(msgpack.packb({"id": number, "text": short(number)}),) for number in range(count)]
         db.executemany("INSERT INTO said VALUES (?)", rows)

@@ -51,7 +51,11 @@ WORKLOADS = (
         "durable turns, 100 at once and one alone",
         2_000,
         500,
-        (Bar("cpu_ratio", 2.5, "value"), Bar("commits_turn", 0.1, "value"), Bar("single_ms", 1.6)),
+        (
+            Bar("cpu_ratio", 2.5, "value"),
+            Bar("commits_turn", 0.1, "value"),
+            Bar("single_ratio", 1.6, "value"),
+        ),
     ),
     Workload("W8", "start", "import actgent", 15, 5, (Bar("import_s", 1.5),)),
     Workload("W9", "streaming", "a streamed chunk", 1_000, 1_000, (Bar("chunk_us", 2),)),
