@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import signal
 import sqlite3
@@ -13,7 +14,11 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.cli.chat import ChatOptions
 from actgent.cli.main import main
+from actgent.cli.replays import ReplayOptions, fork
+from actgent.cli.terminal import Terminal
+from actgent.testing import open_provider
 
 ACTGENT = Path(sys.executable).with_name("actgent")
 AGENT = '''
@@ -128,6 +133,29 @@ def test_a_fork_goes_on_from_a_step(folder):
     assert (code, "has a session 'f' already" in complaint) == (2, True)
 
 
+async def test_a_fork_may_ask_another_model(tmp_path, no_keys, capsys):
+    """A plain agent with a prompt of its own goes on, with all that was said until then."""
+    await talk(tmp_path)
+    no_keys.setenv("OPENAI_API_KEY", "loopback")
+    async with open_provider(["Kind regards."]) as provider:
+        who = ChatOptions(
+            model="openai:x", base_url=provider.openai_url, system="Be kind.", message="And now?"
+        )
+        options = ReplayOptions(journal=f"{tmp_path}/a.db", session="s1", to=10, fork="f", agent=who)
+        assert await fork(options, Terminal()) == 0
+        asked = json.loads(provider.requests[-1].body)["messages"]
+    assert capsys.readouterr().out == "Kind regards.\n"
+    assert [message["role"] for message in asked] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+    assert asked[0]["content"] == "Be kind."
+
+
 def test_sessions_travel(folder):
     """Exported from one journal, imported into another."""
     good("journal", "export", folder / "a.db", folder / "case", "--session", "s1")
@@ -155,6 +183,9 @@ def test_a_damaged_journal_is_checked_and_salvaged(folder):
         (("inspect", "missing.db"), "missing.db"),
         (("inspect", "a.db", "s3"), "'s3'"),
         (("replay", "a.db", "s1", "--to", "17"), "1 to 16"),
+        (("replay", "a.db", "s1", "--agent", "clerk.py", "--message", "x"), "--fork"),
+        (("replay", "a.db", "s1", "--agent", "clerk.py", "--fork", "f", "--system", "x"), "--system"),
+        (("replay", "a.db", "s1", "--agent", "clerk.py", "--fork", "f", "--model", "x"), "--model"),
         (("journal", "export", "a.db", "a.db"), "exists"),
         (("journal", "import", "b.db", "clerk.py"), "first line"),
         (("journal", "check", "postgres://h/d"), "SQLite"),

@@ -17,6 +17,7 @@ from actgent.messages import Failure
 from actgent.testing.recorded import Recording
 
 from .chat import ChatOptions, open_agent
+from .folders import is_folder
 from .journal import load, opened, show_rebuilt
 from .terminal import Conversation, Terminal
 
@@ -35,6 +36,9 @@ class ReplayOptions:
 
 async def compare(options: ReplayOptions, terminal: Terminal) -> int:
     """Show the session, and the first difference that an agent's prompt and its code make today; 1 if there is one."""
+    who = options.agent
+    if who.message is not None or who.model is not None or who.system is not None:
+        raise ConfigurationError("--message, --model and --system go with --fork: a replay asks no model")
     async with opened(options.journal) as (journal, _):
         records = (await load(journal, options.session))[: options.to]
     show_rebuilt(await rebuild(records), len(records), terminal)
@@ -52,6 +56,7 @@ async def compare(options: ReplayOptions, terminal: Terminal) -> int:
 async def fork(options: ReplayOptions, terminal: Terminal) -> int:
     """Let a copy of the session go on after a step, and put it into the journal under its own id; 1 if it failed."""
     session_id, heard = options.fork or "", _Heard(terminal)
+    _check_changes(options.agent)
     async with opened(options.journal) as (journal, epoch), open_agent(options.agent) as agent:
         records = await load(journal, options.session)
         if await journal.load(session_id):
@@ -64,6 +69,18 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
         await write_sessions(journal, [ExportedSession(session_id, agent.name, gone_on)], epoch=epoch)
     terminal.notice(f"session {session_id} has {len(gone_on)} records, {len(begun)} of them from before")
     return 0 if heard.ok else 1
+
+
+def _check_changes(who: ChatOptions) -> None:
+    """Refuse changes that the agent would not take."""
+    if who.file is None:
+        return
+    if who.system is not None:
+        raise ConfigurationError(
+            "--system is for a plain agent: leave out --agent, or change the agent's own prompt"
+        )
+    if who.model is not None and not is_folder(who.file):
+        raise ConfigurationError("--model changes a folder's agent; the one of a Python file names its own")
 
 
 def _addressed(record: Record, session_id: str) -> Record:
