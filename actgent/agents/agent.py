@@ -260,6 +260,8 @@ class Agent:
                     await self._reopen(running, session_id)
                 except (JournalDamaged, WireError) as error:
                     _log.error("agent %s leaves a session out: %s", self.name, error)
+                except (SessionClosed, SessionNotFound):
+                    pass  # another agent that started earlier opened it, and it has ended since it was listed
 
     async def _reopen(self, running: RunningAgent, session_id: str) -> Session:
         """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
