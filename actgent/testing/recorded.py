@@ -7,6 +7,7 @@ async def test_the_refund_of_monday():
 """
 
 import copy
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,8 +36,9 @@ from actgent.journal.records import (
     Record,
     RolledBack,
     Said,
+    Started,
 )
-from actgent.journal.store import Store
+from actgent.journal.store import StateRecord, Store
 from actgent.llm.base import Answer
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
@@ -185,8 +187,8 @@ async def _replay(
             running.core.calling = _recorded_calling(running.core.calling, recording.records)
         session = await actor.create_session(opened.owner, session_id=recording.session_id)
         session.on_exception(_ignore)
-        for place, message in _taken_up(recording.records):
-            _set_state(session.state, _state_at(recording.records, place))
+        for changes, message in _taken_up(recording.records):
+            _restore(session.state, changes)
             await running.accept(session._context, message)  # noqa: SLF001
             await session.wait_idle()
             states.append(dict(session.state))
@@ -197,14 +199,22 @@ def _ignore(_failure: object) -> None:
     """Failures of the recording are no news."""
 
 
-def _taken_up(records: Sequence[Record]) -> Iterator[tuple[int, Message]]:
-    """The messages that had their turn, with how many records there were before it."""
+def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message]]:
+    """The messages that had their turn, with what happened to the state between the turn before and theirs."""
     accepted: dict[str, Message] = {}
-    for place, record in enumerate(records):
-        if isinstance(record, Accepted):
-            accepted[record.message.id] = record.message
-        elif isinstance(record, Appended):
-            yield place, accepted[record.message_id]
+    changes: list[StateRecord] = []
+    is_over = True
+    for record in records:
+        match record:
+            case Accepted(message=message):
+                accepted[message.id] = message
+            case Appended(message_id=message_id):
+                yield changes, accepted[message_id]
+                changes, is_over = [], False
+            case Ended():
+                is_over = True
+            case Changed() | ActionFailed() | RolledBack() if is_over:
+                changes.append(record)
 
 
 def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
@@ -237,10 +247,10 @@ class _Router:
 
 @attrs.frozen
 class _RecordedResults:
-    """The results of one answer's calls, and the state that the tools left."""
+    """The results of one answer's calls, and what the tools did to the state."""
 
     results: tuple[ToolResult, ...]
-    state: State
+    changes: Sequence[StateRecord] = ()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -251,10 +261,10 @@ class _RecordedCalling(Calling):
 
     def _batch(self, context: SessionContext, calls: Sequence[ToolCall]) -> Batch:
         batch = super()._batch(context, calls)
-        recorded = self.recorded.popleft() if self.recorded else _RecordedResults((), {})
+        recorded = self.recorded.popleft() if self.recorded else _RecordedResults(())
         for place, call in enumerate(calls):
             batch.settle(place, _result_for(call, place, recorded.results))
-        _set_state(context.state, recorded.state)
+        _restore(context.state, recorded.changes)
         return batch
 
 
@@ -274,9 +284,17 @@ def _result_for(call: ToolCall, place: int, results: Sequence[ToolResult]) -> To
 
 def _recorded_calling(calling: Calling, records: Sequence[Record]) -> Calling:
     recorded: deque[_RecordedResults] = deque()
-    for place, record in enumerate(records):
-        if isinstance(record, Said) and record.message.tool_results:
-            recorded.append(_RecordedResults(record.message.tool_results, _state_at(records, place)))
+    changes: list[StateRecord] = []
+    has_started = False
+    for record in records:
+        match record:
+            case Started():
+                has_started = True
+            case Changed() | ActionFailed() | RolledBack() if has_started:
+                changes.append(record)
+            case Said(message=message) if message.tool_results:
+                recorded.append(_RecordedResults(message.tool_results, changes))
+                changes, has_started = [], False
     fields = {name: getattr(calling, name) for name in attrs.fields_dict(Calling)}
     return _RecordedCalling(**fields, recorded=recorded)
 
@@ -293,10 +311,10 @@ def _state_at(records: Sequence[Record], place: int) -> State:
     return dict(store)
 
 
-def _set_state(store: Store, state: State) -> None:
+def _restore(store: Store, changes: Sequence[StateRecord]) -> None:
     """What tools, and programs between the turns, did to the state, who do not run in a replay."""
-    if state:
-        store.restore(Changed(changes=state))
+    for change in changes:
+        store.restore(change)
 
 
 def _states_after_turns(records: Sequence[Record]) -> Sequence[State]:
@@ -355,7 +373,12 @@ def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: 
                         yield step, f"outcome {each.removeprefix(answer).strip('/') or 'reply'}"
             case Ended(message_id=message_id, failed=failed) if message_id in begun:
                 ending = "answered" if failed is None else f"failed ({_same(failed)})"
-                yield step, f"turn {ending}, state {dict(sorted(next(after, {}).items()))!r}"
+                state = dict(sorted(next(after, {}).items()))
+                yield step, f"turn {ending}, state {_PASSING.sub('...', repr(state))}"
+
+
+_PASSING = re.compile(r"\b[0-9a-f]{12}-[0-9a-f]{8}\b|\b[12]\d{9}\.\d+")
+"""Ids of messages and times, which a protocol may keep in the state: they are others in each run."""
 
 
 def _same(failed: str) -> str:

@@ -11,6 +11,7 @@ from actgent import (
     ScriptedLLM,
     SimpleAgent,
     ToolCall,
+    ToolContext,
     open_runtime,
     tool,
 )
@@ -157,3 +158,24 @@ async def test_a_recording_comes_from_a_file_or_a_journal(tmp_path):
     await assert_replays(clerk(), f"sqlite:///{tmp_path}/a.db", "s")
     with pytest.raises(ConfigurationError, match="session"):
         await load_recording(tmp_path / "case.sessions", "other")
+
+
+async def test_the_state_that_a_tool_left_is_taken_from_the_recording():
+    """The tool does not run in the replay, and what it did to the state is there, times and ids apart."""
+
+    @tool
+    async def count(n: int, context: ToolContext) -> str:
+        """Count."""
+        context.state.dispatch(lambda state: ("n", state.get("n", 0) + n))
+        context.state.dispatch(("by", context.call_id))
+        return "counted"
+
+    script = [
+        [ToolCall("count", {"n": 2}), ToolCall("count", {"n": 3})],
+        "5",
+        ToolCall("count", {"n": 1}),
+        "6",
+    ]
+    recording = await record(clerk(script, tools=[count]), "count", "again")
+    await assert_replays(clerk(tools=[count]), recording)
+    await assert_replays(clerk(tools=[count]), recording, run_tools=True)
