@@ -234,9 +234,9 @@ class Agent:
         running = self._require_running()
         if running.journal is not None and session_id not in running.sessions:
             return await self._reopen(running, session_id)
-        context = running.find(session_id)
+        session = running.find(session_id).session  # before the pause, in which it may fall asleep
         await trio.lowlevel.checkpoint()
-        return context.session  # type: ignore[no-any-return]
+        return session  # type: ignore[no-any-return]
 
     async def _check_unused(self, running: RunningAgent, session_id: str) -> None:
         """Refuse an id under which the journal has a session already."""
@@ -285,7 +285,7 @@ class Agent:
         running.open(context)
         context.log = running.new_log(session_id)
         await self._introduce(session)
-        running.go_on(context, restored.waiting)
+        running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
         return session
 
     def on_session(self, fn: F) -> F:

@@ -106,3 +106,26 @@ async def test_sessions_of_a_tree_stay(agent):
         await agent.create_session("ada", session_id=f"t{number}")
     assert {"parent", "child"} <= set(agent._running.sessions)
     assert parent.children == (child,)
+
+
+async def test_a_session_that_falls_asleep_while_it_is_opened_is_opened(autojump_clock, monkeypatch):
+    """Opening pauses, and in a crowd that is long enough to be let go of."""
+    monkeypatch.setattr(running, "AWAKE", 1)
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
+        opened = {}
+
+        async def open_again(session_id):
+            for _ in range(20):
+                opened[session_id] = await agent.open_session(session_id)
+                await opened[session_id].chat("hello")
+                await opened[session_id].wait_idle()
+
+        for number in range(10):
+            await agent.create_session("ada", session_id=f"s{number}")
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(open_again, f"s{number}")
+        assert {session.id: len(session.history) for session in opened.values()} == {
+            f"s{number}": 40 for number in range(10)
+        }
