@@ -43,3 +43,10 @@ def test_kills_of_short_lives_lose_and_repeat_nothing(shared_url, tmp_path, time
     """The same where a process has little to do, and dies while it starts or ends."""
     report = run_crashes(shared_url, tmp_path, **SHORT, kills=times(5, 50), seed=1)
     assert report["problems"] == []
+
+
+def test_kills_of_sessions_that_sleep_lose_and_repeat_nothing(shared_url, tmp_path, times):
+    """The same where idle sessions leave memory, and come back with their next message."""
+    figures = {"sessions": 30, "messages": 4, "rounds": 1, "awake": 2}
+    report = run_crashes(shared_url, tmp_path, **figures, kills=times(5, 50), seed=2)
+    assert report["problems"] == []
