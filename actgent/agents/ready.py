@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.journal.records import Said
 from actgent.messages import Message, Reply, Route, Sender, to_parts
 from actgent.protocols.base import Instruction
 from actgent.protocols.react import ReAct
@@ -66,14 +67,15 @@ class RouterAgent(Agent):
         session_id = f"{context.id}/{route.action}"
         session = await target.ensure_session(context.owner, session_id, parent=context.session)
         reply = await target.run(turn.message.parts, session=session)
-        context.append(
-            Message(
-                session_id=context.id,
-                sender=Sender(target.name, "agent"),
-                parts=to_parts(reply.text),
-                correlation_id=turn.message.id,
-            )
+        said = Message(
+            session_id=context.id,
+            sender=Sender(target.name, "agent"),
+            parts=to_parts(reply.text),
+            correlation_id=turn.message.id,
         )
+        context.append(said)
+        if context.log is not None:
+            context.log.note(Said(message=said, calls=turn.calls))
         return attrs.evolve(reply, id=f"{route.id}/reply")
 
 

@@ -5,7 +5,7 @@ import collections
 import pytest
 import trio
 
-from actgent import BareAgent, Priority, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import BareAgent, Priority, RouterAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.base import Journal
 from actgent.journal.memory import MemoryJournal
 from actgent.testing import check_transcript
@@ -254,3 +254,24 @@ async def test_a_message_id_is_accepted_once_over_restarts(autojump_clock):
                 await session.chat("hello", message_id="m", priority=Priority.HIGH)
                 await session.wait_idle()
                 assert len(session.history) == 2
+
+
+async def test_what_another_agent_answered_survives(autojump_clock):
+    """A routed agent's answer stands in the record after a restart, too."""
+
+    def agents():
+        helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "helped", keep=0))
+        wish = '{"top_level_intent": "ACTION", "second_level_intent": "help", "response": "one moment"}'
+        return RouterAgent("desk", llm=ScriptedLLM(lambda _: wish, keep=0), routes={"help": helper})
+
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            desk = await runtime.start(agents())
+            session = await desk.create_session("ada", "help me", session_id="s")
+            await session.wait_idle()
+            before = [message.text for message in session.history]
+        async with open_runtime(journal=journal) as runtime:
+            desk = await runtime.start(agents())
+            session = await desk.open_session("s")
+            assert [message.text for message in session.history] == before
+    assert before[-1] == "helped"
