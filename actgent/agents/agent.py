@@ -360,11 +360,11 @@ class Agent:
     async def ensure_session(
         self, owner: Sender | str, session_id: str, *, parent: Session | None = None
     ) -> Session:
-        """The session of this id, created where there is none."""
-        running = self._require_running()
-        if session_id in running.sessions:
+        """The session of this id, in memory or in the journal, created where there is none."""
+        try:
             return await self.open_session(session_id)
-        return await self.create_session(owner, session_id=session_id, parent=parent)
+        except SessionNotFound:
+            return await self.create_session(owner, session_id=session_id, parent=parent)
 
     # --- one answer ----------------------------------------------------------------------
 
@@ -420,9 +420,17 @@ class Agent:
         )
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(options, reader=reader)
+        async with self._read_along(content, session, waiter, reader):
+            yield reader
+
+    @asynccontextmanager
+    async def _read_along(
+        self, content: Content, session: Session | None, waiter: TurnWaiter, reader: TurnReader[Any]
+    ) -> AsyncGenerator[None, None]:
+        """Say something; leaving the block ends the reading, and the turn if it still runs."""
         await self._send(content, session, waiter)
         try:
-            yield reader
+            yield
         finally:
             reader.close()
             waiter.abandon()

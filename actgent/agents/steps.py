@@ -95,12 +95,8 @@ class StepsAgent(Agent):
         )
         reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
         waiter = StepsWaiter(options, reader=reader)
-        await self._send(content, session, waiter)
-        try:
+        async with self._read_along(content, session, waiter, reader):
             yield reader
-        finally:
-            reader.close()
-            waiter.abandon()
 
     @asynccontextmanager
     async def stream_state(

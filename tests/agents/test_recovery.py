@@ -274,4 +274,8 @@ async def test_what_another_agent_answered_survives(autojump_clock):
             desk = await runtime.start(agents())
             session = await desk.open_session("s")
             assert [message.text for message in session.history] == before
+            await session.chat("and again")
+            await session.wait_idle()
+            helped = await desk.routes["help"].open_session("s/help")
+            assert [message.text for message in helped.history] == ["help me", "helped", "and again", "helped"]
     assert before[-1] == "helped"
