@@ -277,5 +277,10 @@ async def test_what_another_agent_answered_survives(autojump_clock):
             await session.chat("and again")
             await session.wait_idle()
             helped = await desk.routes["help"].open_session("s/help")
-            assert [message.text for message in helped.history] == ["help me", "helped", "and again", "helped"]
+            assert [message.text for message in helped.history] == [
+                "help me",
+                "helped",
+                "and again",
+                "helped",
+            ]
     assert before[-1] == "helped"
