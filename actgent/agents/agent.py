@@ -1,11 +1,8 @@
 """The agent as a developer writes it: who it is, what it talks to, and how it is talked to."""
 
-import logging
 import re
-import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from secrets import token_hex
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,20 +11,15 @@ import trio
 from actgent.actors.inbox import PriorityInbox
 from actgent.errors import (
     ConfigurationError,
-    JournalDamaged,
     NotRunning,
-    SessionClosed,
-    SessionNotFound,
-    WireError,
     WouldDeadlock,
 )
-from actgent.journal.records import Opened
 from actgent.journal.reducers import Reducer
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
-from actgent.messages import Message, Part, Reply, Route, Sender
+from actgent.messages import Message, Reply, Route, Sender
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
 from actgent.protocols.output import WithOutput
@@ -36,13 +28,12 @@ from actgent.protocols.schemas import types_from
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 
-from .calling import Calling
+from .calling import Access, Calling
 from .checks import (
     at_least_one,
     check_arguments,
     check_call,
     check_each,
-    check_id,
     check_reducers,
     check_seconds,
     to_text,
@@ -51,22 +42,18 @@ from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter
 from .core import AgentCore
 from .delegation import AgentRef, AgentTool
 from .dispatcher import Delivery, Dispatcher
-from .handlers import Handler, to_awaitable
+from .handlers import Handler
 from .hooks import Hooks
 from .layers import Prompt, to_layer
 from .limits import Limits
-from .log import owner_of, restore
 from .observer import Observer
+from .opening import Content, OnSession, SessionOpener
 from .reader import TurnReader
 from .running import RunningAgent, slot_lent
 from .runtime import Runtime, open_runtime
 from .session import Session
 from .settings import LLMSettings
 
-Content = str | Part | Sequence[str | Part]
-_log = logging.getLogger(__name__)
-
-OnSession = Callable[[Session], Any]
 F = TypeVar("F", bound=OnSession)
 H = TypeVar("H", bound=Handler)
 
@@ -186,7 +173,8 @@ class Agent:
         self._models: dict[str, LLM] | None = self._resolve_models()
         self._on_session: list[OnSession] = []
         self._hooks = Hooks()
-        self._running: RunningAgent | None = None
+        self._opener: SessionOpener | None = None
+        """While it runs."""
         self._block: AsyncExitStack | None = None
 
     def __repr__(self) -> str:
@@ -213,17 +201,9 @@ class Agent:
             ConfigurationError: the owner is empty, or the session id is taken.
             InboxFull: there was no room for the description.
         """
-        running = self._require_running()
-        if session_id is not None:
-            await self._check_unused(running, session_id)
-        session = self._open_session(running, owner, session_id=session_id, parent=parent, prompt=prompt)
-        with _forgetting(session, running):
-            if session._context.log is not None:  # noqa: SLF001
-                await session._context.log.flush()  # noqa: SLF001
-            await self._introduce(session)
-            if description:
-                await running.release(session._context, session._message(description))  # noqa: SLF001
-        return session
+        opener = self._require_opener()
+        system = None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
+        return await opener.create(owner, description, session_id=session_id, parent=parent, system=system)
 
     async def open_session(self, session_id: str) -> Session:
         """The session of this id.
@@ -231,62 +211,20 @@ class Agent:
         Raises:
             SessionNotFound: there is none.
         """
-        running = self._require_running()
-        if running.journal is not None and session_id not in running.sessions:
-            return await self._reopen(running, session_id)
-        session = running.find(session_id).session  # before the pause, in which it may fall asleep
-        await trio.lowlevel.checkpoint()
-        return session  # type: ignore[no-any-return]
+        return await self._require_opener().find(session_id)
 
-    async def _check_unused(self, running: RunningAgent, session_id: str) -> None:
-        """Refuse an id under which the journal has a session already."""
-        if running.journal is not None and await running.journal.load(session_id):
-            raise ConfigurationError(
-                f"the journal has a session {session_id!r} already: open it with open_session(), or choose another id"
-            )
+    async def ensure_session(
+        self, owner: Sender | str, session_id: str, *, parent: Session | None = None
+    ) -> Session:
+        """The session of this id, in memory or in the journal, created where there is none."""
+        return await self._require_opener().ensure(owner, session_id, parent=parent)
 
     async def recover(self) -> None:
         """Go on with the sessions whose messages were accepted and not dealt with when the last process ended.
 
         A session whose records are damaged is named in the log, and left alone.
         """
-        running = self._require_running()
-        await running.ready.wait()
-        if running.journal is None:
-            return
-        for session_id in await running.journal.unfinished(self.name):
-            if session_id not in running.sessions:
-                try:
-                    await self._reopen(running, session_id)
-                except (JournalDamaged, WireError) as error:
-                    _log.error("agent %s leaves a session out: %s", self.name, error)
-                except (SessionClosed, SessionNotFound):
-                    pass  # another agent that started earlier opened it, and it has ended since it was listed
-
-    async def _reopen(self, running: RunningAgent, session_id: str) -> Session:
-        """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
-        if (asleep := running.find_asleep(session_id)) is not None:
-            await trio.lowlevel.checkpoint()
-            return asleep  # type: ignore[no-any-return]
-        records = await running.journal.load(session_id) if running.journal is not None else ()
-        opened = owner_of(records)
-        if opened is None:
-            raise SessionNotFound(self.name, session_id)
-        context = SessionContext(session_id, opened.owner, self._memory.open_view(), reducers=self._reducers)
-        restored = await restore(records, context)
-        if restored.is_closed:
-            raise SessionClosed(session_id)
-        if session_id in running.sessions:  # someone else was faster
-            return running.find(session_id).session  # type: ignore[no-any-return]
-        if (asleep := running.find_asleep(session_id)) is not None:
-            return asleep  # type: ignore[no-any-return]
-        context.parent = running.sessions.get(restored.parent_id or "")
-        session = context.session = Session(context, running)
-        running.open(context)
-        context.log = running.new_log(session_id)
-        await self._introduce(session)
-        running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
-        return session
+        await self._require_opener().recover()
 
     def on_session(self, fn: F) -> F:
         """Have `fn(session)` called, and awaited if it is async, before the first message of every session."""
@@ -316,55 +254,6 @@ class Agent:
     def remove_hook(self, fn: Handler) -> None:
         """Call a function of `on_query` or `on_message` no more."""
         self._hooks.remove(fn)
-
-    def _open_session(
-        self,
-        running: RunningAgent,
-        owner: Sender | str,
-        *,
-        session_id: str | None = None,
-        parent: Session | None = None,
-        prompt: Prompt | None = None,
-    ) -> Session:
-        sender = Sender(owner) if isinstance(owner, str) and owner.strip() else owner
-        if not isinstance(sender, Sender):
-            raise ConfigurationError(
-                "a session needs an owner that is not empty: who is talking to the agent?"
-            )
-        check_id("session_id", session_id)
-        if not isinstance(parent, Session | None):
-            raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
-        context = SessionContext(
-            session_id or token_hex(16),
-            sender,
-            self._memory.open_view(),
-            reducers=self._reducers,
-            parent=parent._context if parent is not None else None,  # noqa: SLF001
-            system=None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile),
-        )
-        session = context.session = Session(context, running)
-        running.open(context)
-        context.log = running.new_log(context.id)
-        if context.log is not None:
-            parent_id = None if context.parent is None else context.parent.id
-            context.log.note(Opened(owner=sender, parent_id=parent_id, created_at=time.time()))
-        return session
-
-    async def _introduce(self, session: Session) -> None:
-        for fn in self._on_session:
-            awaitable = to_awaitable(fn(session))
-            if awaitable is not None:
-                await awaitable
-        await trio.lowlevel.checkpoint()
-
-    async def ensure_session(
-        self, owner: Sender | str, session_id: str, *, parent: Session | None = None
-    ) -> Session:
-        """The session of this id, in memory or in the journal, created where there is none."""
-        try:
-            return await self.open_session(session_id)
-        except SessionNotFound:
-            return await self.create_session(owner, session_id=session_id, parent=parent)
 
     # --- one answer ----------------------------------------------------------------------
 
@@ -436,16 +325,17 @@ class Agent:
             waiter.abandon()
 
     async def _send(self, content: Content, session: Session | None, waiter: TurnWaiter) -> None:
-        running = self._require_running()
+        opener = self._require_opener()
+        running = opener.running
         if session is None:
-            session = self._open_session(running, "user")
-            with _letting_go(session, running):
-                await self._introduce(session)
+            session = opener.new("user")
+            with opener.letting_go(session):
+                await opener.introduce(session)
                 await running.accept(session._context, session._message(content), waiter=waiter)  # noqa: SLF001
             return
         if is_inside(session._context.turn):  # noqa: SLF001
             raise WouldDeadlock("run()", session.id)
-        running.check_member(session._context)  # noqa: SLF001
+        running.sessions.check_member(session._context)  # noqa: SLF001
         await running.accept(session._context, session._message(content), waiter=waiter)  # noqa: SLF001
 
     def _options_for(
@@ -486,10 +376,10 @@ class Agent:
         return AgentRef(self.name, run=self.run, post=self._post)
 
     async def _post(self, content: Content, *, deadline: float) -> None:
-        running = self._require_running()
-        session = self._open_session(running, "user")
-        with _letting_go(session, running):
-            await self._introduce(session)
+        opener = self._require_opener()
+        session = opener.new("user")
+        with opener.letting_go(session):
+            await opener.introduce(session)
             await session.chat(content, deadline=deadline)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
@@ -506,6 +396,10 @@ class Agent:
         """The agents that this one needs to be running."""
         return [tool.agent for tool in self.tools if isinstance(tool, AgentTool)]  # type: ignore[misc]
 
+    def access_rules(self) -> Iterable[Access]:
+        """Rules that a call has to pass at the moment it is about to start."""
+        return ()
+
     async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
         """Who answers for a route; nobody, unless the agent has routes."""
         await trio.lowlevel.checkpoint()
@@ -514,7 +408,7 @@ class Agent:
     # --- life ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._running is not None:
+        if self._opener is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         async with AsyncExitStack() as block:
             runtime = await block.enter_async_context(open_runtime(thread_grace=self._thread_grace))
@@ -531,13 +425,13 @@ class Agent:
 
     def start_in(self, runtime: Runtime) -> "Sequence[Agent]":
         """Run in a runtime, companions too; `Runtime.start` is the way to call it."""
-        if self._running is not None:
+        if self._opener is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         agents = self._with_companions()
         runtime.check_names([agent.name for agent in agents])
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
             runtime.host(running, grace=agent.grace)
-            agent._running = running  # noqa: SLF001
+            agent._opener = SessionOpener(running, agent._memory, agent._reducers, agent._on_session)  # noqa: SLF001
         return agents
 
     def _with_companions(self) -> "list[Agent]":
@@ -545,15 +439,15 @@ class Agent:
         agents: dict[Agent, None] = {self: None}
         waiting = [self]
         while waiting:
-            found = [a for a in waiting.pop().companions() if a._running is None and a not in agents]  # noqa: SLF001
+            found = [a for a in waiting.pop().companions() if a._opener is None and a not in agents]  # noqa: SLF001
             agents.update(dict.fromkeys(found))
             waiting += found
         return list(agents)
 
-    def _require_running(self) -> RunningAgent:
-        if self._running is None:
+    def _require_opener(self) -> SessionOpener:
+        if self._opener is None:
             raise NotRunning(self.name)
-        return self._running
+        return self._opener
 
     def _build(self, runtime: Runtime) -> RunningAgent:
         if self._models is None:
@@ -573,6 +467,7 @@ class Agent:
                 threads=runtime.threads,
                 dispatcher=dispatcher,
                 observer=observer,
+                access=tuple(self.access_rules()),
             ),
             inbox=inbox,
             limits=self.limits,
@@ -601,27 +496,8 @@ class Agent:
 
     async def _stopped(self) -> None:
         """Close the clients that were made from names; those that were given stay their owner's."""
-        self._running = None
+        self._opener = None
         models, self._models = self._models or {}, None
         for role, model in models.items():
             if not isinstance(self._model_names[role], LLM):
                 await model.aclose()
-
-
-@contextmanager
-def _letting_go(session: Session, running: RunningAgent) -> Iterator[None]:
-    """Say something in a session that ends with its last message; it does not end before."""
-    try:
-        yield
-    finally:
-        running.let_go(session._context)  # noqa: SLF001
-
-
-@contextmanager
-def _forgetting(session: Session, running: RunningAgent) -> Iterator[None]:
-    """Let go of a new session whose beginning fails: nobody has it yet."""
-    try:
-        yield
-    except BaseException:
-        running.let_go(session._context)  # noqa: SLF001
-        raise

@@ -22,11 +22,12 @@ from actgent.protocols.simple import Simple
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.tools.base import Tool
 
-from .agent import Agent, OnSession
+from .agent import Agent
 from .handlers import Handler
 from .instructions import TOOLS, AgentFolder, read_folder
 from .layers import Prompt
 from .limits import Limits
+from .opening import OnSession
 from .ready import RouterAgent
 from .settings import LLMSettings, load_settings
 from .skills import LoadSkill

@@ -1,6 +1,6 @@
 """The tool calls of a turn: run side by side, each with exactly one result in the record."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ import attrs
 from actgent.errors import LimitReached
 from actgent.journal.records import Finished, Said, Started
 from actgent.messages import Message, Sender, ToolCall, ToolResult
-from actgent.tools.base import ToolContext
+from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import Threads
@@ -20,6 +20,8 @@ from .limits import Limits
 from .observer import Observer
 
 TOOLS = Sender("tools", "tool")
+Access = Callable[[ToolCall, Tool, ToolContext], str | None]
+"""A rule: why a call may not run at this moment, in words for the model; None: it may. It only looks, and never waits."""
 
 
 def _note_result(log: Any, result: ToolResult) -> None:
@@ -37,6 +39,8 @@ class Calling:
     threads: Threads
     dispatcher: Dispatcher
     observer: Observer
+    access: Sequence[Access] = ()
+    """All of them have to agree, when the call is about to start."""
 
     async def run(
         self,
@@ -115,20 +119,25 @@ class Calling:
         return effect != "pure"
 
     def _batch(self, context: SessionContext, calls: Sequence[ToolCall]) -> Batch:
+        told = ToolContext(
+            session_id=context.id,
+            owner=context.owner.name,
+            agent=self.agent,
+            state=context.state,
+            session=context.session,
+            threads=self.threads,
+        )
         return Batch(
             calls,
             self.registry,
-            context=ToolContext(
-                session_id=context.id,
-                owner=context.owner.name,
-                agent=self.agent,
-                state=context.state,
-                session=context.session,
-                threads=self.threads,
-            ),
+            context=told,
+            check=partial(self._refusal, told) if self.access else None,
             timeout=self.limits.tool_timeout,
             max_characters=self.limits.result_characters,
         )
+
+    def _refusal(self, told: ToolContext, call: ToolCall, tool: Tool) -> str | None:
+        return next(filter(None, (rule(call, tool, told) for rule in self.access)), None)
 
     def _count_identical(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Stop a model that repeats itself before it does so once more."""

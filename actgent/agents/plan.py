@@ -14,10 +14,11 @@ from actgent.protocols.plan import CONFIG, ROLES, Planning, PlanningOutput, plan
 from actgent.protocols.todo import Plan
 from actgent.tools.base import Tool, ToolContext
 
-from .agent import Agent, Content
+from .agent import Agent
 from .context import CallOptions
 from .delegation import AgentTool
 from .history import LimitedMemory, LimitedView
+from .opening import Content
 from .session import Session
 
 Status = Literal["success", "partial", "error", "suspended"]

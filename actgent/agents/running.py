@@ -3,8 +3,6 @@
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-from weakref import WeakValueDictionary
 
 import trio
 
@@ -12,11 +10,9 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.actors.supervision import Supervision, supervise
 from actgent.actors.workers import Workers
 from actgent.errors import (
-    ConfigurationError,
     Interrupted,
     NotRunning,
     SessionClosed,
-    SessionNotFound,
     Stopped,
     WouldDeadlock,
 )
@@ -28,11 +24,10 @@ from actgent.messages import Message, Priority
 from .context import SessionContext, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
 from .log import SessionLog
+from .sessions import SessionTable
 
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""
-AWAKE = 1000
-"""How many idle sessions stay in memory where a journal can bring them back."""
 CLEANUP = 1.0
 """Seconds to close connections when the agent stops."""
 
@@ -55,12 +50,7 @@ class RunningAgent:
         self.core = core
         self.inbox = inbox
         self.events = events
-        self.sessions: dict[str, SessionContext] = {}
-        """Those in memory."""
-        self._idle: dict[str, None] = {}
-        """Sessions with nothing to do, the longest first; kept only where a journal could bring them back."""
-        self._asleep: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        """Sessions that live only as long as someone outside holds them."""
+        self.sessions = SessionTable(name, can_sleep=journal is not None)
         self.journal = journal
         self._epoch = epoch
         self.ready = trio.Event()
@@ -146,7 +136,7 @@ class RunningAgent:
     def _let_go(self, context: SessionContext) -> None:
         self.inbox.release(context.id)
         self._forget_if_over(context)
-        self._rest(context)
+        self.sessions.rest(context)
 
     async def _fail_rest(self) -> None:
         """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
@@ -175,12 +165,7 @@ class RunningAgent:
         self._check_accepts()
         if context.parent is not None and context.parent.closed:
             raise SessionClosed(context.parent.id)
-        if context.id in self.sessions:
-            raise ConfigurationError(
-                f"agent {self.name!r} has a session {context.id!r} already: open it with open_session(), or choose another id"
-            )
-        self.sessions[context.id] = context
-        self._rest(context)
+        self.sessions.add(context)
         if context.parent is not None:
             context.parent.add_child(context)
         if self.events.watched:
@@ -190,17 +175,6 @@ class RunningAgent:
                     agent=self.name, session_id=context.id, owner=context.owner.name, parent_id=parent_id
                 )
             )
-
-    def find(self, session_id: str) -> SessionContext:
-        """The open session of this id.
-
-        Raises:
-            SessionNotFound: there is none.
-        """
-        context = self.sessions.get(session_id)
-        if context is None or context.closed:
-            raise SessionNotFound(self.name, session_id)
-        return context
 
     def new_log(self, session_id: str) -> SessionLog | None:
         """A session's end of the journal, where there is one."""
@@ -212,7 +186,7 @@ class RunningAgent:
         """Take what was accepted before a restart; a turn that had begun goes on first."""
         context.pending += len(messages)
         if messages:
-            self._idle.pop(context.id, None)
+            self.sessions.stir(context)
         waiting = list(messages)
         if context.resume is not None and self._turns is not None:
             self.inbox.claim(context.id)
@@ -220,51 +194,6 @@ class RunningAgent:
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES)
         self._pump()
-
-    # --- sleep -----------------------------------------------------------------------------
-
-    def _rest(self, context: SessionContext) -> None:
-        """With a journal: count a session among the idle ones, and let the longest idle one sleep."""
-        if self.journal is None or context.pending or context.closed:
-            return
-        self._idle.pop(context.id, None)
-        self._idle[context.id] = None
-        if len(self._idle) > AWAKE:
-            longest = next(iter(self._idle))
-            del self._idle[longest]
-            self._let_sleep(self.sessions[longest])
-
-    def _let_sleep(self, context: SessionContext) -> None:
-        """Let go of a session that a journal can bring back; those in a tree stay."""
-        if context.pending or context.turn is not None or context.parent is not None or context.children:
-            return
-        del self.sessions[context.id]
-        self._asleep[context.id] = context.session
-        context.session = None  # or the two would hold each other
-
-    def wake(self, context: SessionContext, session: Any) -> None:
-        """A session that slept is used again."""
-        context.session = session
-        self._asleep.pop(context.id, None)
-        if not context.closed:
-            self.sessions[context.id] = context
-            self._rest(context)
-
-    def find_asleep(self, session_id: str) -> Any:
-        """The `Session` of this id that sleeps but is still held by someone, or None."""
-        return self._asleep.get(session_id)
-
-    def check_member(self, context: SessionContext) -> None:
-        """Refuse the session of another agent, or of an earlier run of this one.
-
-        Raises:
-            SessionClosed: it was closed.
-            SessionNotFound: it is not this agent's.
-        """
-        if context.closed:
-            raise SessionClosed(context.id)
-        if self.sessions.get(context.id) is not context:
-            raise SessionNotFound(self.name, context.id)
 
     async def close(self, context: SessionContext) -> None:
         """Close a session and its children, all at once."""
@@ -289,9 +218,8 @@ class RunningAgent:
     def forget(self, context: SessionContext) -> None:
         """Forget a session that is over, and let go of its children."""
         context.closed = True
-        if self.sessions.pop(context.id, None) is None:
+        if not self.sessions.remove(context):
             return
-        self._idle.pop(context.id, None)
         if context.log is not None:
             context.log.note(Closed())
             context.log.flush_soon()
@@ -321,7 +249,7 @@ class RunningAgent:
             await trio.lowlevel.checkpoint()
             return
         context.pending += 1
-        self._idle.pop(context.id, None)
+        self.sessions.stir(context)
         if waiter is not None:
             context.wait_for(message.id, waiter)
         try:
@@ -340,7 +268,7 @@ class RunningAgent:
         """Take a session's first message in. Where there is room nothing pauses, and never after it is in."""
         self._check_open(context)
         context.pending += 1
-        self._idle.pop(context.id, None)
+        self.sessions.stir(context)
         try:
             if context.log is not None:
                 await self._write(context, message)
@@ -364,7 +292,7 @@ class RunningAgent:
             context.log.end(message.id, "refused")
         context.forget_message(message.id)
         self._forget_if_over(context)
-        self._rest(context)
+        self.sessions.rest(context)
 
     async def _wait_for_room(self, context: SessionContext, message: Message) -> None:
         if is_inside(context.turn):

@@ -99,7 +99,7 @@ class Runtime:
     async def _close_session(self, session_id: str) -> None:
         for running, _ in list(self._agents.values()):
             context = running.sessions.get(session_id)
-            session = running.find_asleep(session_id) if context is None else context.session
+            session = running.sessions.find_asleep(session_id) if context is None else context.session
             if session is None:
                 continue
             context = session._context  # noqa: SLF001 - which wakes it

@@ -64,7 +64,7 @@ class Session:
         """The agent's end, awake."""
         context = self._held
         if context.session is None:
-            self._agent.wake(context, self)
+            self._agent.sessions.wake(context, self)
         return context
 
     # --- what it says --------------------------------------------------------------------

@@ -13,9 +13,10 @@ from actgent.messages import Message, Reply, Sender, Text, to_parts
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 
-from .agent import STREAM_CAPACITY, Agent, Content
+from .agent import STREAM_CAPACITY, Agent
 from .dispatcher import Delivery
 from .layers import Prompt
+from .opening import Content
 from .reader import TurnReader
 from .session import Session
 from .step_answer import AgentAnswer, AnswerReader

@@ -180,8 +180,8 @@ async def _replay(
     actor = _stand_in(agent, recording.model())
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         await runtime.start(actor)
-        running = actor._running  # noqa: SLF001 - a replay is put together inside of the agent
-        assert running is not None
+        assert actor._opener is not None  # noqa: SLF001 - a replay is put together inside of the agent
+        running = actor._opener.running  # noqa: SLF001
         running.core.router = _Router(actor).route
         if not run_tools:
             running.core.calling = _recorded_calling(running.core.calling, recording.records)
@@ -223,7 +223,7 @@ def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
     names = {"default", *actor._model_names}  # noqa: SLF001
     changes: dict[str, Any] = {
         "_models": dict.fromkeys(names, model),
-        "_running": None,
+        "_opener": None,
         "_block": None,
         "_on_session": [],
         "_hooks": Hooks(),

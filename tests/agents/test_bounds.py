@@ -162,7 +162,7 @@ async def test_a_run_without_room_leaves_no_session(autojump_clock):
         for attempt in (agent.run, agent.ref.tell):
             with pytest.raises(InboxFull):
                 await attempt("x")
-        assert list(agent._running.sessions) == [session.id]
+        assert list(agent._opener.running.sessions) == [session.id]
 
 
 async def test_sessions_run_side_by_side_up_to_the_limit(autojump_clock):

@@ -517,7 +517,7 @@ async def test_a_cancelled_run_stops_its_turn_and_its_session():
                 scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
         assert stage.cancelled == 1
-        assert not agent._running.sessions
+        assert not agent._opener.running.sessions
 
 
 async def test_leaving_a_stream_stops_its_turn():
@@ -529,7 +529,7 @@ async def test_leaving_a_stream_stops_its_turn():
             await stage.reached.wait()
         await trio.testing.wait_all_tasks_blocked()
         assert stage.cancelled == 1
-        assert not agent._running.sessions
+        assert not agent._opener.running.sessions
 
 
 async def test_a_reader_that_interrupts_does_not_wait_for_itself():
@@ -557,7 +557,7 @@ async def test_a_cancelled_ask_stops_the_asked_agent(autojump_clock):
             await agent.ref.ask("begin", deadline=2)
         await trio.testing.wait_all_tasks_blocked()
         assert stage.cancelled == 1
-        assert not agent._running.sessions
+        assert not agent._opener.running.sessions
 
 
 async def test_a_timeout_of_the_model_is_no_interruption(autojump_clock):

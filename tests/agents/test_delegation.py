@@ -65,7 +65,7 @@ async def test_run_gives_the_answer_of_the_agent_that_answered():
     llm = ScriptedLLM([action("billing", response="One moment.")])
     async with RouterAgent("desk", llm=llm, routes={"billing": clerk}) as agent:
         assert str(await agent.run("my bill?")) == "It is 5 euros."
-        assert agent._running.sessions == clerk._running.sessions == {}
+        assert agent._opener.running.sessions == clerk._opener.running.sessions == {}
 
 
 async def test_closing_a_session_closes_its_routes(listen):
@@ -74,9 +74,9 @@ async def test_closing_a_session_closes_its_routes(listen):
     async with RouterAgent("desk", llm=ScriptedLLM([action("billing")]), routes={"billing": clerk}) as agent:
         session = await agent.create_session("ada", "my bill?")
         await session.wait_idle()
-        assert len(clerk._running.sessions) == 1
+        assert len(clerk._opener.running.sessions) == 1
         await session.aclose()
-        assert clerk._running.sessions == {}
+        assert clerk._opener.running.sessions == {}
 
 
 async def test_what_goes_wrong_at_the_other_agent_is_this_turns_failure(listen):
@@ -114,7 +114,7 @@ async def test_an_agent_is_a_tool_of_another(listen):
         session = await agent.create_session("ada", "hi")
         heard = listen(session)
         await session.wait_idle()
-        assert helper._running.sessions == {}
+        assert helper._opener.running.sessions == {}
     assert isinstance(heard[0], ToolResult)
     assert (heard[0].content, str(heard[1])) == ("Paris", "It is Paris.")
     assert helper_llm.chats[0].messages[0].parts[0].text == "Capital of France?"
@@ -139,7 +139,7 @@ async def test_an_address_asks_and_tells(listen):
         assert str(await agent.ref.ask("hello")) == "HELLO"
         await agent.ref.tell("bye")
         await trio.testing.wait_all_tasks_blocked()
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
     assert len(llm.chats) == 2
 
 
@@ -153,7 +153,7 @@ async def test_an_ask_has_a_deadline(autojump_clock):
             await agent.ref.ask("hello", deadline=1)
         assert trio.current_time() == pytest.approx(31)
         await trio.testing.wait_all_tasks_blocked()
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
 
 
 async def test_leaving_the_block_lets_a_turn_ask_its_helper_still(autojump_clock, listen):
@@ -186,8 +186,8 @@ async def test_stopping_a_session_stops_the_agent_that_answers_for_it(autojump_c
             await session.wait_idle()
         assert trio.current_time() < 2
         await trio.testing.wait_all_tasks_blocked()
-        assert all(context.turn is None for context in clerk._running.sessions.values())
-        assert len(clerk._running.sessions) == (how != "close")
+        assert all(context.turn is None for context in clerk._opener.running.sessions.values())
+        assert len(clerk._opener.running.sessions) == (how != "close")
     assert kinds(heard) == ["Route", "interrupted", *["Reply"] * (how == "urgent")]
 
 

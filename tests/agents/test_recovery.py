@@ -106,7 +106,7 @@ async def live(journal, world, chats):
             session = await agent.create_session("ada", session_id=f"s{number}")
             await session.chat(f"order {number}", message_id=f"m{number}")
             accepted.append(number)
-        for context in list(agent._running.sessions.values()):
+        for context in list(agent._opener.running.sessions.values()):
             await context.session.wait_idle()
     return accepted
 

@@ -52,7 +52,7 @@ async def test_run_gives_the_reply_and_closes_its_session(make):
         assert isinstance(reply, Reply)
         assert str(reply) == "one"
         assert str(await agent.run("b")) == "two"
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
     assert [len(chat.messages) for chat in llm.chats] == [1, 1]
 
 
@@ -77,7 +77,7 @@ async def test_run_raises_the_error_of_the_failure(make, error):
         with pytest.raises(type(error)) as caught:
             await agent.run("a")
         assert caught.value is error
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
 
 
 async def test_run_raises_for_limits_and_bad_answers(make):
@@ -240,7 +240,7 @@ async def test_an_exception_inside_a_stream_comes_out_as_itself(autojump_clock):
                 await events.receive()
                 raise LookupError
         await trio.testing.wait_all_tasks_blocked()
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
 
 
 async def test_a_stream_that_nobody_reads_does_not_hold_the_agent(autojump_clock):
@@ -249,7 +249,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_the_agent(autojump_clock
         async with agent.stream("tell"):
             await trio.sleep(5)
         await trio.testing.wait_all_tasks_blocked()
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
 
 
 async def test_a_wrong_output_is_refused_before_anything_is_asked(make):

@@ -246,7 +246,7 @@ async def test_a_sender_without_room_hears_of_a_closed_session(autojump_clock):
         assert (len(outcomes), len(log)) in {(1, 1), (1, 0)}
         assert (outcomes[0] == "accepted") == (log == ["stopped"])
         assert busy_log == [f"re: {number}" for number in range(4)]
-        assert closing.id not in agent._running.sessions
+        assert closing.id not in agent._opener.running.sessions
 
 
 class Breaking(ShortTermMemory):

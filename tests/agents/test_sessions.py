@@ -91,7 +91,7 @@ async def test_a_session_whose_beginning_fails_leaves_nothing_behind(make):
             await agent.run("Hi!")
         with pytest.raises(LookupError, match="not today"):
             await agent.ref.tell("Hi!")
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
         wrong.clear()
         wrong.append(False)
         session = await agent.create_session("ada", "Hi!", session_id="s")
@@ -112,7 +112,7 @@ async def test_a_session_that_failed_to_begin_still_answers_what_it_was_told(mak
         with pytest.raises(LookupError):
             await agent.create_session("ada")
         await trio.testing.wait_all_tasks_blocked()
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
     assert len(llm.chats) == 1
 
 
@@ -126,7 +126,7 @@ async def test_a_run_that_finds_no_room_leaves_no_session_behind(autojump_clock)
             await agent.run("three")
         with pytest.raises(InboxFull):
             await agent.ref.tell("three", deadline=1)
-        assert list(agent._running.sessions) == [busy.id]
+        assert list(agent._opener.running.sessions) == [busy.id]
 
 
 async def test_a_session_id_of_ones_own_finds_the_session_again(make):
@@ -273,5 +273,5 @@ async def test_what_is_said_before_the_first_message_does_not_end_a_passing_sess
         assert str(await agent.run("run")) == "run"
         await agent.ref.tell("tell")
         await trio.testing.wait_all_tasks_blocked()
-        assert agent._running.sessions == {}
+        assert agent._opener.running.sessions == {}
     assert heard == ["before", "run", "before", "tell"]

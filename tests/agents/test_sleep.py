@@ -7,14 +7,14 @@ import pytest
 import trio
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_runtime
-from actgent.agents import running
+from actgent.agents import sessions
 from actgent.journal.memory import MemoryJournal
 
 
 @pytest.fixture
 async def agent(monkeypatch):
     """An agent on a journal that keeps three idle sessions in memory; answers tell how much the model was shown."""
-    monkeypatch.setattr(running, "AWAKE", 3)
+    monkeypatch.setattr(sessions, "AWAKE", 3)
     llm = ScriptedLLM(lambda chat: f"saw {len(chat.messages)}", keep=0)
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         yield await runtime.start(BareAgent("a", llm=llm))
@@ -33,10 +33,10 @@ async def test_idle_sessions_leave_memory(agent):
     for number in range(20):
         await agent.create_session("ada", f"hello {number}", session_id=f"s{number}")
     await trio.testing.wait_all_tasks_blocked()
-    assert len(agent._running.sessions) == 3
+    assert len(agent._opener.running.sessions) == 3
     for number in range(20):
         assert await say(agent, f"s{number}", "again") == "saw 3"
-    assert len(agent._running.sessions) == 3
+    assert len(agent._opener.running.sessions) == 3
 
 
 async def test_a_session_that_nobody_holds_is_freed_at_once(agent):
@@ -62,12 +62,12 @@ async def test_a_held_session_stays_the_same_object(agent):
     await session.wait_idle()
     for number in range(5):
         await agent.create_session("ada", session_id=f"t{number}")
-    assert "s" not in agent._running.sessions
+    assert "s" not in agent._opener.running.sessions
     assert await agent.open_session("s") is session
     await session.chat("again")
     await session.wait_idle()
     assert heard == ["saw 1", "saw 3"]
-    assert "s" in agent._running.sessions
+    assert "s" in agent._opener.running.sessions
 
 
 async def test_a_sleeping_sessions_id_is_taken(agent):
@@ -104,13 +104,13 @@ async def test_sessions_of_a_tree_stay(agent):
     child = await agent.create_session("ada", session_id="child", parent=parent)
     for number in range(6):
         await agent.create_session("ada", session_id=f"t{number}")
-    assert {"parent", "child"} <= set(agent._running.sessions)
+    assert {"parent", "child"} <= set(agent._opener.running.sessions)
     assert parent.children == (child,)
 
 
 async def test_a_session_that_falls_asleep_while_it_is_opened_is_opened(autojump_clock, monkeypatch):
     """Opening pauses, and in a crowd that is long enough to be let go of."""
-    monkeypatch.setattr(running, "AWAKE", 1)
+    monkeypatch.setattr(sessions, "AWAKE", 1)
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
         opened = {}

@@ -21,7 +21,7 @@ async def test_an_agent_may_ask_itself_with_one_slot(autojump_clock):
         with trio.fail_after(5):
             reply = await agent.run("go")
         assert reply.text == "top"
-        assert agent._running.inbox.statistics().claimed == 0
+        assert agent._opener.running.inbox.statistics().claimed == 0
 
 
 async def test_agents_with_one_slot_each_may_ask_each_other(autojump_clock):
@@ -46,7 +46,7 @@ async def test_agents_with_one_slot_each_may_ask_each_other(autojump_clock):
             async with trio.open_nursery() as nursery:
                 for _ in range(10):
                     nursery.start_soon(ask)
-        assert boss._running.inbox.statistics().claimed == 0
+        assert boss._opener.running.inbox.statistics().claimed == 0
     assert replies == ["done"] * 10
 
 
@@ -59,9 +59,9 @@ async def test_several_tools_of_one_turn_give_back_one_slot(autojump_clock):
         await runtime.start(boss)
         session = await boss.create_session("ada", "go")
         await trio.sleep(0.5)
-        assert boss._running.inbox.statistics().claimed == 0
+        assert boss._opener.running.inbox.statistics().claimed == 0
         await session.wait_idle()
-        assert boss._running.inbox.statistics().claimed == 0
+        assert boss._opener.running.inbox.statistics().claimed == 0
         assert session.history[-1].text == "done"
 
 
@@ -82,7 +82,7 @@ async def test_a_cancelled_wait_takes_the_slot_again(autojump_clock):
         await session.chat("again")
         await session.wait_idle()
         assert session.history[-1].text == "later"
-        assert boss._running.inbox.statistics().claimed == 0
+        assert boss._opener.running.inbox.statistics().claimed == 0
 
 
 async def test_a_turn_with_an_event_alone_is_answered_with_its_data():

@@ -64,7 +64,7 @@ async def test_a_stopped_call_is_answered_although_its_thread_goes_on(how, go):
             results = []
             session.on_tool_result(results.append)
             await reached.wait()
-            threads = agent._running.core.calling.threads
+            threads = agent._opener.running.core.calling.threads
             assert threads.left == ()
             with trio.fail_after(1):
                 if how == "interrupt":
@@ -89,7 +89,7 @@ async def test_a_tool_that_timed_out_is_left_too(go):
         session.on_tool_result(lambda result: log.append(result.status))
         session.on_conversation(lambda reply: log.append(reply.text))
         await session.wait_idle()
-        assert agent._running.core.calling.threads.left == ("stubborn",)
+        assert agent._opener.running.core.calling.threads.left == ("stubborn",)
         go.set()
     assert log == ["error", "answer"]
 

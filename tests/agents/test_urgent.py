@@ -154,8 +154,10 @@ async def live(plan, grace, side_by_side):
             if grace == 100:
                 await trio.sleep(100)
                 assert {life.session.status for life in lives} <= {"idle", "closed"}
-                assert agent._running.inbox.statistics().sessions == 0
-                assert len(agent._running.sessions) == sum(life.session.status == "idle" for life in lives)
+                assert agent._opener.running.inbox.statistics().sessions == 0
+                assert len(agent._opener.running.sessions) == sum(
+                    life.session.status == "idle" for life in lives
+                )
     for life in lives:
         assert sorted(life.accepted) == sorted(life.ended)
         assert life.session._context.pending == 0

@@ -23,7 +23,7 @@ import attrs
 import trio
 
 from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open_runtime, tool
-from actgent.agents import running
+from actgent.agents import sessions
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Ended, Said
 from actgent.testing import check_transcript
@@ -316,9 +316,9 @@ def main():
     parser.add_argument("folder", type=Path)
     for name in ("sessions", "messages", "rounds", "kills", "seed"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--awake", type=int, default=running.AWAKE, help="idle sessions that stay in memory")
+    parser.add_argument("--awake", type=int, default=sessions.AWAKE, help="idle sessions that stay in memory")
     options = parser.parse_args()
-    running.AWAKE = options.awake
+    sessions.AWAKE = options.awake
     for name in LAZY:
         importlib.import_module(name)
     report = run(options)

@@ -1,0 +1,190 @@
+"""How sessions of a running agent come to be: new, found, or made again from the journal."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError, JournalDamaged, SessionClosed, SessionNotFound, WireError
+from actgent.journal.records import Opened
+from actgent.journal.reducers import Reducer
+from actgent.memory.base import Memory
+from actgent.messages import Part, Sender
+
+from .checks import check_id
+from .context import SessionContext
+from .handlers import to_awaitable
+from .log import owner_of, restore
+from .running import RunningAgent
+from .session import Session
+
+Content = str | Part | Sequence[str | Part]
+OnSession = Callable[[Session], Any]
+_log = logging.getLogger(__name__)
+
+
+@attrs.frozen(eq=False)
+class SessionOpener:
+    """Opens the sessions of one running agent."""
+
+    running: RunningAgent
+    memory: Memory
+    reducers: Mapping[str, Reducer] | None
+    on_session: Sequence[OnSession]
+    """Called before the first message of each."""
+
+    # --- new ones --------------------------------------------------------------------------
+
+    def new(
+        self,
+        owner: Sender | str,
+        *,
+        session_id: str | None = None,
+        parent: Session | None = None,
+        system: str | None = None,
+    ) -> Session:
+        """A session that nobody has been told of yet; see `introduce`.
+
+        Raises:
+            ConfigurationError: the owner is empty, or the session id is taken in memory.
+        """
+        sender = Sender(owner) if isinstance(owner, str) and owner.strip() else owner
+        if not isinstance(sender, Sender):
+            raise ConfigurationError(
+                "a session needs an owner that is not empty: who is talking to the agent?"
+            )
+        check_id("session_id", session_id)
+        if not isinstance(parent, Session | None):
+            raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
+        context = SessionContext(
+            session_id or token_hex(16),
+            sender,
+            self.memory.open_view(),
+            reducers=self.reducers,
+            parent=parent._context if parent is not None else None,  # noqa: SLF001
+            system=system,
+        )
+        session = context.session = Session(context, self.running)
+        self.running.open(context)
+        context.log = self.running.new_log(context.id)
+        if context.log is not None:
+            parent_id = None if context.parent is None else context.parent.id
+            context.log.note(Opened(owner=sender, parent_id=parent_id, created_at=time.time()))
+        return session
+
+    async def create(
+        self,
+        owner: Sender | str,
+        description: Content = "",
+        *,
+        session_id: str | None = None,
+        parent: Session | None = None,
+        system: str | None = None,
+    ) -> Session:
+        """See `Agent.create_session`."""
+        if session_id is not None:
+            await self._check_unused(session_id)
+        session = self.new(owner, session_id=session_id, parent=parent, system=system)
+        with self._forgetting(session):
+            if session._context.log is not None:  # noqa: SLF001
+                await session._context.log.flush()  # noqa: SLF001
+            await self.introduce(session)
+            if description:
+                await self.running.release(session._context, session._message(description))  # noqa: SLF001
+        return session
+
+    async def introduce(self, session: Session) -> None:
+        """Let everyone who wants to know of new sessions attach handlers."""
+        for fn in self.on_session:
+            awaitable = to_awaitable(fn(session))
+            if awaitable is not None:
+                await awaitable
+        await trio.lowlevel.checkpoint()
+
+    @contextmanager
+    def letting_go(self, session: Session) -> Iterator[None]:
+        """Say something in a session that ends with its last message; it does not end before."""
+        try:
+            yield
+        finally:
+            self.running.let_go(session._context)  # noqa: SLF001
+
+    @contextmanager
+    def _forgetting(self, session: Session) -> Iterator[None]:
+        """Let go of a new session whose beginning fails: nobody has it yet."""
+        try:
+            yield
+        except BaseException:
+            self.running.let_go(session._context)  # noqa: SLF001
+            raise
+
+    # --- those that are there --------------------------------------------------------------
+
+    async def find(self, session_id: str) -> Session:
+        """See `Agent.open_session`."""
+        sessions = self.running.sessions
+        if self.running.journal is not None and session_id not in sessions:
+            return await self._reopen(session_id)
+        session = sessions.find(session_id).session  # before the pause, in which it may fall asleep
+        await trio.lowlevel.checkpoint()
+        return session  # type: ignore[no-any-return]
+
+    async def ensure(self, owner: Sender | str, session_id: str, *, parent: Session | None = None) -> Session:
+        """The session of this id, in memory or in the journal, created where there is none."""
+        try:
+            return await self.find(session_id)
+        except SessionNotFound:
+            return await self.create(owner, session_id=session_id, parent=parent)
+
+    async def recover(self) -> None:
+        """See `Agent.recover`."""
+        await self.running.ready.wait()
+        if self.running.journal is None:
+            return
+        for session_id in await self.running.journal.unfinished(self.running.name):
+            if session_id not in self.running.sessions:
+                try:
+                    await self._reopen(session_id)
+                except (JournalDamaged, WireError) as error:
+                    _log.error("agent %s leaves a session out: %s", self.running.name, error)
+                except (SessionClosed, SessionNotFound):
+                    pass  # another agent that started earlier opened it, and it has ended since it was listed
+
+    async def _check_unused(self, session_id: str) -> None:
+        """Refuse an id under which the journal has a session already."""
+        journal = self.running.journal
+        if journal is not None and await journal.load(session_id):
+            raise ConfigurationError(
+                f"the journal has a session {session_id!r} already: open it with open_session(), or choose another id"
+            )
+
+    async def _reopen(self, session_id: str) -> Session:
+        """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
+        running, sessions = self.running, self.running.sessions
+        if (asleep := sessions.find_asleep(session_id)) is not None:
+            await trio.lowlevel.checkpoint()
+            return asleep  # type: ignore[no-any-return]
+        records = await running.journal.load(session_id) if running.journal is not None else ()
+        opened = owner_of(records)
+        if opened is None:
+            raise SessionNotFound(running.name, session_id)
+        context = SessionContext(session_id, opened.owner, self.memory.open_view(), reducers=self.reducers)
+        restored = await restore(records, context)
+        if restored.is_closed:
+            raise SessionClosed(session_id)
+        if session_id in sessions:  # someone else was faster
+            return sessions.find(session_id).session  # type: ignore[no-any-return]
+        if (asleep := sessions.find_asleep(session_id)) is not None:
+            return asleep  # type: ignore[no-any-return]
+        context.parent = sessions.get(restored.parent_id or "")
+        session = context.session = Session(context, running)
+        running.open(context)
+        context.log = running.new_log(session_id)
+        await self.introduce(session)
+        running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
+        return session

@@ -1,0 +1,46 @@
+"""Rules of access: asked in code when a call is about to start, against the state of that moment."""
+
+from actgent import BareAgent, ScriptedLLM, ToolContext, tool
+from actgent.messages import ToolCall
+
+
+class Guarded(BareAgent):
+    """Lets tools run only in sessions whose state has a key."""
+
+    def access_rules(self):
+        return [self._rule]
+
+    @staticmethod
+    def _rule(call, tool, told):
+        if told.state.get("key") or tool.name == "unlock":
+            return None
+        return f"{tool.name} is locked in session {told.session_id}"
+
+
+@tool(alone=True)
+def unlock(context: ToolContext) -> str:
+    """Unlock the rest."""
+    context.state.dispatch(lambda state: ("key", True))
+    return "open"
+
+
+async def test_a_call_is_judged_when_it_starts(autojump_clock):
+    opened = []
+
+    @tool
+    def vault() -> str:
+        """Open the vault."""
+        opened.append(1)
+        return "gold"
+
+    turn = [ToolCall("vault", {}), ToolCall("unlock", {}), ToolCall("vault", {})]
+    agent = Guarded("guard", llm=ScriptedLLM([turn, "done"]), tools=[vault, unlock])
+    results = []
+    async with agent:
+        session = await agent.create_session("ada", session_id="s")
+        session.on_tool_result(results.append)
+        await session.chat("go")
+        await session.wait_idle()
+    assert [result.status for result in results] == ["error", "success", "success"]
+    assert results[0].error == "vault is locked in session s"
+    assert opened == [1]
