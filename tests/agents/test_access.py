@@ -11,24 +11,24 @@ class Guarded(BareAgent):
         return [self._rule]
 
     @staticmethod
-    def _rule(call, tool, told):
+    def _rule(_call, tool, told):
         if told.state.get("key") or tool.name == "unlock":
             return None
         return f"{tool.name} is locked in session {told.session_id}"
 
 
 @tool(alone=True)
-def unlock(context: ToolContext) -> str:
+async def unlock(context: ToolContext) -> str:
     """Unlock the rest."""
-    context.state.dispatch(lambda state: ("key", True))
+    context.state.dispatch(lambda _: ("key", True))
     return "open"
 
 
-async def test_a_call_is_judged_when_it_starts(autojump_clock):
+async def test_a_call_is_judged_when_it_starts():
     opened = []
 
     @tool
-    def vault() -> str:
+    async def vault() -> str:
         """Open the vault."""
         opened.append(1)
         return "gold"
