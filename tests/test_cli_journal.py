@@ -18,6 +18,9 @@ from actgent.cli.chat import ChatOptions
 from actgent.cli.main import main
 from actgent.cli.replays import ReplayOptions, fork
 from actgent.cli.terminal import Terminal
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Due, Suspended
 from actgent.testing import open_provider
 
 ACTGENT = Path(sys.executable).with_name("actgent")
@@ -83,6 +86,24 @@ def good(*arguments):
     code, out, err = actgent(*arguments)
     assert code == 0, err
     return out
+
+
+def test_inspect_shows_dates_and_suspensions(folder):
+    """In the list, in the transcript, and step by step."""
+
+    async def suspend():
+        async with open_journal(f"sqlite:///{folder}/a.db") as journal:
+            records = (Due(at=86400.0), Suspended(message_id="m", ids=("w1", "w2")))
+            entry = Entry(session_id="s2", agent="clerk", records=records)
+            await journal.commit(entry, epoch=await journal.acquire())
+
+    trio.run(suspend)
+    (listed,) = [line for line in good("inspect", folder / "a.db").splitlines() if line.startswith("s2")]
+    assert listed.endswith("suspended, due 1970-01-02 00:00:00")
+    assert "suspended: w1, w2" in good("inspect", folder / "a.db", "s2")
+    steps = good("inspect", folder / "a.db", "s2", "--steps")
+    assert "Due: at 1970-01-02 00:00:00" in steps
+    assert "Suspended: m waits for w1, w2" in steps
 
 
 def test_inspect_lists_sessions_and_tells_what_was_said(folder):

@@ -13,6 +13,7 @@ from actgent.journal.records import (
     Changed,
     Closed,
     Delivered,
+    Due,
     Ended,
     Finished,
     Opened,
@@ -36,6 +37,14 @@ class SessionLog:
     _journal: Journal
     _epoch: int
     _pending: list[Record] = attrs.field(factory=list)
+    due: float = 0.0
+    """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
+
+    def set_due(self, at: float) -> None:
+        """The session's earliest date is this from its next step on."""
+        if at != self.due:
+            self.due = at
+            self.note(Due(at=at))
 
     def note(self, *records: Record) -> None:
         """Part of the session's next step."""

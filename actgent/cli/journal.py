@@ -23,13 +23,16 @@ from actgent.journal.records import (
     Changed,
     Closed,
     Delivered,
+    Due,
     Ended,
     Finished,
     Opened,
     Record,
+    Resumed,
     RolledBack,
     Said,
     Started,
+    Suspended,
 )
 from actgent.journal.salvage import check as find_problems, salvage as carry_over
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
@@ -109,15 +112,22 @@ def _list(sessions: Sequence[SessionSummary], terminal: Terminal) -> None:
 
 
 def _row(summary: SessionSummary) -> tuple[str, ...]:
-    waiting = f"{summary.unfinished} unfinished" if summary.unfinished else "idle"
     return (
         one_line(summary.session_id),
         one_line(summary.agent, 40),
         one_line(summary.owner, 40),
         _time(summary.created_at),
         str(summary.records),
-        "closed" if summary.closed else waiting,
+        _status(summary),
     )
+
+
+def _status(summary: SessionSummary) -> str:
+    if summary.closed:
+        return "closed"
+    unfinished = f"{summary.unfinished} unfinished" if summary.unfinished else "idle"
+    status = "suspended" if summary.suspended else unfinished
+    return f"{status}, due {_time(summary.due)}" if summary.due else status
 
 
 def _time(seconds: float) -> str:
@@ -158,6 +168,8 @@ def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
                 yield _Line(step, "failure", failed, "red")
             case Changed() | ActionFailed() | RolledBack():
                 yield _Line(step, "state", _describe(record), "dim")
+            case Suspended() | Resumed():
+                yield _Line(step, type(record).__name__.lower(), ", ".join(record.ids), "dim")
             case Closed():
                 yield _Line(step, "session", "closed", "dim")
 
@@ -216,6 +228,9 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     RolledBack: lambda r: f"back to {r.number} changes",
     Delivered: lambda r: ", ".join(r.ids),
     Ended: lambda r: f"{r.message_id} {'answered' if r.failed is None else r.failed}",
+    Due: lambda r: f"at {_time(r.at)}" if r.at else "nothing",
+    Suspended: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",
+    Resumed: lambda r: ", ".join(r.ids),
     Closed: lambda _: "",
 }
 

@@ -30,6 +30,10 @@ class SessionSummary:
     unfinished: int = 0
     """Accepted messages that have not ended."""
     closed: bool = False
+    due: float = 0.0
+    """Unix time in seconds of the earliest thing in it that has a date; 0 is that there is none."""
+    suspended: bool = False
+    """True: its turn waits for something outside, such as a person."""
 
 
 class Journal(abc.ABC):
@@ -86,7 +90,11 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def unfinished(self, agent: str) -> list[str]:
-        """The agent's sessions with an accepted message that has not ended, oldest first."""
+        """The agent's sessions with an accepted message that has not ended, oldest first; suspended ones are left out."""
+
+    @abc.abstractmethod
+    async def due(self, agent: str) -> list[tuple[str, float]]:
+        """The agent's open sessions in which something has a date, with the Unix time of the earliest, earliest first."""
 
     @abc.abstractmethod
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:

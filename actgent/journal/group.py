@@ -137,6 +137,9 @@ class GroupedJournal(Journal):
     async def _list_unfinished(self, agent: str) -> list[str]: ...
 
     @abc.abstractmethod
+    async def _list_due(self, agent: str) -> list[tuple[str, float]]: ...
+
+    @abc.abstractmethod
     async def _list_heads(self, agent: str | None) -> list[Head]: ...
 
     @abc.abstractmethod
@@ -178,6 +181,11 @@ class GroupedJournal(Journal):
         await self._flush("")
         async with self._storage:
             return await self._list_unfinished(agent)
+
+    async def due(self, agent: str) -> list[tuple[str, float]]:
+        await self._flush("")
+        async with self._storage:
+            return await self._list_due(agent)
 
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
         await self._flush("")

@@ -44,7 +44,13 @@ class MemoryJournal(GroupedJournal):
         return () if head is None else decode_rows(rows, head=head, identity=self.identity)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
-        return [head.session_id for head in await self._list_heads(agent) if head.pending]
+        heads = await self._list_heads(agent)
+        return [head.session_id for head in heads if head.pending and not head.suspended]
+
+    async def _list_due(self, agent: str) -> list[tuple[str, float]]:
+        heads = await self._list_heads(agent)
+        found = [(head.session_id, head.due) for head in heads if head.due and not head.closed]
+        return sorted(found, key=lambda each: (each[1], each[0]))
 
     async def _list_heads(self, agent: str | None) -> list[Head]:
         await trio.lowlevel.checkpoint()

@@ -45,6 +45,13 @@ MIGRATIONS: Sequence[str] = (
         PRIMARY KEY (session_id, first)
     );
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN due double precision NOT NULL DEFAULT 0,
+        ADD COLUMN suspended boolean NOT NULL DEFAULT false;
+    DROP INDEX unfinished;
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
+    CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
+    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
@@ -58,14 +65,23 @@ _ROW_TYPES = {
 _HEAD_TYPES = dict(
     zip(
         (*HEAD_FIELDS, "checksum"),
-        ("text", "text", "text", "text", "float8", "float8", "bigint", "bytea", "boolean", "bigint"),
+        (
+            *("text", "text", "text", "text", "float8", "float8", "bigint", "bytea", "boolean"),
+            *("float8", "boolean", "bigint"),
+        ),
         strict=True,
     )
 )
 _SELECT_HEADS = f"SELECT {', '.join(_HEAD_TYPES)} FROM sessions"  # noqa: S608 - names of our own
 _SELECT_ROWS = f"SELECT {', '.join(_ROW_TYPES)} FROM steps WHERE session_id = %s ORDER BY first"  # noqa: S608
 _OLDEST = ' ORDER BY created_at, session_id COLLATE "C"'
-_SELECT_UNFINISHED = f"SELECT session_id FROM sessions WHERE agent = %s AND length(pending) > 0{_OLDEST}"  # noqa: S608
+_SELECT_UNFINISHED = (
+    f"SELECT session_id FROM sessions WHERE agent = %s AND length(pending) > 0 AND NOT suspended{_OLDEST}"  # noqa: S608
+)
+_SELECT_DUE = (
+    "SELECT session_id, due FROM sessions WHERE agent = %s AND due > 0 AND NOT closed "
+    'ORDER BY due, session_id COLLATE "C"'
+)
 _SETTINGS: dict[str, Any] = {
     "connect_timeout": 5,
     "tcp_user_timeout": 10_000,
@@ -112,6 +128,9 @@ class PostgresJournal(GroupedJournal):
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         return [session_id for (session_id,) in await self._run(self._select, _SELECT_UNFINISHED, agent)]
+
+    async def _list_due(self, agent: str) -> list[tuple[str, float]]:
+        return [(session_id, due) for session_id, due in await self._run(self._select, _SELECT_DUE, agent)]
 
     async def _list_heads(self, agent: str | None) -> list[Head]:
         where, values = ("", ()) if agent is None else (" WHERE agent = %s", (agent,))

@@ -125,6 +125,32 @@ class Ended:
 
 
 @attrs.frozen(kw_only=True)
+class Due:
+    """From now on the earliest thing of the session that has a date is due then: whoever lists it wakes the session."""
+
+    at: float
+    """Unix time in seconds; 0 is that there is none."""
+
+
+@attrs.frozen(kw_only=True)
+class Suspended:
+    """A turn waits for something outside, and holds no task until then."""
+
+    message_id: str
+    """The outside message of the turn."""
+    ids: tuple[str, ...]
+    """What it waits for."""
+
+
+@attrs.frozen(kw_only=True)
+class Resumed:
+    """A suspended turn waits no more."""
+
+    ids: tuple[str, ...] = ()
+    """What came, of all that it waited for."""
+
+
+@attrs.frozen(kw_only=True)
 class Closed:
     """The session ends and takes no more messages."""
 
@@ -141,6 +167,9 @@ Record = (
     | RolledBack
     | Delivered
     | Ended
+    | Due
+    | Suspended
+    | Resumed
     | Closed
 )
 
@@ -166,6 +195,9 @@ RECORD_TAGS: Mapping[str, type] = {
     "rolled_back": RolledBack,
     "delivered": Delivered,
     "ended": Ended,
+    "due": Due,
+    "suspended": Suspended,
+    "resumed": Resumed,
     "closed": Closed,
 }
 

@@ -79,6 +79,9 @@ class SQLiteJournal(GroupedJournal):
     async def _list_unfinished(self, agent: str) -> list[str]:
         return await self._run(File.list_unfinished, agent)
 
+    async def _list_due(self, agent: str) -> list[tuple[str, float]]:
+        return await self._run(File.list_due, agent)
+
     async def _list_heads(self, agent: str | None) -> list[Head]:
         return await self._run(File.list_heads, agent)
 

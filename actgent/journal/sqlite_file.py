@@ -42,6 +42,13 @@ MIGRATIONS: Sequence[str] = (
     ) STRICT;
     CREATE UNIQUE INDEX places ON steps (session_id, first);
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN due REAL NOT NULL DEFAULT 0;
+    ALTER TABLE sessions ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
+    DROP INDEX unfinished;
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
+    CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
+    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
@@ -50,7 +57,12 @@ _ROW_COLUMNS = ("session_id", "first", "count", "body", "checksum")
 _SELECT_HEADS = f"SELECT {', '.join(_HEAD_COLUMNS)} FROM sessions"  # noqa: S608 - names of our own
 _SELECT_ROWS = f"SELECT {', '.join(_ROW_COLUMNS)} FROM steps WHERE session_id = ? ORDER BY first"  # noqa: S608
 _OLDEST = " ORDER BY created_at, session_id"
-_SELECT_UNFINISHED = f"SELECT session_id FROM sessions WHERE agent = ? AND length(pending) > 0{_OLDEST}"  # noqa: S608
+_SELECT_UNFINISHED = (
+    f"SELECT session_id FROM sessions WHERE agent = ? AND length(pending) > 0 AND NOT suspended{_OLDEST}"  # noqa: S608
+)
+_SELECT_DUE = (
+    "SELECT session_id, due FROM sessions WHERE agent = ? AND due > 0 AND NOT closed ORDER BY due, session_id"
+)
 
 
 @contextlib.contextmanager
@@ -275,6 +287,9 @@ class File:
         listed = [session_id for (session_id,) in self._db.execute(_SELECT_UNFINISHED, (agent,))]
         return [*listed, *(each for each in self._suspects() if each not in listed)]
 
+    def list_due(self, agent: str) -> list[tuple[str, float]]:
+        return list(self._db.execute(_SELECT_DUE, (agent,)))
+
     def list_heads(self, agent: str | None) -> list[Head]:
         found = self._db.execute(f"{_SELECT_HEADS} WHERE ?1 IS NULL OR agent = ?1{_OLDEST}", (agent,))
         return [_head(columns) for columns in found]
@@ -348,7 +363,7 @@ def _head_values(head: Head, identity: bytes) -> tuple[Any, ...]:
 
 def _head(columns: Sequence[Any]) -> Head:
     fields = dict(zip(HEAD_FIELDS, columns, strict=False))
-    return Head(**{**fields, "closed": bool(fields["closed"])})
+    return Head(**{**fields, "closed": bool(fields["closed"]), "suspended": bool(fields["suspended"])})
 
 
 def _good_head(columns: Sequence[Any], session_id: str, identity: bytes) -> Head:

@@ -18,7 +18,7 @@ from actgent.errors import JournalDamaged, JournalVersion, NotSerializable
 from actgent.wire import SCHEMA_VERSION
 
 from .base import Entry, SessionSummary
-from .records import WIRE, Accepted, Closed, Ended, Opened, Record
+from .records import WIRE, Accepted, Closed, Due, Ended, Opened, Record, Resumed, Suspended
 
 _DIGEST = 8
 """Bytes that stand for a message id in a head."""
@@ -61,6 +61,8 @@ class Head:
     pending: bytes = b""
     """A digest for each accepted message that has not ended, in order."""
     closed: bool = False
+    due: float = 0.0
+    suspended: bool = False
 
     @property
     def summary(self) -> SessionSummary:
@@ -74,6 +76,8 @@ class Head:
             records=self.records,
             unfinished=len(self.pending) // _DIGEST,
             closed=self.closed,
+            due=self.due,
+            suspended=self.suspended,
         )
 
 
@@ -181,10 +185,25 @@ def _close(changes: dict[str, Any], _: Closed) -> None:
     changes["closed"] = True
 
 
+def _set_due(changes: dict[str, Any], record: Due) -> None:
+    changes["due"] = float(record.at)
+
+
+def _suspend(changes: dict[str, Any], _: Suspended) -> None:
+    changes["suspended"] = True
+
+
+def _resume(changes: dict[str, Any], _: Resumed) -> None:
+    changes["suspended"] = False
+
+
 _MARKS: dict[type, Callable[[dict[str, Any], Any], None]] = {
     Opened: _open,
     Accepted: _accept,
     Ended: _end,
+    Due: _set_due,
+    Suspended: _suspend,
+    Resumed: _resume,
     Closed: _close,
 }
 
@@ -210,9 +229,16 @@ def is_good(row: Row, identity: bytes) -> bool:
 
 
 def checksum_head(head: Head, identity: bytes) -> int:
-    """The CRC-32 of a head and of the journal that it is in."""
-    return zlib.crc32(msgpack.packb(_fields(head)), zlib.crc32(identity))
+    """The CRC-32 of a head and of the journal that it is in.
+
+    Fields that version 1 did not have count where they say something, so its checksums are still right.
+    """
+    fields = _fields(head)
+    if not (head.due or head.suspended):
+        fields = fields[:_FIELDS_OF_VERSION_1]
+    return zlib.crc32(msgpack.packb(fields), zlib.crc32(identity))
 
 
 HEAD_FIELDS = tuple(field.name for field in attrs.fields(Head))
 _fields = operator.attrgetter(*HEAD_FIELDS)
+_FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1

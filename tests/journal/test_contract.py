@@ -10,7 +10,19 @@ import trio
 from actgent.errors import ConfigurationError, Fenced, NotSerializable, UsageError
 from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Appended, Changed, Closed, Delivered, Ended, Opened, Said
+from actgent.journal.records import (
+    Accepted,
+    Appended,
+    Changed,
+    Closed,
+    Delivered,
+    Due,
+    Ended,
+    Opened,
+    Resumed,
+    Said,
+    Suspended,
+)
 from actgent.messages import File, Sender
 
 # --- order and content -------------------------------------------------------------------
@@ -156,6 +168,50 @@ async def test_unfinished_sessions_are_those_with_an_accepted_message_that_has_n
     assert await journal.unfinished("a") == ["s3", "s0"]
     assert await journal.unfinished("b") == ["s2"]
     assert await journal.unfinished("c") == []
+
+
+async def test_suspended_sessions_are_not_listed_as_unfinished(journal, make_writer):
+    """A start would open them for nothing; once resumed they are listed again, and a summary tells."""
+    writer = make_writer(journal, await journal.acquire())
+    message = writer.message("1")
+    await writer.commit(Accepted(message=message), Suspended(message_id=message.id, ids=("w1", "w2")))
+    assert await journal.unfinished("a") == []
+    assert [(s.suspended, s.unfinished) for s in await journal.sessions()] == [(True, 1)]
+    await writer.commit(Resumed(ids=("w2",)))
+    assert await journal.unfinished("a") == ["s"]
+    assert [summary.suspended for summary in await journal.sessions()] == [False]
+    assert await writer.load() == writer.confirmed
+
+
+async def test_sessions_that_are_due_are_listed_without_reading_them(journal, make_writer):
+    """Of one agent, the earliest first; neither those that have no date any more, nor those that are closed."""
+    epoch = await journal.acquire()
+    for number, due in enumerate([30.5, 10.0, 20.0, 40.0, 5.0]):
+        writer = make_writer(journal, epoch, f"s{number}", "b" if number == 3 else "a")
+        await writer.open()
+        await writer.commit(Due(at=99.0), Due(at=due))
+    await make_writer(journal, epoch, "s2").commit(Due(at=0))
+    await make_writer(journal, epoch, "s4").commit(Closed())
+    await make_writer(journal, epoch, "s1").turn()
+    assert await journal.due("a") == [("s1", 10.0), ("s0", 30.5)]
+    assert await journal.due("b") == [("s3", 40.0)]
+    assert await journal.due("c") == []
+    assert [summary.due for summary in await journal.sessions("b")] == [40.0]
+
+
+async def test_what_is_due_and_suspended_outlives_the_block(lasting_url, make_writer):
+    """It stands in what is stored, under its checksum, and goes on from there."""
+    async with open_journal(lasting_url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(
+            Accepted(message=writer.message("hi")), Due(at=7.25), Suspended(message_id="m", ids=("w",))
+        )
+    async with open_journal(lasting_url) as journal:
+        writer.journal, writer.epoch = journal, await journal.acquire()
+        assert await journal.due("a") == [("s", 7.25)]
+        assert await journal.unfinished("a") == []
+        await writer.commit(Resumed(ids=("w",)), Due(at=0))
+        assert (await journal.due("a"), await journal.unfinished("a")) == ([], ["s"])
 
 
 async def test_what_is_known_of_a_session_without_reading_it(writer):

@@ -8,7 +8,9 @@ import apsw
 import pytest
 
 from actgent.errors import JournalDamaged, JournalError, JournalVersion
+from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Due, Suspended
 from actgent.journal.salvage import check, salvage
 
 SESSIONS = 12
@@ -135,7 +137,7 @@ async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
     db.execute("PRAGMA user_version=99")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(JournalVersion, match=r"version 99.*versions up to 1"):
+    with pytest.raises(JournalVersion, match=r"version 99.*versions up to 2"):
         async with open_journal(f"sqlite:///{path}") as journal:
             await journal.acquire()
     assert path.read_bytes() == before
@@ -147,6 +149,26 @@ async def test_a_good_file_has_no_problems(image):
     before = path.read_bytes()
     assert check(path) == []
     assert path.read_bytes() == before
+
+
+async def test_dates_and_suspensions_are_salvaged_and_travel(tmp_path, make_writer):
+    """They follow from the records, so they are there wherever the records are."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    async with open_journal(url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        message = writer.message("hi")
+        waits = Suspended(message_id=message.id, ids=("w",))
+        await writer.commit(Accepted(message=message), Due(at=5.5), waits)
+        exported = await read_sessions(journal)
+    salvage(tmp_path / "a.db", tmp_path / "b.db")
+    for url in (f"sqlite:///{tmp_path}/b.db", "memory:"):
+        async with open_journal(url) as journal:
+            epoch = await journal.acquire()
+            if url == "memory:":
+                await write_sessions(journal, exported, epoch=epoch)
+            assert await journal.due("a") == [("s", 5.5)]
+            assert [summary.suspended for summary in await journal.sessions()] == [True]
+            assert await journal.unfinished("a") == []
 
 
 @pytest.mark.parametrize("harm", [flip, zero, truncate])
