@@ -29,7 +29,6 @@ from actgent.protocols.base import Protocol
 
 from .handlers import Handlers
 from .reader import TurnReader
-from .waits import WaitNode
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 ACCEPTED_IDS = 10_000
@@ -133,9 +132,9 @@ class Resume:
     delivered: set[str] = attrs.field(factory=set)
     """Outcomes that handlers got."""
     started: set[str] = attrs.field(factory=set)
-    """Calls that may have run."""
+    """Calls of the last answer that may have run."""
     finished: dict[str, ToolResult] = attrs.field(factory=dict)
-    """Calls that have their result."""
+    """Those that have their result."""
 
     def say(self, said: Said, *, state_number: int) -> None:
         """The agent said something in this turn."""
@@ -143,6 +142,9 @@ class Resume:
         self.stop = said.stop
         self.calls, self.repairs = said.calls, said.repairs
         self.usage += said.usage
+        if said.message.tool_results:  # its calls are done with
+            self.started.clear()
+            self.finished.clear()
 
     def take(self, record: Started | Finished | Delivered) -> None:
         match record:
@@ -260,8 +262,6 @@ class SessionContext:
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the record's last answer that have no result yet."""
     children: "dict[str, SessionContext] | None" = None
-    waits: WaitNode | None = None
-    """Who waits for it, and for whom it waits, while there is anyone."""
     reducers: Mapping[str, Reducer] | None = None
     """The agent's, for the state."""
     _state: Store | None = None
@@ -303,12 +303,12 @@ class SessionContext:
         self.record.append(message)
         self.view.add(message, answered=answered)
 
-    def know_calls(self, calls: Iterable[ToolCall]) -> None:
-        """Their ids are taken."""
-        for call in calls:
+    def know_calls(self, ids: Iterable[str]) -> None:
+        """These ids of calls are taken."""
+        for call_id in ids:
             if self._call_ids is None:
                 self._call_ids = set()
-            self._call_ids.add(call.id)
+            self._call_ids.add(call_id)
 
     def adopt(self, call: ToolCall, otherwise: str = "") -> ToolCall:
         """Give a call an id that no other call of the session has: its own if it is one, or else `otherwise`."""

@@ -37,6 +37,10 @@ class SessionLog:
     _journal: Journal
     _epoch: int
     _pending: list[Record] = attrs.field(factory=list)
+    _steps: int = 0
+    """How many the journal was given."""
+    _durable: int = 0
+    """How many of them are known to be written, the oldest."""
     due: float = 0.0
     """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
 
@@ -58,8 +62,7 @@ class SessionLog:
         """
         noted, self._pending = self._pending, []
         try:
-            entry = self._entry([*noted, Accepted(message=message)])
-            await self._journal.commit(entry, epoch=self._epoch)
+            await self._commit([*noted, Accepted(message=message)])
         except Exception:
             self._pending = noted + self._pending
             raise
@@ -70,17 +73,17 @@ class SessionLog:
         self.flush_soon()
 
     async def flush(self) -> None:
-        """Write what was noted; durable on return. Nothing noted, nothing written.
+        """Write what was noted; that, and all that was written before, is durable on return.
 
         Raises:
             JournalError: it could not be written; it goes with the next step.
             Fenced: another process owns the journal by now.
         """
-        if not self._pending:
+        if not self._pending and self._durable == self._steps:
             return
         step, self._pending = self._pending, []
         try:
-            await self._journal.commit(self._entry(step), epoch=self._epoch)
+            await self._commit(step)
         except Exception:
             self._pending = step + self._pending
             raise
@@ -89,6 +92,7 @@ class SessionLog:
         """Write what was noted, without waiting: durable with the next step, or shortly."""
         if self._pending:
             step, self._pending = self._pending, []
+            self._steps += 1
             self._journal.write_soon(self._entry(step), epoch=self._epoch)
 
     def change(self, record: StateRecord) -> None:
@@ -98,7 +102,13 @@ class SessionLog:
             NotSerializable: it holds what is no plain data. Nothing of it is written, and all else is.
         """
         self.flush_soon()
+        self._steps += 1
         self._journal.write_soon(self._entry([record]), epoch=self._epoch)
+
+    async def _commit(self, records: Sequence[Record]) -> None:
+        self._steps = step = self._steps + 1
+        await self._journal.commit(self._entry(records), epoch=self._epoch)
+        self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
 
     def _entry(self, step: Sequence[Record]) -> Entry:
         return Entry(session_id=self.session_id, agent=self.agent, records=tuple(step))
@@ -166,7 +176,9 @@ class _Reader:
     def _say(self, said: Said) -> None:
         message = said.message
         self._context.append(message)
-        self._context.know_calls(message.tool_calls)
+        # Calls that stood in text are known by their results alone; those of an open answer are read again.
+        self._context.know_calls(call.id for call in message.tool_calls)
+        self._context.know_calls(result.call_id for result in message.tool_results)
         self._context.usage += said.usage
         if self._turn is not None:
             self._turn.say(said, state_number=self._context.state_number)

@@ -2,6 +2,7 @@
 
 from actgent.llm.scripted import ScriptedLLM
 
+from .dying import DyingJournal
 from .exchange import ProviderRequest
 from .faults import (
     CutStream,
@@ -23,6 +24,7 @@ from .transcripts import assert_valid_transcript, check_transcript
 __all__ = [
     "CutStream",
     "Difference",
+    "DyingJournal",
     "EarlyEnd",
     "ErrorEvent",
     "ErrorStatus",

@@ -6,51 +6,8 @@ import pytest
 import trio
 
 from actgent import BareAgent, Priority, RouterAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.journal.base import Journal
 from actgent.journal.memory import MemoryJournal
-from actgent.testing import check_transcript
-
-
-class Dying(Journal):
-    """A journal whose process dies at its n-th write: that one is there, and nothing after it happens."""
-
-    def __init__(self, inner, writes):
-        self.inner = inner
-        self.left = writes
-        self.died = trio.Event()
-
-    def _count(self):
-        self.left -= 1
-        if self.left <= 0:
-            self.died.set()
-
-    async def acquire(self):
-        return await self.inner.acquire()
-
-    async def commit(self, entry, *, epoch):
-        if self.died.is_set():
-            await trio.sleep_forever()
-        await self.inner.commit(entry, epoch=epoch)
-        self._count()
-        if self.died.is_set():
-            await trio.sleep_forever()
-
-    def write_soon(self, entry, *, epoch):
-        if not self.died.is_set():
-            self.inner.write_soon(entry, epoch=epoch)
-            self._count()
-
-    async def load(self, session_id):
-        return await self.inner.load(session_id)
-
-    async def unfinished(self, agent):
-        return await self.inner.unfinished(agent)
-
-    async def sessions(self, agent=None):
-        return await self.inner.sessions(agent)
-
-    async def delete(self, session_id):
-        await self.inner.delete(session_id)
+from actgent.testing import DyingJournal, check_transcript
 
 
 class World:
@@ -113,7 +70,7 @@ async def live(journal, world, chats):
 
 async def die(inner, world, chats, writes):
     """A life that ends at its n-th write; whether it got that far, and what it had accepted by then."""
-    dying = Dying(inner, writes)
+    dying = DyingJournal(inner, writes)
     accepted = []
 
     async def run():
@@ -134,7 +91,7 @@ async def die(inner, world, chats, writes):
         heard = {session_id: list(outcomes) for session_id, outcomes in world.heard.items()}
         nursery.cancel_scope.cancel()
     world.heard = collections.defaultdict(list, heard)  # nobody heard what a dead process said
-    return dying.died.is_set(), accepted
+    return dying.is_dead, accepted
 
 
 async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock):

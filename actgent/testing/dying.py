@@ -1,0 +1,66 @@
+"""A process that dies, without a process: a journal after one of whose writes nothing happens any more."""
+
+import trio
+
+from actgent.journal.base import Entry, Journal, SessionSummary
+from actgent.journal.records import Record
+
+
+class DyingJournal(Journal):
+    """A journal whose process dies at its n-th write: that one is there, and who writes after it waits for ever.
+
+    Run it with n = 1, 2, 3 ... until `is_dead` stays False, each time in a nursery that is cancelled once `died` is
+    set; then start again over `inner`, which is what a real process would find.
+
+    Args:
+        inner: The journal that stays.
+        writes: At which of its writes it dies.
+    """
+
+    def __init__(self, inner: Journal, writes: int) -> None:
+        self.inner = inner
+        self.died = trio.Event()
+        self._left = writes
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it came to the write at which it dies."""
+        return self.died.is_set()
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.died.set()
+
+    async def acquire(self) -> int:
+        return await self.inner.acquire()
+
+    async def _go_on(self) -> None:
+        if self.is_dead:
+            await trio.sleep_forever()
+
+    async def commit(self, entry: Entry, *, epoch: int) -> None:
+        await self._go_on()
+        await self.inner.commit(entry, epoch=epoch)
+        self._count()
+        await self._go_on()
+
+    def write_soon(self, entry: Entry, *, epoch: int) -> None:
+        if not self.is_dead:
+            self.inner.write_soon(entry, epoch=epoch)
+            self._count()
+
+    async def load(self, session_id: str) -> tuple[Record, ...]:
+        return await self.inner.load(session_id)
+
+    async def unfinished(self, agent: str) -> list[str]:
+        return await self.inner.unfinished(agent)
+
+    async def due(self, agent: str) -> list[tuple[str, float]]:
+        return await self.inner.due(agent)
+
+    async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
+        return await self.inner.sessions(agent)
+
+    async def delete(self, session_id: str) -> None:
+        await self.inner.delete(session_id)

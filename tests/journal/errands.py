@@ -1,0 +1,354 @@
+"""The same errands for each loop that works on its own: what is done stands outside of the process, in files.
+
+The model goes by nothing but what it is shown: it looks before it books, books what is free, and where the outcome of
+a booking is unknown it looks again. So a run ends in the same way wherever its process died, if nothing is lost,
+repeated or told wrongly.
+
+`python errands.py URL FOLDER --sessions 5 --kills 10 --seed 1` does them over and over with lives that SIGKILL ends at
+random moments, until there were so many kills, and prints a report as JSON.
+"""
+
+import argparse
+import collections
+import importlib
+import json
+import random
+import re
+import sys
+import time
+from pathlib import Path
+
+import attrs
+import trio
+from crashes import LAZY, Lines, finish
+
+from actgent import (
+    Agent,
+    GoalAgent,
+    PlanAgent,
+    ScriptedLLM,
+    StepsAgent,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    tool,
+)
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Ended, Said
+from actgent.protocols.plan import Planning
+from actgent.testing import check_transcript
+
+MESSAGES = ("book a and b", "book c")
+CALLS = 60
+"""Model calls a turn: kills may make an errand long."""
+
+
+# --- what the model sees ----------------------------------------------------------------------
+
+
+@attrs.frozen
+class Seen:
+    """What a chat says of the errands."""
+
+    orders: tuple[str, ...]
+    done: tuple[tuple[str, str, str], ...]
+    """Tool, order and result of each call, oldest first."""
+    said: tuple[str, ...]
+    """The model's own answers since the user's last message."""
+    tail: str
+
+    def standing(self, order):
+        """`booked`, `free`, `unknown`, or None where nobody has looked yet."""
+        last = None
+        for name, of, result in self.done:
+            if of != order or name == "store":
+                continue
+            found = re.search(r"is (booked|free)", result)
+            last = found[1] if found else "unknown"
+        return last
+
+    def calls(self, orders):
+        """What is to be done next for some orders, side by side; nothing once all are booked."""
+        for order in orders:
+            match self.standing(order):
+                case None:
+                    return [("look", each) for each in orders]
+                case "unknown":
+                    return [("look", order)]
+                case "free":
+                    return [("book", order), ("store", order)] if order == "b" else [("book", order)]
+        return []
+
+    @property
+    def answer(self):
+        return "booked: " + ", ".join(order for order in self.orders if self.standing(order) == "booked")
+
+
+_CALL = re.compile(r'"(look|book|store)", "(?:parameters|arguments|args)": \{"order": "(\w)"\}')
+_RESULT = re.compile(r"\[(look|book|store)\] \(ID: [^)]*\)\n(.*)")
+
+
+def see(chat):
+    """Read a chat, whether its calls are native or stand in text."""
+    orders, asked, results, said = [], [], [], []
+    for message in chat.messages[:-1] if chat.messages[-1].role == "user" else chat.messages:
+        text = "".join(getattr(part, "text", "") for part in message.parts)
+        if message.role == "assistant":
+            said.append(text)
+            native = [part for part in message.parts if isinstance(part, ToolCall)]
+            asked += [(call.name, call.arguments["order"]) for call in native] or _CALL.findall(text)
+        elif message.role == "tool":
+            results += [(part.tool_name, part.text) for part in message.parts]
+        elif text.startswith("Tool results:"):
+            results += _RESULT.findall(text)
+        elif text.startswith("book "):
+            orders += [word for word in text.split()[1:] if len(word) == 1]
+            said = []
+    done = [(name, order, result) for (name, order), (_, result) in zip(asked, results, strict=True)]
+    return Seen(tuple(orders), tuple(done), tuple(said), chat.messages[-1].parts[0].text)
+
+
+# --- how each loop says it --------------------------------------------------------------------
+
+
+def _native(calls):
+    return [ToolCall(name, {"order": order}) for name, order in calls]
+
+
+def steps_answer(seen, native):
+    if not seen.said:
+        return json.dumps({"plan": f"book {', '.join(seen.orders)}"})
+    if calls := seen.calls(seen.orders):
+        if native:
+            return _native(calls)
+        wanted = [{"id": "call", "tool_name": name, "parameters": {"order": order}} for name, order in calls]
+        return json.dumps({"tool_thought": "the next step", "tool_calls": wanted})
+    return json.dumps({"final_answer": seen.answer, "thought": "all is booked"})
+
+
+def plan_answer(seen, native):
+    if item := re.search(r"Do only this item of the plan: \S+: book (\w)", seen.tail):
+        calls = seen.calls([item[1]])
+        if calls and native:
+            return _native(calls)
+        wanted = [{"toolName": name, "arguments": {"order": order}} for name, order in calls]
+        return json.dumps(
+            {"thoughts": "go on", "toolCalls": wanted} if calls else {"content": f"{item[1]} is booked"}
+        )
+    if "Now answer the user" in seen.tail:
+        return seen.answer
+    todo = [{"id": f"of_{order}", "description": f"book {order}"} for order in seen.orders]
+    return json.dumps({"intent": "errands", "plan": "one after the other", "todoList": todo})
+
+
+def goal_answer(seen, native):
+    def decide(action, **params):
+        return json.dumps({"action": action, "params": params, "reasoning": "as planned"})
+
+    if not seen.said:
+        return decide("plan", steps=[f"book {order}" for order in seen.orders])
+    if calls := seen.calls(seen.orders):
+        if native:
+            return _native(calls)
+        return decide("execute", calls=[{"tool": name, "args": {"order": order}} for name, order in calls])
+    if "summarize" not in seen.said[-1]:
+        return decide("summarize", summary=seen.answer)
+    return decide("evaluate", achieved=True, feedback="all is booked", answer=seen.answer)
+
+
+# --- the work ---------------------------------------------------------------------------------
+
+
+LOOPS = {
+    "steps": (StepsAgent, steps_answer, {"max_iterations": CALLS}),
+    "plan": (PlanAgent, plan_answer, {"protocol": Planning(rounds=CALLS, model_calls=CALLS)}),
+    "goal": (GoalAgent, goal_answer, {"max_iterations": CALLS}),
+}
+
+
+@attrs.define
+class Errands:
+    """Sessions of each loop, their orders, and what stands about them outside of their processes."""
+
+    folder: object
+    name: str = "errands"
+    loops: tuple = tuple(LOOPS)
+    sessions: int = 1
+    native: bool = False
+    pause: float = 0.0
+    """Seconds, at most, that each effect takes."""
+    pick: object = None
+    """A function of a bound: how long a pause is."""
+    is_dead: bool = False
+    """True: its process is, so nobody hears it."""
+    effects: Lines = attrs.field(init=False)
+    heard: Lines = attrs.field(init=False)
+    wrong: Lines = attrs.field(init=False)
+    asked: Lines = attrs.field(init=False)
+
+    def __attrs_post_init__(self):
+        for name in ("effects", "heard", "wrong", "asked"):
+            setattr(self, name, Lines(self.folder / f"{self.name}-{name}.jsonl"))
+
+    @property
+    def session_ids(self):
+        return [f"{loop}-{number}" for loop in self.loops for number in range(self.sessions)]
+
+    async def live(self, runtime):
+        """Go on from wherever the last life ended, until all is done; the caller repeats itself."""
+        async with trio.open_nursery() as nursery:
+            for loop in self.loops:
+                agent = await runtime.start(self.agent(loop))
+                for number in range(self.sessions):
+                    nursery.start_soon(self._converse, agent, f"{loop}-{number}")
+
+    async def _converse(self, agent, session_id):
+        session = await agent.ensure_session("ada", session_id)
+        for number, text in enumerate(MESSAGES):
+            await session.chat(text, message_id=f"m{number}")
+            await session.wait_idle()
+
+    def agent(self, loop) -> Agent:
+        kind, answer, options = LOOPS[loop]
+
+        def complete(chat):
+            for problem in check_transcript(chat):
+                self.wrong.add("transcript", str(problem))
+            self.asked.add(loop)
+            return answer(see(chat), self.native)
+
+        agent = kind(loop, llm=ScriptedLLM(complete, keep=0), tools=self._tools(), **options)
+        agent.on_session(self._attach)
+        return agent
+
+    def _tools(self):
+        @tool(effect="pure")
+        async def look(order: str, context: ToolContext) -> str:
+            """Tell whether an order is booked."""
+            await self._wait()
+            self.effects.add("look", context.session_id, order, context.effect_key)
+            is_booked = ["book", context.session_id, order] in [line[:3] for line in self.effects.read()]
+            return f"{order} is {'booked' if is_booked else 'free'}"
+
+        @tool(effect="once")
+        async def book(order: str, context: ToolContext) -> str:
+            """Book an order."""
+            await self._wait()
+            self.effects.add("book", context.session_id, order, context.effect_key)
+            await self._wait()
+            return f"{order} is booked"
+
+        @tool(effect="idempotent")
+        async def store(order: str, context: ToolContext) -> str:
+            """Store an order under the key of its effect."""
+            await self._wait()
+            self.effects.add("store", context.session_id, order, context.effect_key)
+            stored = context.state.get("stored", [])
+            context.state.dispatch(lambda _: ("stored", [*stored, order]), once=context.effect_key)
+            return f"stored {order}"
+
+        return [look, book, store]
+
+    async def _wait(self):
+        await trio.sleep(self.pick(self.pause) if self.pick is not None else 0)
+
+    def _attach(self, session):
+        @session.on_conversation
+        def hear(reply):
+            if not self.is_dead:
+                self.heard.add("reply", session.id, reply.id, reply.text, reply.message_type)
+
+        @session.on_exception
+        def complain(failure):
+            if not self.is_dead:
+                self.wrong.add("failure", session.id, str(failure))
+
+
+# --- the books --------------------------------------------------------------------------------
+
+
+def answers_in(records):
+    """How many answers of the model a journal holds."""
+    return sum(isinstance(record, Said) and bool(record.stop) for record in records)
+
+
+def results_in(records):
+    """The results that a journal holds, by the keys of their calls' effects."""
+    return {result.call_id for r in records if isinstance(r, Said) for result in r.message.tool_results}
+
+
+@attrs.define
+class Killed:
+    """Errands in lives that are killed, and their books in the end."""
+
+    url: str
+    work: Errands
+    unknown: int = 0
+    """Results whose outcome is not known: how often a kill hit a tool that counts."""
+
+    async def live(self):
+        async with open_runtime(journal=self.url) as runtime:
+            await self.work.live(runtime)
+
+    async def problems(self):
+        """Everything that is not as it has to be, in words."""
+        found = [f"noted in a life: {line}" for line in self.work.wrong.read()]
+        async with open_journal(self.url) as journal:
+            await journal.acquire()
+            for session_id in self.work.session_ids:
+                found += self._problems_of(session_id, await journal.load(session_id))
+        return found
+
+    def _problems_of(self, session_id, records):
+        ended = [(each.message_id, each.failed) for each in records if isinstance(each, Ended)]
+        if ended != [(f"m{number}", None) for number in range(len(MESSAGES))]:
+            yield f"{session_id} ended {ended}"
+        replies = [line[2:] for line in self.work.heard.read() if line[1] == session_id]
+        told = list({reply_id: text for reply_id, text, _ in replies}.values())
+        if told != ["booked: a, b", "booked: a, b, c"]:
+            yield f"{session_id} answered {told}"
+        results = [
+            result for each in records if isinstance(each, Said) for result in each.message.tool_results
+        ]
+        self.unknown += sum(result.status == "outcome_unknown" for result in results)
+        booked = [line[2] for line in self.work.effects.read() if line[:2] == ["book", session_id]]
+        if sorted(booked) != ["a", "b", "c"]:
+            yield f"{session_id} booked {booked}"
+
+
+def run(options):
+    """Work after work, the first without kills, until there were enough; returns the report."""
+    moments, report = random.Random(options.seed), collections.Counter()
+    problems, longest, kills = [], 0.0, 0
+    while not problems and report["kills"] < options.kills:
+        work = Errands(options.folder, name=f"w{report['works']}", sessions=options.sessions)
+        work.native, work.pause, work.pick = bool(report["works"] % 2), 0.004, _pause
+        killed = Killed(f"{options.url}{report['works']}", work)
+        begun = time.monotonic()
+        count, problems = finish(killed, moments, kills=kills, longest=longest)
+        longest = longest or (time.monotonic() - begun) / 2
+        report.update({"works": 1, "kills": count, "unknown": killed.unknown})
+        kills = options.kills - report["kills"]
+    return {**report, "problems": problems}
+
+
+def _pause(most):
+    return random.uniform(0, most)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", help="of which each work has its own, with its number at the end")
+    parser.add_argument("folder", type=Path)
+    for name in ("sessions", "kills", "seed"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    options = parser.parse_args()
+    for name in LAZY:
+        importlib.import_module(name)
+    report = run(options)
+    print(json.dumps(report))  # noqa: T201 - a script
+    return 1 if report["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
