@@ -72,6 +72,7 @@ from .errors import (
     QuotaExhausted as QuotaExhausted,
     RateLimited as RateLimited,
     Refusal as Refusal,
+    SessionBusy as SessionBusy,
     SessionClosed as SessionClosed,
     SessionNotFound as SessionNotFound,
     Stopped as Stopped,
@@ -83,6 +84,7 @@ from .errors import (
     TruncatedAnswer as TruncatedAnswer,
     UnsupportedPart as UnsupportedPart,
     UsageError as UsageError,
+    WaitCycle as WaitCycle,
     WireError as WireError,
     WouldDeadlock as WouldDeadlock,
 )

@@ -13,7 +13,9 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── SessionClosed          the session was closed
     │   ├── SessionNotFound        nobody knows this session id
     │   ├── NotSerializable        a value that cannot be written down
+    │   ├── SessionBusy            the session works, and takes no further message meanwhile (on_busy="reject")
     │   └── WouldDeadlock          a handler or tool waits for its own turn
+    │       └── WaitCycle          sessions that wait for each other in a circle, see `path`
     ├── InboxFull                  back-pressure: try again later, or raise the bound
     ├── DeadlineExceeded           an ask got no answer in time
     ├── ActorFailed                the asked actor raised
@@ -163,6 +165,31 @@ class WouldDeadlock(UsageError):
         super().__init__(
             f"{what} of session {session_id} was called from one of its own handlers or tools, "
             "which the session waits for: return first, or start a task of your own"
+        )
+
+
+class WaitCycle(WouldDeadlock):
+    """A session waits for one that waits for it, itself or through others; `path` names them all."""
+
+    def __init__(self, path: Sequence[str]) -> None:
+        self.path = tuple(path)
+        """`agent/session`, from the one that asked last through all the others back to it."""
+        self.session_id = self.path[0].partition("/")[2]
+        UsageError.__init__(
+            self,
+            f"these sessions would wait for each other for ever: {' -> '.join(self.path)}; "
+            "let the last one answer with what it knows, or hand the task on without waiting for it (delegate)",
+        )
+
+
+class SessionBusy(UsageError):
+    """The session works and was told to take nothing meanwhile; nothing of the message is kept."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id} is busy and takes no message meanwhile (on_busy='reject'): wait for it with "
+            "wait_idle(), send it URGENT, or let it wait with on_busy='queue'"
         )
 
 

@@ -17,6 +17,8 @@ def some(cls):
         "SessionClosed": ("s",),
         "SessionNotFound": ("tutor", "s"),
         "WouldDeadlock": ("wait_idle()", "s"),
+        "WaitCycle": (["a/s", "b/t", "a/s"],),
+        "SessionBusy": ("s",),
         "NotSerializable": ("key", "it is a function"),
         "InboxFull": ("tutor", 3),
         "DeadlineExceeded": ("tutor", 3.0),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -278,13 +278,14 @@ class Agent:
             output, temperature=temperature, max_tokens=max_tokens, prompt=prompt, session=session
         )
         waiter = TurnWaiter(options)
-        await self._send(content, session, waiter)
-        try:
-            with slot_lent():
+        asked = self._address(session)
+        with slot_lent(asked._context):  # noqa: SLF001 - before anything is said: it may be refused
+            await self._send(content, asked, waiter, is_fresh=session is None)
+            try:
                 await waiter.done.wait()
-        except trio.Cancelled:
-            waiter.abandon()
-            raise
+            except trio.Cancelled:
+                waiter.abandon()
+                raise
         if waiter.failure is not None:
             raise waiter.failure.error
         return waiter.answer()
@@ -317,26 +318,39 @@ class Agent:
         self, content: Content, session: Session | None, waiter: TurnWaiter, reader: TurnReader[Any]
     ) -> AsyncGenerator[None, None]:
         """Say something; leaving the block ends the reading, and the turn if it still runs."""
-        await self._send(content, session, waiter)
-        try:
-            yield
-        finally:
-            reader.close()
-            waiter.abandon()
+        asked = self._address(session)
+        with slot_lent(asked._context):  # noqa: SLF001
+            await self._send(content, asked, waiter, is_fresh=session is None)
+            try:
+                yield
+            finally:
+                reader.close()
+                waiter.abandon()
 
-    async def _send(self, content: Content, session: Session | None, waiter: TurnWaiter) -> None:
+    def _address(self, session: Session | None) -> Session:
+        """Whom to say something that is waited for: the session that is given, or a fresh one.
+
+        A fresh one belongs to the session whose turn asks, if there is one, and is closed with it.
+
+        Raises:
+            WouldDeadlock: we are in a turn of this session.
+            SessionNotFound: it is another agent's.
+        """
         opener = self._require_opener()
-        running = opener.running
         if session is None:
-            session = opener.new("user")
-            with opener.letting_go(session):
-                await opener.introduce(session)
-                await running.accept(session._context, session._message(content), waiter=waiter)  # noqa: SLF001
-            return
+            return opener.fresh()
         if is_inside(session._context.turn):  # noqa: SLF001
             raise WouldDeadlock("run()", session.id)
-        running.sessions.check_member(session._context)  # noqa: SLF001
-        await running.accept(session._context, session._message(content), waiter=waiter)  # noqa: SLF001
+        opener.running.sessions.check_member(session._context)  # noqa: SLF001
+        return session
+
+    async def _send(self, content: Content, session: Session, waiter: TurnWaiter, *, is_fresh: bool) -> None:
+        opener = self._require_opener()
+        with opener.letting_go(session) if is_fresh else nullcontext():
+            if is_fresh:
+                await opener.introduce(session)
+            message = session._message(content)  # noqa: SLF001
+            await opener.running.accept(session._context, message, waiter=waiter)  # noqa: SLF001
 
     def _options_for(
         self,

@@ -29,6 +29,7 @@ from actgent.protocols.base import Protocol
 
 from .handlers import Handlers
 from .reader import TurnReader
+from .waits import WaitNode
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 ACCEPTED_IDS = 10_000
@@ -262,6 +263,8 @@ class SessionContext:
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the record's last answer that have no result yet."""
     children: "dict[str, SessionContext] | None" = None
+    waits: WaitNode | None = None
+    """Who waits for it, and for whom it waits, while there is anyone."""
     reducers: Mapping[str, Reducer] | None = None
     """The agent's, for the state."""
     _state: Store | None = None

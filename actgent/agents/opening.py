@@ -22,6 +22,7 @@ from .handlers import to_awaitable
 from .log import owner_of, restore
 from .running import RunningAgent
 from .session import Session
+from .waiting import running_session
 
 Content = str | Part | Sequence[str | Part]
 OnSession = Callable[[Session], Any]
@@ -76,6 +77,13 @@ class SessionOpener:
             parent_id = None if context.parent is None else context.parent.id
             context.log.note(Opened(owner=sender, parent_id=parent_id, created_at=time.time()))
         return session
+
+    def fresh(self) -> Session:
+        """A session for one question: a child of the session whose turn asks, if there is one."""
+        asker = running_session()
+        if asker is None:
+            return self.new("user")
+        return self.new(Sender(asker.session.agent_name, "agent"), parent=asker.session)
 
     async def create(
         self,

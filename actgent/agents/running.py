@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import trio
 
@@ -25,6 +25,7 @@ from .context import SessionContext, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
 from .log import SessionLog
 from .sessions import SessionTable
+from .waiting import awaiting, would_wait_for_itself
 
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""
@@ -295,7 +296,7 @@ class RunningAgent:
         self.sessions.rest(context)
 
     async def _wait_for_room(self, context: SessionContext, message: Message) -> None:
-        if is_inside(context.turn):
+        if is_inside(context.turn) or would_wait_for_itself(context):
             self.inbox.put_nowait(message, now=trio.current_time())  # raises: it would wait for itself
         await self.inbox.put(message)
 
@@ -330,10 +331,10 @@ class RunningAgent:
     async def _stop(self, context: SessionContext, reason: str, *, drop: Exception | None) -> None:
         """Interrupt the turn and end what is queued with the error `drop`; a cancelled caller changes nothing of that.
 
-        Waits until all this has happened, unless the turn is where we are called from.
+        Waits until all this has happened, unless the turn is where we are called from, or waits for that.
         """
         turn = context.turn
-        inside = is_inside(turn)
+        inside = is_inside(turn) or would_wait_for_itself(context)
         ended = _interrupted(turn, reason)
         if drop is not None and (messages := self._withdraw(context)):
             after, ended = ended, trio.Event()
@@ -383,7 +384,7 @@ class RunningAgent:
         """Wait until a session has nothing queued or running."""
         if is_inside(context.turn):
             raise WouldDeadlock("wait_idle()", context.id)
-        with slot_lent():
+        with slot_lent(context):
             await context.wait_idle()
 
     def lend_slot(self, turn: Turn) -> bool:
@@ -407,17 +408,24 @@ class RunningAgent:
 
 
 @contextmanager
-def slot_lent() -> Iterator[None]:
-    """While a turn's tool or handler waits for another turn, its slot is another session's."""
+def slot_lent(target: SessionContext | None = None) -> Iterator[None]:
+    """While a turn's tool or handler waits for another turn, its slot is another session's.
+
+    Raises:
+        WaitCycle: `target`, the session that is waited for, waits for the one whose turn this is.
+    """
     turn = running_turn.get()
     host = turn.host if turn is not None else None
-    if turn is None or host is None or not host.lend_slot(turn):
+    if turn is None or host is None:
         yield
         return
-    try:
-        yield
-    finally:
-        host.reclaim_slot(turn)
+    with nullcontext() if target is None else awaiting(target):
+        is_lent = host.lend_slot(turn)
+        try:
+            yield
+        finally:
+            if is_lent:
+                host.reclaim_slot(turn)
 
 
 def _interrupted(turn: Turn | None, reason: str) -> trio.Event | None:

@@ -178,6 +178,10 @@ class Session:
         return self._context.id
 
     @property
+    def agent_name(self) -> str:
+        return self._agent.name
+
+    @property
     def owner(self) -> Sender:
         return self._context.owner
 

@@ -1,0 +1,204 @@
+"""Sessions that would wait for each other for ever: the one that would close the circle is told, and all others go on."""
+
+import json
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    RouterAgent,
+    ScriptedLLM,
+    ToolCall,
+    WaitCycle,
+    WouldDeadlock,
+    open_runtime,
+    tool,
+)
+
+
+def go_once(chat):
+    """Call the tool `go`, and then say what it gave."""
+    last = chat.messages[-1]
+    return last.parts[0].text if last.role == "tool" else ToolCall("go", {})
+
+
+def waiting_by(how, found, name):
+    """What a tool or handler does to wait for a session: each way that there is."""
+
+    async def wait(agent, session):
+        try:
+            if how == "wait_idle":
+                await session.wait_idle()
+                return "idle"
+            if how == "stream":
+                async with agent.stream("go on", session=session) as events:
+                    return str([event async for event in events][-1])
+            return str(await agent.run("go on", session=session))
+        except WaitCycle as error:
+            found.append((name, error))
+            return "no way"
+
+    return wait
+
+
+@pytest.mark.parametrize("length", range(2, 9))
+@pytest.mark.parametrize("how", ["run", "stream", "wait_idle"])
+async def test_a_circle_over_tools_is_named_at_its_last_ask(autojump_clock, how, length):
+    """Every other session gets its answer, no slot is lost, and nothing is left of the waits."""
+    found, sessions, agents = [], {}, []
+
+    def agent_number(number):
+        following = (number + 1) % length
+
+        @tool
+        async def go() -> str:
+            """Ask the next one."""
+            session = sessions[following]
+            if how == "wait_idle" and following:
+                await session.chat("go on")
+            return await waiting_by(how, found, number)(agents[following], session)
+
+        return BareAgent(f"a{number}", llm=ScriptedLLM(go_once), tools=[go], sessions=1)
+
+    agents += map(agent_number, range(length))
+    async with open_runtime() as runtime:
+        for number, agent in enumerate(agents):
+            await runtime.start(agent)
+            sessions[number] = await agent.create_session("ada", session_id=f"s{number}")
+        with trio.fail_after(5):
+            await agents[0].run("begin", session=sessions[0])
+            for session in sessions.values():
+                await session.wait_idle()
+        assert all(agent._opener.running.inbox.statistics().claimed == 0 for agent in agents)
+        assert all(session._context.waits is None for session in sessions.values())
+    ((closer, error),) = found
+    assert closer == length - 1
+    assert error.path == tuple(f"a{n}/s{n}" for n in (length - 1, *range(length)))
+    assert " -> ".join(error.path) in str(error)
+    assert isinstance(error, WouldDeadlock)
+
+
+async def test_a_circle_over_a_child_session_is_named(autojump_clock):
+    """Who is asked in a session of its own cannot ask the asker's session back."""
+    found = []
+
+    @tool
+    async def go() -> str:
+        """Ask the boss back."""
+        return await waiting_by("run", found, "worker")(boss, session)
+
+    worker = BareAgent("worker", llm=ScriptedLLM(go_once), tools=[go])
+    llm = ScriptedLLM([ToolCall("worker", {"task": "x"}), "done"])
+    boss = BareAgent("boss", llm=llm, tools=[worker.as_tool()])
+    async with boss:
+        session = await boss.create_session("ada", session_id="s")
+        with trio.fail_after(5):
+            assert str(await boss.run("go", session=session)) == "done"
+    path = found[0][1].path
+    assert (path[0], path[-1]) == (path[2], path[0])
+    assert (path[1], path[0].split("/")[0]) == ("boss/s", "worker")
+
+
+async def test_a_circle_over_a_handler_and_a_route_is_named(autojump_clock):
+    """A desk routes to a clerk, whose handler asks the desk."""
+    found = []
+    clerk = BareAgent("clerk", llm=ScriptedLLM(["5 euros"]))
+    wish = json.dumps({"top_level_intent": "ACTION", "second_level_intent": "billing"})
+    desk = RouterAgent("desk", llm=ScriptedLLM([wish]), routes={"billing": clerk})
+
+    @clerk.on_session
+    def attach(clerks):
+        @clerks.on_conversation
+        async def ask_back(_):
+            await waiting_by("run", found, "clerk")(desk, session)
+
+    async with desk:
+        session = await desk.create_session("ada", session_id="s")
+        with trio.fail_after(5):
+            assert str(await desk.run("my bill?", session=session)) == "5 euros"
+    assert found[0][1].path == ("clerk/s/billing", "desk/s", "clerk/s/billing")
+
+
+async def test_parallel_tools_of_one_turn_wait_side_by_side(autojump_clock):
+    """One of them in a circle is told so, the other gets its answer."""
+    found = []
+
+    @tool
+    async def go() -> str:
+        """Ask the boss back."""
+        return await waiting_by("run", found, "worker")(boss, session)
+
+    circular = BareAgent("circular", llm=ScriptedLLM(go_once), tools=[go])
+    plain = BareAgent("plain", llm=ScriptedLLM(["fine"], delay=1))
+    calls = [ToolCall("plain", {"task": "x"}), ToolCall("circular", {"task": "x"})]
+    boss = BareAgent(
+        "boss", llm=ScriptedLLM([calls, "done"]), tools=[plain.as_tool(), circular.as_tool()], sessions=1
+    )
+    async with boss:
+        session = await boss.create_session("ada")
+        with trio.fail_after(5):
+            await boss.run("go", session=session)
+        assert [result.content for result in session.history[2].tool_results] == ["fine", "no way"]
+    assert len(found) == 1
+
+
+async def test_a_task_of_ones_own_may_wait_for_the_session(autojump_clock):
+    """The turn does not wait for it, so there is no circle."""
+    answers = []
+    async with trio.open_nursery() as nursery:
+
+        async def later():
+            answers.append(str(await boss.run("and now?", session=session)))
+
+        @tool
+        async def go() -> str:
+            """Ask the own session, in a task of one's own."""
+            nursery.start_soon(later)
+            await trio.lowlevel.checkpoint()
+            return "started"
+
+        @tool
+        async def wait() -> str:
+            """Wait for somebody else meanwhile."""
+            return str(await helper.run("hi"))
+
+        helper = BareAgent("helper", llm=ScriptedLLM(["fine"], delay=1))
+        llm = ScriptedLLM([[ToolCall("go", {}), ToolCall("wait", {})], "done", "now"])
+        boss = BareAgent("boss", llm=llm, tools=[go, wait])
+        async with open_runtime() as runtime:
+            await runtime.start(boss)
+            await runtime.start(helper)
+            session = await boss.create_session("ada")
+            with trio.fail_after(5):
+                assert str(await boss.run("go", session=session)) == "done"
+                await session.wait_idle()
+    assert answers == ["now"]
+
+
+@pytest.mark.parametrize("how", ["interrupt", "aclose"])
+async def test_who_is_asked_may_stop_the_asker(autojump_clock, how):
+    """It does not wait for the end of what waits for it; both end."""
+
+    @tool
+    async def go() -> str:
+        """Stop the boss."""
+        await getattr(session, how)()
+        return "stopped"
+
+    worker = BareAgent("worker", llm=ScriptedLLM(go_once), tools=[go])
+    boss = BareAgent("boss", llm=ScriptedLLM(["5"]), tools=[])
+    heard = []
+    async with open_runtime() as runtime:
+        for agent in (boss, worker):
+            await runtime.start(agent)
+        session = await boss.create_session("ada")
+
+        @session.on_conversation
+        async def ask(_):
+            heard.append(str(await worker.run("go")))
+
+        with trio.fail_after(5):
+            await session.chat("hi")
+            await session.wait_idle()
+    assert heard == ["stopped"] or how == "aclose"

@@ -1,0 +1,112 @@
+"""The graph of who waits for whom: circles are found by the edge that would close them, and nothing else is one."""
+
+import random
+from contextlib import ExitStack
+from itertools import pairwise
+
+import pytest
+
+from actgent.agents.waits import WaitNode, waiting, way_back
+
+
+def nodes(count):
+    return [WaitNode(f"a/s{number}") for number in range(count)]
+
+
+def names(way):
+    return [node.name.removeprefix("a/s") for node in way.path]
+
+
+@pytest.mark.parametrize("length", range(2, 9))
+def test_a_circle_is_named_by_its_last_edge(length):
+    """From the one that would wait, in order, back to it; within as many steps as it has edges."""
+    ring = nodes(length)
+    with ExitStack() as edges:
+        for waiter, target in pairwise(ring):
+            assert way_back(waiter, target).path == ()
+            edges.enter_context(waiting(waiter, target))
+        way = way_back(ring[-1], ring[0])
+        assert names(way) == [str(length - 1), *map(str, range(length))]
+        assert way.steps <= 2 * length
+    assert all(node.is_alone for node in ring)
+
+
+def test_who_waits_for_itself_is_a_circle():
+    """Without any edge."""
+    (node,) = nodes(1)
+    assert way_back(node, node).path == (node, node)
+
+
+def test_parallel_waits_count_one_by_one():
+    """Two tools wait for the same session: the edge is there until the second has come."""
+    one, other = nodes(2)
+    with waiting(one, other):
+        with waiting(one, other):
+            pass
+        assert way_back(other, one).path
+    assert not way_back(other, one).path
+
+
+def test_many_who_wait_do_not_make_a_search_long():
+    """A lead with 10,000 tasks out: a worker that asks back is found at once, and one that asks on is, too."""
+    lead, stranger, *workers = nodes(10_002)
+    with ExitStack() as edges:
+        for worker in workers:
+            edges.enter_context(waiting(lead, worker))
+        back = way_back(workers[-1], lead)
+        assert (back.path, back.steps) == ((workers[-1], lead, workers[-1]), 2)
+        assert way_back(workers[0], stranger).steps == 0
+        assert way_back(stranger, lead).steps == 0
+
+
+def test_ten_thousand_acyclic_graphs_have_no_circle():
+    """Edges that go up in a hidden order never close one, in whatever order they come; one that goes down a way does."""
+    chance = random.Random(6)
+    closed = 0
+    for _ in range(10_000):
+        order = nodes(chance.randint(2, 12))
+        pairs = [(a, b) for place, a in enumerate(order) for b in order[place + 1 :]]
+        chosen = chance.sample(pairs, chance.randint(1, min(len(pairs), 20)))
+        with ExitStack() as edges:
+            for waiter, target in chosen:
+                way = way_back(waiter, target)
+                assert way.path == ()
+                edges.enter_context(waiting(waiter, target))
+            waiter, target = chance.choice(chosen)
+            path = way_back(target, waiter).path
+            assert path[0] is path[-1] is target
+            assert all(b in a.waits_for for a, b in pairwise(path[1:]))
+            closed += 1
+        assert all(node.is_alone for node in order)
+    assert closed == 10_000
+
+
+def test_circles_in_random_graphs_are_found_exactly_where_a_search_of_everything_finds_them():
+    """Against plain depth-first search, with edges taken away again in between."""
+    chance = random.Random(7)
+
+    def reaches(start, goal):
+        seen, unseen = {start}, [start]
+        while unseen:
+            for node in unseen.pop().waits_for:
+                if node not in seen:
+                    seen.add(node)
+                    unseen.append(node)
+        return goal in seen
+
+    refused = 0
+    for _ in range(300):
+        crowd, held = nodes(10), []
+        for _ in range(60):
+            if held and chance.random() < 0.3:
+                held.pop(chance.randrange(len(held))).close()
+                continue
+            waiter, target = chance.sample(crowd, 2)
+            found = bool(way_back(waiter, target).path)
+            assert found == reaches(target, waiter)
+            refused += found
+            if not found:
+                edge = ExitStack()
+                edge.enter_context(waiting(waiter, target))
+                held.append(edge)
+    assert refused > 500
