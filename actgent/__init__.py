@@ -7,7 +7,11 @@ _NAMES = {
     "errors": (
         "ActgentError",
         "ActorFailed",
+        "AlreadyDecided",
         "AnswerError",
+        "ApprovalMismatch",
+        "ApprovalNotFound",
+        "AskPerson",
         "BadRequest",
         "BrokenAnswer",
         "ConfigurationError",
@@ -34,6 +38,7 @@ _NAMES = {
         "NotAuthorized",
         "NotRunning",
         "NotSerializable",
+        "NotSuspended",
         "ParseError",
         "ProviderUnavailable",
         "QuotaExhausted",
@@ -55,6 +60,7 @@ _NAMES = {
         "WireError",
         "WouldDeadlock",
     ),
+    "approvals": ("Approval", "Approve", "Ask", "Edit", "Reject", "Respond"),
     "messages": (
         "Event",
         "Failure",

@@ -37,10 +37,22 @@ from .agents.session import (
 from .agents.steps import (
     StepsAgent as StepsAgent,
 )
+from .approvals import (
+    Approval as Approval,
+    Approve as Approve,
+    Ask as Ask,
+    Edit as Edit,
+    Reject as Reject,
+    Respond as Respond,
+)
 from .errors import (
     ActgentError as ActgentError,
     ActorFailed as ActorFailed,
+    AlreadyDecided as AlreadyDecided,
     AnswerError as AnswerError,
+    ApprovalMismatch as ApprovalMismatch,
+    ApprovalNotFound as ApprovalNotFound,
+    AskPerson as AskPerson,
     BadRequest as BadRequest,
     BrokenAnswer as BrokenAnswer,
     ConfigurationError as ConfigurationError,
@@ -67,6 +79,7 @@ from .errors import (
     NotAuthorized as NotAuthorized,
     NotRunning as NotRunning,
     NotSerializable as NotSerializable,
+    NotSuspended as NotSuspended,
     ParseError as ParseError,
     ProviderUnavailable as ProviderUnavailable,
     QuotaExhausted as QuotaExhausted,

@@ -14,6 +14,10 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── SessionNotFound        nobody knows this session id
     │   ├── NotSerializable        a value that cannot be written down
     │   ├── SessionBusy            the session works, and takes no further message meanwhile (on_busy="reject")
+    │   ├── NotSuspended           an answer for a session in which nothing waits for one
+    │   ├── ApprovalNotFound       an answer to what nobody asked in this session
+    │   ├── ApprovalMismatch       an answer for another tool or other arguments than are asked for
+    │   ├── AlreadyDecided         a second answer, see `decision`
     │   └── WouldDeadlock          a handler or tool waits for its own turn
     │       └── WaitCycle          sessions that wait for each other in a circle, see `path`
     ├── InboxFull                  back-pressure: try again later, or raise the bound
@@ -48,12 +52,13 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── Refusal                the model or its provider declined
     │   └── ContentFiltered        the provider's filter removed it
     └── ToolError                  a tool call has no result; raise it in a tool to word the error yourself
+        ├── AskPerson              a tool's own question to a person: raise it in a tool
         ├── ToolNotFound
         ├── InvalidArguments
         └── ToolTimeout
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class ActgentError(Exception):
@@ -155,6 +160,48 @@ class NotSerializable(UsageError, TypeError):
             f"{key or 'a value'} cannot be written: {reason}; use None, bool, int, float, str, bytes, "
             "lists, tuples, mappings and aware datetimes"
         )
+
+
+class NotSuspended(UsageError):
+    """The session is not in a suspended state: no call of it waits for a person."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id} is not in a suspended state: nothing in it waits for an answer"
+        )
+
+
+class ApprovalNotFound(UsageError, LookupError):
+    """Nobody asked for this in the session; an answer for other arguments has another id, too."""
+
+    def __init__(self, approval_id: str, session_id: str) -> None:
+        self.approval_id = approval_id
+        self.session_id = session_id
+        super().__init__(
+            f"invalid suspension id: nothing waits for approval {approval_id!r} in session {session_id}; "
+            "see session.approvals"
+        )
+
+
+class ApprovalMismatch(UsageError):
+    """The answer is for another tool, other arguments or another session than what waits under this id."""
+
+    def __init__(self, approval_id: str) -> None:
+        self.approval_id = approval_id
+        super().__init__(
+            f"approval {approval_id!r} does not stand for the tool, arguments and session that were answered: "
+            "nothing was decided; answer what session.approvals shows"
+        )
+
+
+class AlreadyDecided(UsageError):
+    """Each approval is answered once; `decision` is what was decided."""
+
+    def __init__(self, approval_id: str, decision: object, word: str) -> None:
+        self.approval_id = approval_id
+        self.decision = decision
+        super().__init__(f"approval {approval_id!r} was {word} already: an answer counts once")
 
 
 class WouldDeadlock(UsageError):
@@ -429,6 +476,28 @@ class ContentFiltered(AnswerError):
 
 class ToolError(ActgentError):
     """A tool call failed; raised inside a tool, its text is what the model reads."""
+
+
+class AskPerson(ToolError):
+    """A tool's question to a person, raised in it: the session is suspended until somebody answers.
+
+    `form` is a JSON Schema of what `Respond` may carry, `timeout` seconds to answer. What is decided is the call's
+    result; with `again` an approved call runs once more instead, with the decision as `ToolContext.approval`.
+    """
+
+    def __init__(
+        self,
+        question: str,
+        *,
+        form: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+        again: bool = False,
+    ) -> None:
+        self.question = question
+        self.form = form
+        self.timeout = timeout
+        self.again = again
+        super().__init__(f"a person has to be asked, which is not possible here: {question}")
 
 
 class ToolNotFound(ToolError):

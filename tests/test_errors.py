@@ -19,6 +19,8 @@ def some(cls):
         "WouldDeadlock": ("wait_idle()", "s"),
         "WaitCycle": (["a/s", "b/t", "a/s"],),
         "SessionBusy": ("s",),
+        "ApprovalNotFound": ("a.s", "s"),
+        "AlreadyDecided": ("a.s", "approve", "approved"),
         "NotSerializable": ("key", "it is a function"),
         "InboxFull": ("tutor", 3),
         "DeadlineExceeded": ("tutor", 3.0),

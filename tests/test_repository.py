@@ -69,6 +69,12 @@ FACE = [
     "AgentBuilder",
     "SchemaBuilder",
     "Limits",
+    "Approval",
+    "Ask",
+    "Approve",
+    "Reject",
+    "Edit",
+    "Respond",
     "InboxFull",
 ]
 

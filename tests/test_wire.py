@@ -8,6 +8,7 @@ import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
+from actgent.approvals import Approval, Approve, Edit, Expire, Reject, Respond, Withdraw
 from actgent.errors import NotSerializable, WireError
 from actgent.journal.records import PART_TAGS, RECORD_TAGS, WIRE, Changed, Closed, Ended, Record, Said
 from actgent.messages import (
@@ -83,8 +84,32 @@ messages = st.builds(
 )
 usages = st.builds(Usage, input_tokens=st.integers(0, 10**9), cost=st.none() | seconds)
 ids = st.lists(text, max_size=3).map(tuple)
+approvals = st.builds(
+    Approval,
+    id=text,
+    session_id=text,
+    agent=text,
+    call_id=text,
+    tool_name=text,
+    arguments=objects,
+    question=text,
+    form=st.none() | objects,
+    again=st.booleans(),
+    created_at=seconds,
+    deadline=seconds,
+)
+decisions = (
+    st.builds(Approve, text)
+    | st.builds(Reject, text)
+    | st.builds(Edit, objects, text)
+    | st.builds(Respond, plain)
+    | st.builds(Expire)
+    | st.builds(Withdraw)
+)
 fields = {
     "message": messages,
+    "approval": approvals,
+    "decision": decisions,
     "result": results,
     "changes": objects,
     "usage": usages,

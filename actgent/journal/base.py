@@ -96,6 +96,11 @@ class Journal(abc.ABC):
     async def due(self, agent: str) -> list[tuple[str, float]]:
         """The agent's open sessions in which something has a date, with the Unix time of the earliest, earliest first."""
 
+    async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
+        """The agent's open sessions whose turn is suspended, in the order of their ids: at most `limit` behind `after`."""
+        known = sorted(each.session_id for each in await self.sessions(agent) if each.suspended)
+        return [session_id for session_id in known if session_id > after][:limit]
+
     @abc.abstractmethod
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
         """All sessions, or those of one agent, oldest first."""

@@ -140,6 +140,9 @@ class GroupedJournal(Journal):
     async def _list_due(self, agent: str) -> list[tuple[str, float]]: ...
 
     @abc.abstractmethod
+    async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]: ...
+
+    @abc.abstractmethod
     async def _list_heads(self, agent: str | None) -> list[Head]: ...
 
     @abc.abstractmethod
@@ -186,6 +189,11 @@ class GroupedJournal(Journal):
         await self._flush("")
         async with self._storage:
             return await self._list_due(agent)
+
+    async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
+        await self._flush("")
+        async with self._storage:
+            return await self._list_suspended(agent, after, limit)
 
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
         await self._flush("")

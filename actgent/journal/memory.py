@@ -52,6 +52,11 @@ class MemoryJournal(GroupedJournal):
         found = [(head.session_id, head.due) for head in heads if head.due and not head.closed]
         return sorted(found, key=lambda each: (each[1], each[0]))
 
+    async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
+        heads = await self._list_heads(agent)
+        found = [head.session_id for head in heads if head.suspended and not head.closed]
+        return sorted(each for each in found if each > after)[:limit]
+
     async def _list_heads(self, agent: str | None) -> list[Head]:
         await trio.lowlevel.checkpoint()
         heads = [head for head in self._stored_heads.values() if agent in (None, head.agent)]

@@ -52,6 +52,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
     CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
     """,
+    'CREATE INDEX suspended ON sessions (agent, session_id COLLATE "C") WHERE suspended AND NOT closed',
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
@@ -81,6 +82,10 @@ _SELECT_UNFINISHED = (
 _SELECT_DUE = (
     "SELECT session_id, due FROM sessions WHERE agent = %s AND due > 0 AND NOT closed "
     'ORDER BY due, session_id COLLATE "C"'
+)
+_SELECT_SUSPENDED = (
+    "SELECT session_id FROM sessions WHERE agent = %s AND suspended AND NOT closed "
+    'AND session_id COLLATE "C" > %s ORDER BY session_id COLLATE "C" LIMIT %s'
 )
 _SETTINGS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -131,6 +136,10 @@ class PostgresJournal(GroupedJournal):
 
     async def _list_due(self, agent: str) -> list[tuple[str, float]]:
         return [(session_id, due) for session_id, due in await self._run(self._select, _SELECT_DUE, agent)]
+
+    async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
+        rows = await self._run(self._select, _SELECT_SUSPENDED, agent, after, limit)
+        return [session_id for (session_id,) in rows]
 
     async def _list_heads(self, agent: str | None) -> list[Head]:
         where, values = ("", ()) if agent is None else (" WHERE agent = %s", (agent,))

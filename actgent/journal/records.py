@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from actgent.approvals import Approval, Approve, Decision, Edit, Expire, Reject, Respond, Withdraw
 from actgent.messages import (
     NO_USAGE,
     File,
@@ -133,6 +134,25 @@ class Due:
 
 
 @attrs.frozen(kw_only=True)
+class Asked:
+    """A tool call waits for a person. It has not started, or ended by asking."""
+
+    approval: Approval
+
+
+@attrs.frozen(kw_only=True)
+class Decided:
+    """A person, or the clock, decided over a call that waited."""
+
+    approval_id: str
+    decision: Decision
+    by: str = ""
+    """Whoever it was; empty where nobody said."""
+    at: float
+    """Unix time in seconds."""
+
+
+@attrs.frozen(kw_only=True)
 class Suspended:
     """A turn waits for something outside, and holds no task until then."""
 
@@ -168,6 +188,8 @@ Record = (
     | Delivered
     | Ended
     | Due
+    | Asked
+    | Decided
     | Suspended
     | Resumed
     | Closed
@@ -183,6 +205,14 @@ PART_TAGS: Mapping[str, type] = {
     "call": ToolCall,
     "result": ToolResult,
 }
+DECISION_TAGS: Mapping[str, type] = {
+    "approve": Approve,
+    "reject": Reject,
+    "edit": Edit,
+    "respond": Respond,
+    "expire": Expire,
+    "withdraw": Withdraw,
+}
 RECORD_TAGS: Mapping[str, type] = {
     "opened": Opened,
     "accepted": Accepted,
@@ -196,9 +226,11 @@ RECORD_TAGS: Mapping[str, type] = {
     "delivered": Delivered,
     "ended": Ended,
     "due": Due,
+    "asked": Asked,
+    "decided": Decided,
     "suspended": Suspended,
     "resumed": Resumed,
     "closed": Closed,
 }
 
-WIRE = Wire({Part: PART_TAGS, Record: RECORD_TAGS})
+WIRE = Wire({Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})

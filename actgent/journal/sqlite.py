@@ -82,6 +82,9 @@ class SQLiteJournal(GroupedJournal):
     async def _list_due(self, agent: str) -> list[tuple[str, float]]:
         return await self._run(File.list_due, agent)
 
+    async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
+        return await self._run(File.list_suspended, agent, after, limit)
+
     async def _list_heads(self, agent: str | None) -> list[Head]:
         return await self._run(File.list_heads, agent)
 

@@ -49,6 +49,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
     CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
     """,
+    "CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
@@ -62,6 +63,10 @@ _SELECT_UNFINISHED = (
 )
 _SELECT_DUE = (
     "SELECT session_id, due FROM sessions WHERE agent = ? AND due > 0 AND NOT closed ORDER BY due, session_id"
+)
+_SELECT_SUSPENDED = (
+    "SELECT session_id FROM sessions WHERE agent = ? AND suspended AND NOT closed AND session_id > ? "
+    "ORDER BY session_id LIMIT ?"
 )
 
 
@@ -289,6 +294,9 @@ class File:
 
     def list_due(self, agent: str) -> list[tuple[str, float]]:
         return list(self._db.execute(_SELECT_DUE, (agent,)))
+
+    def list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
+        return [session_id for (session_id,) in self._db.execute(_SELECT_SUSPENDED, (agent, after, limit))]
 
     def list_heads(self, agent: str | None) -> list[Head]:
         found = self._db.execute(f"{_SELECT_HEADS} WHERE ?1 IS NULL OR agent = ?1{_OLDEST}", (agent,))

@@ -15,6 +15,7 @@ import attrs
 import msgpack  # type: ignore[import-untyped]
 
 from actgent.errors import JournalDamaged, JournalVersion, NotSerializable
+from actgent.messages import Priority
 from actgent.wire import SCHEMA_VERSION
 
 from .base import Entry, SessionSummary
@@ -173,6 +174,8 @@ def _open(changes: dict[str, Any], record: Opened) -> None:
 
 def _accept(changes: dict[str, Any], record: Accepted) -> None:
     changes["pending"] += _digest(record.message.id)
+    if record.message.priority is Priority.URGENT:  # it does not wait for what the turn waits for
+        changes["suspended"] = False
 
 
 def _end(changes: dict[str, Any], record: Ended) -> None:

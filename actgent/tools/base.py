@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import attrs
 
+from actgent.approvals import Ask, Grant
 from actgent.messages import ToolCall, ToolResult, ToolSpec
 
 from .cache import ResultCache
@@ -33,6 +34,8 @@ class ToolContext:
     """The `Session`, for tools that talk to it; None outside of an agent."""
     threads: Threads | None = attrs.field(default=None, repr=False)
     """Where sync functions run; None outside of an agent."""
+    approval: Grant | None = None
+    """What a person said who let this call run: `Approve` or `Edit`; None: nobody was asked."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,6 +72,8 @@ class Tool(abc.ABC):
     """How many results are kept by arguments, for all agents and sessions alike; 0 keeps none."""
     alone: bool = False
     """A barrier: calls before it finish first, it runs by itself, later ones are checked after it."""
+    approval: bool | Ask = False
+    """Whether a person has to approve each call; an `Ask` words the question."""
     hooks: Sequence[ToolHooks] = ()
     inline: bool = False
     """True: `execute` never waits, so it runs without a timer."""

@@ -5,16 +5,19 @@ A call goes `waiting -> started -> finished`. What a call is told apart by when 
     waiting     `cancelled`: its tool never ran
     started     `outcome_unknown`, or `cancelled` where its effect is pure or idempotent
     finished    its result
+    asked       `cancelled`, as withdrawn: it waits for a person, and has not run or asked itself
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 import trio
 
-from actgent.errors import InvalidArguments, ToolError, ToolTimeout
+from actgent.approvals import Ask, Grant
+from actgent.errors import AskPerson, InvalidArguments, ToolError, ToolTimeout
 from actgent.messages import ToolCall, ToolResult, ToolStatus
 
 from .base import Tool, ToolContext
@@ -28,8 +31,12 @@ DEFAULT_TIMEOUT = 60.0
 DEFAULT_MAX_CHARACTERS = 60_000
 _NOT_STARTED = "cancelled before it started"
 _STOPPED = "cancelled while it ran"
+_WITHDRAWN = "withdrawn before a person decided: it did not run"
 _UNKNOWN = "stopped while it ran: whether it took effect is not known"
 
+_NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
+_NO_ASKS: Mapping[int, Ask] = MappingProxyType({})
+_NOTHING_ASKED: Mapping[int, AskPerson] = MappingProxyType({})
 Check = Callable[[ToolCall, Tool], str | None]
 """Why a call may not run at this moment, in words for the model; None: it may. A `ToolError` says no, too."""
 
@@ -44,6 +51,10 @@ class Batch:
     """What the tools are told; the call's id and effect key are filled in for each."""
     check: Check | None = attrs.field(default=None, kw_only=True)
     """Asked when a call is about to start, after the calls that it has to wait for."""
+    ask: Callable[[ToolCall, Tool], Ask | None] | None = attrs.field(default=None, kw_only=True)
+    """Whether a person has to decide first, besides what the tool says; such a call ends up in `asked`."""
+    grants: Mapping[str, Grant] = attrs.field(default=_NO_GRANTS, kw_only=True)
+    """By their calls' ids what persons said who let them run."""
     timeout: float = attrs.field(default=DEFAULT_TIMEOUT, kw_only=True)
     """Seconds, for tools that say nothing themselves."""
     max_characters: int = attrs.field(default=DEFAULT_MAX_CHARACTERS, kw_only=True)
@@ -52,6 +63,9 @@ class Batch:
     """Told of each result as soon as it is there."""
     _started: dict[int, Tool] = attrs.field(factory=dict, init=False, repr=False)
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
+    asked: Mapping[int, AskPerson] = attrs.field(default=_NOTHING_ASKED, init=False, repr=False)
+    """By their places the calls that wait for a person."""
+    _asks: Mapping[int, Ask] = attrs.field(default=_NO_ASKS, init=False, repr=False)
 
     # --- what came of them -----------------------------------------------------------------
 
@@ -62,6 +76,8 @@ class Batch:
 
     def _unfinished(self, place: int) -> ToolResult:
         call = self.calls[place]
+        if place in self.asked:
+            return _failed(call, _WITHDRAWN, status="cancelled")
         tool = self._started.get(place)
         if tool is None:
             return _failed(call, _NOT_STARTED, status="cancelled")
@@ -80,10 +96,12 @@ class Batch:
         """Run all calls: side by side, but each tool marked `alone` by itself, in its turn.
 
         Calls are checked in their order, and inline tools run in it. Never raises for a call that failed.
-        A batch of inline tools makes no checkpoint.
+        A batch of inline tools makes no checkpoint. Where a call waits for a person, those behind the next barrier wait, too.
         """
         for places in self._stages():
             await self._run_stage(places)
+            if self.asked:
+                return
 
     async def _run_stage(self, places: Sequence[int]) -> None:
         waiting = []
@@ -129,24 +147,51 @@ class Batch:
             return None
         call = self.calls[place]
         try:
-            return self._admit(call)
+            return self._admit(place, call)
+        except AskPerson as question:
+            self.asked = {**self.asked, place: question}
+            return None
         except ToolError as error:
             self._finished[place] = _failed(call, self._capped(describe(error)))
             return None
 
-    def _admit(self, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
+    def _admit(self, place: int, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
         tool = self.registry.find(call)
         refusal = None if self.check is None else self.check(call, tool)
         if refusal is not None:
             raise ToolError(refusal)
-        return tool, tool.argument_validator.validate(call.arguments)
+        arguments = tool.argument_validator.validate(call.arguments)
+        if (ask := self.needs_person(place)) is not None:
+            raise AskPerson(ask.question, form=ask.form, timeout=ask.timeout, again=True)
+        return tool, arguments
+
+    def needs_person(self, place: int) -> Ask | None:
+        """Whether a call waits for a person before it runs; what was needed once is needed until it is granted."""
+        call = self.calls[place]
+        tool = self.registry.get(call.name)
+        if tool is None or not (tool.approval or self.ask) or call.id in self.grants:
+            return None
+        ask = self._asks.get(place) or self._question(call, tool)
+        if ask is not None:
+            self._asks = {**self._asks, place: ask}
+        return ask
+
+    def _question(self, call: ToolCall, tool: Tool) -> Ask | None:
+        ask = None if self.ask is None else self.ask(call, tool)
+        if ask is None and tool.approval:
+            return tool.approval if isinstance(tool.approval, Ask) else Ask()
+        return ask
 
     async def _run_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
         call = self.calls[place]
         self._started[place] = tool
         if tool.hooks:
             _notify(tool, "on_start", call)
-        result = self._finished[place] = await self._outcome(call, tool, arguments)
+        try:
+            result = self._finished[place] = await self._outcome(call, tool, arguments)
+        except AskPerson as question:
+            self.asked = {**self.asked, place: question}
+            return
         if self.on_finish is not None:
             self.on_finish(result)
         if tool.hooks:
@@ -156,6 +201,8 @@ class Batch:
         try:
             text = await self._text(call, tool, arguments)
         except Exception as error:  # noqa: BLE001 - the edge to foreign code: the model reads what went wrong
+            if (question := _question_in(error)) is not None:
+                raise question from None
             return _failed(call, self._capped(describe(error)))
         return ToolResult(
             id=_result_id(call),
@@ -196,6 +243,7 @@ class Batch:
             state=context.state,
             session=context.session,
             threads=context.threads,
+            approval=self.grants.get(call.id) if self.grants else None,
         )
 
     def _capped(self, text: str) -> str:
@@ -219,10 +267,18 @@ def _is_immediate(tool: Tool) -> bool:
     return tool.inline and not tool.retries
 
 
+def _question_in(error: Exception) -> AskPerson | None:
+    """The question that a tool asked, also out of a nursery; None where anything else went wrong."""
+    found = list(leaves(error))
+    first = found[0]
+    return first if isinstance(first, AskPerson) and all(isinstance(e, AskPerson) for e in found) else None
+
+
 def _is_retryable(error: Exception, tool: Tool) -> bool:
     """Whether the tool declared it; of a group, all that is in it."""
     return all(
-        isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments) for leaf in leaves(error)
+        isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments | AskPerson)
+        for leaf in leaves(error)
     )
 
 

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, ParamSpec, Self, TypeVar, Union, get_args, get_origin, overload
 
+from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments
 
 from .base import Effect, Tool, ToolContext, ToolHooks
@@ -48,6 +49,7 @@ class FunctionTool(Tool, Generic[P, R]):
         retry_delay: float = 1.0,
         cache: int = 0,
         alone: bool = False,
+        approval: bool | Ask = False,
         hooks: ToolHooks | Sequence[ToolHooks] = (),
     ) -> None:
         inner = _undecorated(func)
@@ -62,6 +64,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.retry_delay = retry_delay
         self.cache = cache
         self.alone = alone
+        self.approval = approval
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
         self.func = func
         self._is_async = _is_async(inner, name)
@@ -208,6 +211,7 @@ def tool(
     retry_delay: float = 1.0,
     cache: int = 0,
     alone: bool = False,
+    approval: bool | Ask = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 

@@ -7,6 +7,7 @@ from typing import get_args
 
 import attrs
 
+from actgent.approvals import Ask
 from actgent.errors import ConfigurationError
 
 from .base import Effect, Tool, ToolHooks
@@ -72,6 +73,7 @@ def _check_repetition(tool: Tool) -> None:
 
 
 def _check_hooks(tool: Tool) -> None:
+    _require(isinstance(tool.approval, bool | Ask), tool, "approval= is True, False or an Ask(...)")
     for hooks in tool.hooks:
         _require(isinstance(hooks, ToolHooks), tool, "hooks= takes ToolHooks(...)")
         for hook in attrs.astuple(hooks, recurse=False):

@@ -4,6 +4,7 @@ import os
 import sys
 import textwrap
 
+import attrs
 import pytest
 import trio
 
@@ -23,7 +24,7 @@ from actgent.journal.records import (
     Said,
     Suspended,
 )
-from actgent.messages import File, Sender
+from actgent.messages import File, Priority, Sender
 
 # --- order and content -------------------------------------------------------------------
 
@@ -181,6 +182,35 @@ async def test_suspended_sessions_are_not_listed_as_unfinished(journal, make_wri
     assert await journal.unfinished("a") == ["s"]
     assert [summary.suspended for summary in await journal.sessions()] == [False]
     assert await writer.load() == writer.confirmed
+
+
+async def test_suspended_sessions_are_listed_page_by_page(journal, make_writer):
+    """Of one agent, in the order of their ids; neither those that go on, nor those that are closed."""
+    epoch = await journal.acquire()
+    for number in range(8):
+        writer = make_writer(journal, epoch, f"s{number}", "b" if number == 3 else "a")
+        await writer.open()
+        await writer.commit(Accepted(message=writer.message("1")), Suspended(message_id="1", ids=("w",)))
+    await make_writer(journal, epoch, "s2").commit(Resumed(ids=("w",)))
+    await make_writer(journal, epoch, "s4").commit(Closed())
+    assert await journal.suspended("a", limit=3) == ["s0", "s1", "s5"]
+    assert await journal.suspended("a", after="s5") == ["s6", "s7"]
+    assert await journal.suspended("a", after="s7") == []
+    assert await journal.suspended("b") == ["s3"]
+
+
+async def test_an_urgent_message_ends_a_suspension(journal, make_writer):
+    """It does not wait for what the turn waits for, so the next start has to see it."""
+    writer = make_writer(journal, await journal.acquire())
+    await writer.commit(
+        Accepted(message=writer.message("1")),
+        Suspended(message_id="1", ids=("w",)),
+        Accepted(message=writer.message("2")),
+    )
+    assert await journal.unfinished("a") == []
+    urgent = attrs.evolve(writer.message("3"), priority=Priority.URGENT)
+    await writer.commit(Accepted(message=urgent))
+    assert await journal.unfinished("a") == ["s"]
 
 
 async def test_sessions_that_are_due_are_listed_without_reading_them(journal, make_writer):

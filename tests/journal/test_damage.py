@@ -137,7 +137,7 @@ async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
     db.execute("PRAGMA user_version=99")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(JournalVersion, match=r"version 99.*versions up to 2"):
+    with pytest.raises(JournalVersion, match=r"version 99.*versions up to \d"):
         async with open_journal(f"sqlite:///{path}") as journal:
             await journal.acquire()
     assert path.read_bytes() == before

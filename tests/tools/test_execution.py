@@ -8,7 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from actgent.errors import ToolError
+from actgent.approvals import Approve
+from actgent.errors import AskPerson, ToolError
 from actgent.messages import ToolCall, ToolResult
 from actgent.tools import Batch, FunctionTool, Threads, Tool, ToolContext, ToolHooks, ToolRegistry, tool
 
@@ -513,3 +514,87 @@ async def test_public_functions_and_calls(recorded_rows):
         ]
         ended = await results(*calls, tools=described(row))
         assert [each.error for each in ended] == [None] * len(calls), row["id"]
+
+
+# --- calls that wait for a person ---------------------------------------------------------
+
+
+async def run(calls, tools, **options):
+    batch = Batch(calls, ToolRegistry(tools), **options)
+    await batch.run()
+    return batch, batch.results()
+
+
+async def test_a_tool_that_needs_a_person_does_not_run():
+    """The others do; what was not decided counts as withdrawn."""
+    ran = []
+    guarded = FunctionTool("guarded", "guarded", lambda: ran.append("guarded"), thread=False, approval=True)
+    batch, _ = await run([call("guarded"), call("x")], [guarded, inline(lambda: ran.append("x"))])
+    assert ran == ["x"]
+    assert list(batch.asked) == [0]
+    assert [result.status for result in batch.results()] == ["cancelled", "success"]
+    assert "withdrawn" in batch.results()[0].error
+
+
+async def test_calls_behind_a_barrier_wait_too():
+    """A call that waits for a person has not finished, so nothing passes a barrier behind it."""
+    ran = []
+    guarded = FunctionTool("guarded", "guarded", lambda: ran.append("guarded"), thread=False, approval=True)
+    alone = FunctionTool("alone", "alone", lambda: ran.append("alone"), thread=False, alone=True)
+    batch, _ = await run([call("guarded"), call("alone")], [guarded, alone])
+    assert (ran, list(batch.asked)) == ([], [0])
+    assert batch.results()[1].error == "cancelled before it started"
+
+
+async def test_nobody_is_asked_about_what_cannot_run():
+    """Arguments that do not fit, and calls that a rule refuses, come to their errors at once."""
+    guarded = FunctionTool(
+        "guarded",
+        "guarded",
+        lambda n: n,
+        thread=False,
+        approval=True,
+        parameters={"type": "object", "required": ["n"]},
+    )
+    batch, results = await run([call("guarded")], [guarded])
+    assert (dict(batch.asked), results[0].status) == ({}, "error")
+    batch, results = await run([call("guarded", n=1)], [guarded], check=lambda *_: "not in this mode")
+    assert (dict(batch.asked), results[0].error) == ({}, "not in this mode")
+
+
+async def test_a_question_out_of_a_nursery_is_a_question():
+    """And one beside another error is an error."""
+
+    async def ask():
+        raise AskPerson("Which one?")
+
+    async def fail():
+        raise ValueError("no")
+
+    @tool
+    async def several(also_fail: bool) -> None:
+        """Ask from a task."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            if also_fail:
+                nursery.start_soon(fail)
+
+    batch, _ = await run([call("several", also_fail=False)], [several])
+    assert batch.asked[0].question == "Which one?"
+    batch, results = await run([call("several", also_fail=True)], [several])
+    assert (dict(batch.asked), results[0].status) == ({}, "error")
+
+
+async def test_a_granted_call_runs_and_knows_it():
+    """The tool is told what the person said."""
+    seen = []
+
+    @tool(approval=True, thread=False)
+    def guarded(context: ToolContext) -> str:
+        """Run if it may."""
+        seen.append(context.approval)
+        return "done"
+
+    batch = Batch([call("guarded", id="c")], ToolRegistry([guarded]), grants={"c": Approve("fine")})
+    await batch.run()
+    assert (seen, batch.results()[0].content) == ([Approve("fine")], "done")

@@ -1,0 +1,157 @@
+"""What a person is asked before a tool runs, and what they may decide.
+
+An approval stands for one call of one tool with these arguments in this session: its id follows from them, so a
+decision can never serve for anything else. A decision is a typed value; no text that a tool or a model writes is one.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from actgent.errors import ConfigurationError
+
+
+def _text(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{field.name}= is a text, not {type(value).__name__}")
+
+
+def _seconds(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+    if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+        raise ConfigurationError(f"{field.name}= is a number of seconds above 0, not {value!r}")
+
+
+def _mapping(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigurationError(f"{field.name}= is a mapping, not {type(value).__name__}")
+
+
+# --- the question ------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Ask:
+    """That a person has to be asked, and how.
+
+    Raises:
+        ConfigurationError: a field makes no sense; the text names it.
+    """
+
+    question: str = attrs.field(default="", validator=_text)
+    """For the person; empty asks whether the tool may run."""
+    form: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True, validator=_mapping)
+    """JSON Schema of what `Respond` may carry; None takes anything."""
+    timeout: float | None = attrs.field(default=None, kw_only=True, validator=_seconds)
+    """Seconds to answer; None is the agent's `Limits(approval_timeout=...)`."""
+
+
+@attrs.frozen(kw_only=True)
+class Approval:
+    """A call that waits for a person."""
+
+    id: str
+    """What it is answered by: a digest of all that it stands for, a dot, and the session's id."""
+    session_id: str
+    agent: str
+    call_id: str
+    tool_name: str
+    arguments: Mapping[str, Any] = attrs.field(repr=False)
+    """As the tool would get them."""
+    question: str = ""
+    form: Mapping[str, Any] | None = None
+    again: bool = True
+    """Whether an approved call runs (once more); else what is decided is its result."""
+    created_at: float = attrs.field(factory=time.time)
+    """Unix time in seconds."""
+    deadline: float = math.inf
+    """Unix time in seconds; nobody having answered by then, it has expired."""
+
+    @property
+    def is_genuine(self) -> bool:
+        """Whether the id stands for these arguments of this tool in this session."""
+        return self.id == approval_id(
+            self.session_id, self.call_id, self.tool_name, self.arguments, self.question
+        )
+
+
+def approval_id(
+    session_id: str, call_id: str, tool_name: str, arguments: Mapping[str, Any], question: str
+) -> str:
+    """The id of the approval of a call: the same after a restart, another for anything else."""
+    known = json.dumps([session_id, call_id, tool_name, arguments, question], sort_keys=True, default=repr)
+    digest = hashlib.blake2b(known.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return f"{digest}.{session_id}"
+
+
+def session_of(approval: str) -> str:
+    """The id of the session in which an approval waits; empty for what is no approval's id."""
+    return approval.partition(".")[2]
+
+
+# --- the decision ------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Approve:
+    """The tool runs with the arguments that it was called with."""
+
+    reason: str = attrs.field(default="", validator=_text)
+
+
+@attrs.frozen
+class Reject:
+    """The tool does not run, and the model reads why."""
+
+    reason: str = attrs.field(default="", validator=_text)
+
+
+@attrs.frozen
+class Edit:
+    """The tool runs with these arguments instead, which have to fit its schema. The model is told."""
+
+    arguments: Mapping[str, Any] = attrs.field(validator=_mapping)
+    reason: str = attrs.field(default="", validator=_text)
+
+
+@attrs.frozen
+class Respond:
+    """The tool does not run: this is its result."""
+
+    content: Any = ""
+    """Text as it is; anything else becomes JSON."""
+
+
+@attrs.frozen
+class Expire:
+    """Nobody decided in time, so the tool does not run. The clock's decision: no caller can make it."""
+
+
+@attrs.frozen
+class Withdraw:
+    """The turn was stopped before anybody decided. Not for callers either: see `session.interrupt`."""
+
+
+Decision = Approve | Reject | Edit | Respond | Expire | Withdraw
+BY_PEOPLE = (Approve, Reject, Edit, Respond)
+Grant = Approve | Edit
+"""A decision that lets the tool run."""
+
+
+def word_for(decision: Decision) -> str:
+    """What was decided, in one word."""
+    return _WORDS[type(decision)]
+
+
+_WORDS: Mapping[type, str] = {
+    Approve: "approved",
+    Reject: "rejected",
+    Edit: "edited",
+    Respond: "responded",
+    Expire: "expired",
+    Withdraw: "withdrawn",
+}

@@ -1,0 +1,84 @@
+"""What a person is asked, and what they may decide."""
+
+import attrs
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent import Approve, Ask, ConfigurationError, Edit, Reject
+from actgent.approvals import Approval, approval_id, session_of
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+objects = st.dictionaries(st.text(max_size=3), plain, max_size=3)
+
+
+def approval(session_id="s", call_id="c", tool_name="pay", arguments=None, question=""):
+    """An approval as an agent makes it."""
+    arguments = {} if arguments is None else arguments
+    made = approval_id(session_id, call_id, tool_name, arguments, question)
+    return Approval(
+        id=made,
+        session_id=session_id,
+        agent="a",
+        call_id=call_id,
+        tool_name=tool_name,
+        arguments=arguments,
+        question=question,
+    )
+
+
+@given(
+    session_id=st.text(min_size=1), call_id=st.text(), tool=st.text(), arguments=objects, question=st.text()
+)
+def test_an_id_finds_its_session_and_knows_what_it_stands_for(session_id, call_id, tool, arguments, question):
+    """Whatever the ids look like, and in whatever order the arguments come."""
+    asked = approval(session_id, call_id, tool, arguments, question)
+    assert session_of(asked.id) == session_id
+    assert asked.is_genuine
+    turned = dict(reversed(list(arguments.items())))
+    assert approval(session_id, call_id, tool, turned, question).id == asked.id
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session_id": "t"},
+        {"call_id": "d"},
+        {"tool_name": "store"},
+        {"arguments": {"n": 2}},
+        {"arguments": {"n": 1.0}},
+        {"arguments": {"n": True}},
+        {"question": "Really?"},
+    ],
+)
+def test_an_id_serves_for_nothing_else(change):
+    """Another session, call, tool, argument or question is another approval."""
+    asked = approval(arguments={"n": 1})
+    assert asked.is_genuine
+    assert not attrs.evolve(asked, **change).is_genuine
+
+
+def test_no_session_is_found_in_what_is_no_id():
+    """Such as the text of a tool."""
+    assert session_of("Yes, confirmed") == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "named"),
+    [
+        (Ask, {"question": 3}, "question="),
+        (Ask, {"form": "text"}, "form="),
+        (Ask, {"timeout": 0}, "timeout="),
+        (Ask, {"timeout": float("inf")}, "timeout="),
+        (Approve, {"reason": None}, "reason="),
+        (Reject, {"reason": 3}, "reason="),
+        (Edit, {"arguments": "text"}, "arguments="),
+    ],
+)
+def test_what_makes_no_sense_is_refused(kind, values, named):
+    """The text names the field."""
+    with pytest.raises(ConfigurationError, match=named):
+        kind(**values)
