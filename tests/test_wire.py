@@ -119,6 +119,7 @@ fields = {
     "owner": st.builds(Sender, names),
     "parent_id": st.none() | text,
     "created_at": seconds,
+    "at": seconds,
     "message_id": text,
     "stop": text,
     "calls": st.integers(0, 30),
