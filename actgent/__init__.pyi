@@ -18,6 +18,12 @@ from .agents.goal import (
 from .agents.limits import (
     Limits as Limits,
 )
+from .agents.mode import (
+    Mode as Mode,
+)
+from .agents.modes import (
+    Modes as Modes,
+)
 from .agents.plan import (
     PlanAgent as PlanAgent,
 )
@@ -76,6 +82,7 @@ from .errors import (
     MissingKey as MissingKey,
     ModelError as ModelError,
     ModelTimeout as ModelTimeout,
+    ModeRefused as ModeRefused,
     NotAuthorized as NotAuthorized,
     NotRunning as NotRunning,
     NotSerializable as NotSerializable,
@@ -144,6 +151,9 @@ from .protocols.base import (
 from .tools.base import (
     Tool as Tool,
     ToolContext as ToolContext,
+)
+from .tools.envelope import (
+    EnvelopedTool as EnvelopedTool,
 )
 from .tools.function import (
     FunctionTool as FunctionTool,

@@ -18,6 +18,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── ApprovalNotFound       an answer to what nobody asked in this session
     │   ├── ApprovalMismatch       an answer for another tool or other arguments than are asked for
     │   ├── AlreadyDecided         a second answer, see `decision`
+    │   ├── ModeRefused            who asked may not switch the mode, or not now
     │   └── WouldDeadlock          a handler or tool waits for its own turn
     │       └── WaitCycle          sessions that wait for each other in a circle, see `path`
     ├── InboxFull                  back-pressure: try again later, or raise the bound
@@ -202,6 +203,17 @@ class AlreadyDecided(UsageError):
         self.approval_id = approval_id
         self.decision = decision
         super().__init__(f"approval {approval_id!r} was {word} already: an answer counts once")
+
+
+class ModeRefused(UsageError):
+    """The session stays in its mode: who asked may not switch it to the other one, or not now."""
+
+    def __init__(self, mode: str, wanted: str, reason: str) -> None:
+        self.mode = mode
+        """The mode that it stays in."""
+        self.wanted = wanted
+        self.reason = reason
+        super().__init__(f"the mode stays {mode!r} and does not become {wanted!r}: {reason}")
 
 
 class WouldDeadlock(UsageError):

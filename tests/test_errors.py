@@ -32,6 +32,7 @@ def some(cls):
         "Interrupted": ("enough",),
         "Stopped": ("tutor",),
         "LimitReached": ("calls", 3),
+        "ModeRefused": ("plan", "act", "not yet"),
         "ToolNotFound": ("add", ["sub"]),
         "ToolTimeout": ("add", 3.0),
     }

@@ -46,6 +46,9 @@ from .handlers import Handler
 from .hooks import Hooks
 from .layers import Prompt, to_layer
 from .limits import Limits
+from .mode_prompt import prompt_of
+from .mode_tools import equip
+from .modes import Modes
 from .observer import Observer
 from .opening import Content, OnSession, SessionOpener
 from .reader import TurnReader
@@ -85,6 +88,7 @@ class Agent:
         limits: The bounds of a turn.
         reducers: For keys of a session's state how a new value meets the old one, e.g. `{"results": append}`.
         memory: How it remembers; the default shows the whole conversation up to 180,000 tokens.
+        modes: What it may do at which time, and who may change that; None: all its tools, always.
         sessions: How many of its sessions are processed side by side.
         inbox: How many messages may wait for it.
         session_inbox: How many of them for one session.
@@ -121,6 +125,7 @@ class Agent:
         limits: Limits | None = None,
         reducers: Mapping[str, Reducer] | None = None,
         memory: Memory | None = None,
+        modes: Modes | None = None,
         sessions: int = 100,
         inbox: int = 1000,
         session_inbox: int = 100,
@@ -151,6 +156,9 @@ class Agent:
         all_types = (*types_from(known), *types)
         check_each("types", all_types, kind=ClassificationType)
         self.tools = ToolRegistry(tools, mapped=[t.tool for t in all_types if t.tool])
+        self.modes = modes
+        if modes is not None:
+            equip(self.tools, modes)
         self.profile = Profile(
             name=name,
             role=to_text("role", role),
@@ -163,6 +171,8 @@ class Agent:
         )
         self.protocol = protocol or self.default_protocol()
         rendered = PromptManager(self.protocol, self.profile).system_prompt()
+        if modes is not None:
+            rendered = f"{rendered}\n\n{prompt_of(modes, self.tools)}"
         self.system_prompt = rendered if prompt is None else to_layer(prompt).apply(rendered, self.profile)
         """The same for all sessions and turns that have no layer of their own."""
         self._options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
@@ -171,7 +181,7 @@ class Agent:
         self._memory = memory or ShortTermMemory()
         self._model_names = {**(models or {}), "default": llm}
         self._models: dict[str, LLM] | None = self._resolve_models()
-        self._on_session: list[OnSession] = []
+        self._on_session: list[OnSession] = [] if modes is None else [modes.settle]
         self._hooks = Hooks()
         self._opener: SessionOpener | None = None
         """While it runs."""
@@ -481,7 +491,7 @@ class Agent:
                 threads=runtime.threads,
                 dispatcher=dispatcher,
                 observer=observer,
-                access=tuple(self.access_rules()),
+                access=(*([] if self.modes is None else [self.modes.refusal]), *self.access_rules()),
             ),
             inbox=inbox,
             limits=self.limits,
@@ -491,6 +501,7 @@ class Agent:
             timer=runtime.timer,
             router=self.route,
             hooks=self._hooks,
+            modes=self.modes,
         )
         return RunningAgent(
             self.name,

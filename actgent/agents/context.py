@@ -270,6 +270,8 @@ class SessionContext:
     _state: Store | None = None
     _call_ids: set[str] | None = None
     _accepted: dict[str, None] | None = None
+    _told: dict[str, str] | None = None
+    """The marks of the last notes in the record, by their sources."""
     _waiters: dict[str, TurnWaiter] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
 
@@ -305,6 +307,20 @@ class SessionContext:
         """Write the record's next message."""
         self.record.append(message)
         self.view.add(message, answered=answered)
+        if message.sender.kind == "system" and is_note(message):
+            self._told = {**(self._told or {}), message.sender.name: message.causation_id or ""}
+
+    @property
+    def last_said(self) -> Message | None:
+        """The record's last message that is no note."""
+        for message in reversed(self.record):
+            if message.sender.kind != "system" or not is_note(message):
+                return message
+        return None
+
+    def told(self, source: str) -> str | None:
+        """The mark of the last note of a source; None where there is none."""
+        return None if self._told is None else self._told.get(source)
 
     def know_calls(self, ids: Iterable[str]) -> None:
         """These ids of calls are taken."""
@@ -387,6 +403,15 @@ class SessionContext:
                 self._idle = trio.lowlevel.ParkingLot()
             await self._idle.park()
         self._idle = None
+
+
+def is_note(message: Message) -> bool:
+    """Whether a message of the record tells what happened beside the conversation: caused by that, and by no turn."""
+    return (
+        message.sender.kind == "system"
+        and message.correlation_id is None
+        and message.causation_id is not None
+    )
 
 
 running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)

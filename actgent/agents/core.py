@@ -55,6 +55,8 @@ from .failures import check_stop, kind_of
 from .growing import GrowingAnswer
 from .hooks import Hooks
 from .limits import DEFAULT_MODEL_CALLS, Limits
+from .modes import Modes
+from .notes import tell_notes
 from .observer import Observer
 
 LAST_WORDS = 1.0
@@ -88,6 +90,7 @@ class AgentCore:
     timer: Timer
     router: Router
     hooks: Hooks = attrs.field(factory=Hooks)
+    modes: Modes | None = None
     _silence: float | None = None
     """When the time for last words is over."""
     _tools_seen: Sequence[ToolSpec] | None = None
@@ -139,7 +142,8 @@ class AgentCore:
 
     async def _resume(self, context: SessionContext, turn: Turn, resume: Resume) -> Message | None:
         """Do what was due when the process ended; returns the message to go on with."""
-        last = context.record[-1]
+        last = context.last_said
+        assert last is not None  # noqa: S101 - the turn began with a message
         if not resume.stop:
             turn.results.extend(last.tool_results)
             await self.calling.deliver(context, turn)
@@ -218,6 +222,8 @@ class AgentCore:
         self.observer.end_turn(context, turn)
 
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
+        if self.modes is not None:
+            self._tell_modes(self.modes, context, turn, message)
         self._remember(context, turn, message)
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
@@ -247,15 +253,34 @@ class AgentCore:
 
     async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if message is turn.message and message.sender.kind == "user":
-            turn.aside = await self.hooks.context_of(context, message, self.dispatcher)
+            said = await self.hooks.context_of(context, message, self.dispatcher)
+            turn.aside = "\n\n".join(filter(None, (turn.aside, said)))
         await self.hooks.tell(context, turn, self.dispatcher)
         turn.check()
+
+    # --- modes ---------------------------------------------------------------------------
+
+    def _tell_modes(self, modes: Modes, context: SessionContext, turn: Turn, message: Message) -> None:
+        """Do what the user says about the mode, and tell the model of all changes, while no calls are open."""
+        if modes.commands and message is turn.message:
+            turn.aside = modes.obey(context.state, message)
+        tell_notes(context, (modes,), calls=turn.calls, repairs=turn.repairs)
+
+    async def tell_idle(self, context: SessionContext) -> None:
+        """What was done beside a session is durable on return, and is in its record unless a turn runs."""
+        is_idle = context.turn is None and context.resume is None and not context.open_calls
+        if is_idle and self.modes is not None:
+            tell_notes(context, (self.modes,))
+        if context.log is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await context.log.sync()
 
     # --- remember ------------------------------------------------------------------------
 
     def _remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
         """Write the message into the record; tool results stand there already, right behind their calls."""
-        if not context.record or context.record[-1] is not message:
+        if context.last_said is not message:
             context.append(message, answered=True)
             if context.log is not None:
                 context.log.note(_entering(message, turn))

@@ -7,24 +7,22 @@ from typing import Any, Literal
 import attrs
 import trio
 
-from actgent.errors import ConfigurationError, Suspended, ToolError
+from actgent.errors import ConfigurationError, Suspended
 from actgent.memory.short_term import ShortTermMemory
-from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolResult, Usage
+from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
 from actgent.protocols.plan import CONFIG, ROLES, Planning, PlanningOutput, plan_of
 from actgent.protocols.todo import Plan
 from actgent.tools.base import Tool, ToolContext
 
 from .agent import Agent
+from .calling import Access
 from .context import CallOptions
-from .delegation import AgentTool
 from .history import LimitedMemory, LimitedView
+from .mode_tools import SetMode
 from .opening import Content
 from .session import Session
 
 Status = Literal["success", "partial", "error", "suspended"]
-_OPTIONS = tuple(
-    "name description parameters effect timeout retries retry_on retry_delay alone hooks inline".split()
-)
 _CLOSING = 5.0
 """Seconds to close a session that `process` opened, also when it is cancelled."""
 
@@ -54,20 +52,18 @@ class PlanAgent(Agent):
     """An agent that plans first, and says in its reply's `message_type` whether all of the plan was done.
 
     `models` may name a model for each of `planning`, `execution` and `synthesis`. Handlers hear of the plan by
-    the events `intent`, `plan`, `plan_update`, `item` and `thoughts`. Results of its tools are not cached.
+    the events `intent`, `plan`, `plan_update`, `item` and `thoughts`.
     """
 
     default_protocol = Planning
 
-    def __init__(self, name: str, *, tools: Iterable[Tool] = (), **options: Any) -> None:
+    def __init__(self, name: str, **options: Any) -> None:
         options["memory"] = LimitedMemory(options.get("memory") or ShortTermMemory())
-        super().__init__(name, tools=[_guarded(tool) for tool in tools], **options)
+        super().__init__(name, **options)
         self.on_session(_limit_history)
 
-    def companions(self) -> Iterable[Agent]:
-        inner = (tool.inner for tool in self.tools if isinstance(tool, EnabledTool))
-        agents = [tool.agent for tool in inner if isinstance(tool, AgentTool)]
-        return [*super().companions(), *agents]  # type: ignore[list-item]
+    def access_rules(self) -> Iterable[Access]:
+        return [*super().access_rules(), _not_enabled]
 
     def _options_for(self, output: Any, **given: Any) -> CallOptions:
         # Not as a wrapper round all stages: a plan in the form of the answer would be one.
@@ -185,23 +181,12 @@ class PlanAgent(Agent):
         self.configure(session, tools=[name for name in self.enabled_tools(session) if name not in names])
 
 
-class EnabledTool(Tool):
-    """A tool that only the sessions may call in which it is enabled, checked at each call."""
-
-    def __init__(self, inner: Tool) -> None:
-        self.inner = inner
-        for option in _OPTIONS:
-            setattr(self, option, getattr(inner, option))
-
-    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        enabled = _enabled_in(context.state or {})
-        if enabled is not None and self.name not in enabled:
-            raise ToolError(f'Tool "{self.name}" is not enabled for thread "{context.session_id}".')
-        return await self.inner.execute(arguments, context)
-
-
-def _guarded(tool: Tool) -> Tool:
-    return EnabledTool(tool) if isinstance(tool, Tool) else tool  # type: ignore[redundant-expr]
+def _not_enabled(_: ToolCall, tool: Tool, told: ToolContext) -> str | None:
+    """The rule of access: the configuration of a session names the only tools that it may call."""
+    enabled = _enabled_in(told.state or {})
+    if enabled is None or tool.name in enabled or isinstance(tool, SetMode):
+        return None
+    return f'Tool "{tool.name}" is not enabled for thread "{told.session_id}".'
 
 
 def _enabled_in(state: Mapping[str, Any]) -> Sequence[str] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, UsageError
 from actgent.journal.store import Store
 from actgent.messages import (
     Message,
@@ -21,6 +21,9 @@ from actgent.messages import (
 
 from .checks import check_id, check_seconds
 from .context import SessionContext
+from .mode import Actor
+from .mode_changes import ModeChange, changes_in
+from .modes import Modes
 from .running import RunningAgent
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -170,6 +173,46 @@ class Session:
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
         await self._agent.close(self._context)
+
+    # --- its mode ------------------------------------------------------------------------
+
+    async def set_mode(
+        self, mode: str, *, by: Actor = "user", reason: str = "", force: bool = False
+    ) -> ModeChange:
+        """Switch to another mode; durable on return. The model is told before its next call.
+
+        `by` is who wants it: a user, the agent itself, or an admin, whose `force` goes before all rules. What the
+        running turn has begun goes on; its later calls are judged by the new mode.
+
+        Raises:
+            ConfigurationError: there is no such mode.
+            ModeRefused: who asks may not, or not now.
+            UsageError: the agent has no modes.
+        """
+        change = self._modes.switch(self.state, mode, by=by, reason=reason, force=force)
+        await self._agent.core.tell_idle(self._context)
+        return change
+
+    @property
+    def mode(self) -> str:
+        """The mode that it is in.
+
+        Raises:
+            UsageError: the agent has no modes.
+        """
+        return self._modes.mode_of(self._context.seen_state)
+
+    @property
+    def mode_changes(self) -> tuple[ModeChange, ...]:
+        """The last 100 changes of its mode, oldest first."""
+        return changes_in(self._context.seen_state)
+
+    @property
+    def _modes(self) -> Modes:
+        modes = self._agent.core.modes
+        if modes is None:
+            raise UsageError(f"agent {self._agent.name!r} has no modes: pass modes=Modes(...)")
+        return modes
 
     # --- what it is ----------------------------------------------------------------------
 

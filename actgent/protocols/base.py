@@ -65,7 +65,8 @@ class View:
     message: Message
     """The message that this pass answers."""
     record: Sequence[Message]
-    """Everything that happened, oldest first; ends with `message` when a request is rendered."""
+    """Everything that happened, oldest first. When a request is rendered it ends with `message`, behind which only
+    notes of the kind system may stand."""
     state: Mapping[str, Any]
     stage: str | None = None
     """The stage that `message` goes on with; None at the turn's first pass."""

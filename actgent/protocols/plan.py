@@ -328,7 +328,7 @@ def _rounds(view: View, item: TodoItem) -> int:
 
 def _calls_before(view: View) -> int:
     """The turn's model calls before this one, the same when it is asked and when its answer is read."""
-    is_answered = view.record[-1].id != view.message.id
+    is_answered = view.record[-1].causation_id == view.message.id
     return view.calls - is_answered
 
 

@@ -1,0 +1,124 @@
+"""The tools of the mode integration: what tests of the tools have shown, and whether that is enough."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from actgent.errors import ToolError
+from actgent.journal.store import Pair
+from actgent.tools.base import Tool, ToolContext
+from actgent.tools.function import tool
+
+TestStatus = Literal["passed", "failed", "skipped"]
+ToolState = Literal["working", "issues", "unknown"]
+
+
+def integration_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of the tools by now."""
+    return {
+        "test_results": state.get("test_results", {}),
+        "tool_documentation": state.get("tool_documentation", {}),
+        "test_report": state.get("test_report"),
+        "is_integration_complete": state.get("is_integration_complete", False),
+    }
+
+
+def report_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """How many tools passed, failed and were skipped; of each the last result counts."""
+    results: Mapping[str, Any] = state.get("test_results", {})
+    counts = Counter(result["status"] for result in results.values())
+    return {
+        "total": len(results),
+        **{status: counts[status] for status in ("passed", "failed", "skipped")},
+        "failed_tools": sorted(name for name, result in results.items() if result["status"] == "failed"),
+    }
+
+
+def integration_tools() -> list[Tool]:
+    """Tools over a session's test results."""
+    return [record_test_result, document_tool, generate_test_report, complete_integration_testing]
+
+
+@tool(thread=False, effect="idempotent")
+def record_test_result(  # noqa: D417 - the context is not the model's
+    tool_name: str, status: TestStatus, context: ToolContext, details: str = ""
+) -> dict[str, Any]:
+    """Record how the test of a tool ended; a later result takes the place of an earlier one.
+
+    Args:
+        tool_name: The tool that was tested.
+        status: How it ended.
+        details: What was seen.
+    """
+    result = {"status": status, "details": details}
+    _put(context, "test_results", tool_name, result)
+    return {"recorded": tool_name, **result}
+
+
+@tool(thread=False, effect="idempotent")
+def document_tool(  # noqa: D417 - the context is not the model's
+    tool_name: str, description: str, context: ToolContext, status: ToolState = "unknown", notes: str = ""
+) -> dict[str, Any]:
+    """Write down what a tool does and how well it works.
+
+    Args:
+        tool_name: The tool.
+        description: What it does.
+        status: How well it works.
+        notes: What to mind.
+    """
+    _put(
+        context,
+        "tool_documentation",
+        tool_name,
+        {"description": description, "status": status, "notes": notes},
+    )
+    return {"documented": tool_name, "status": status}
+
+
+@tool(thread=False, effect="idempotent")
+def generate_test_report(context: ToolContext) -> dict[str, Any]:
+    """Count the results: passed, failed, skipped."""
+    report = report_of(context.state)
+    context.state.dispatch(("test_report", report), once=context.effect_key)
+    return report
+
+
+@tool(thread=False, effect="idempotent")
+def complete_integration_testing(context: ToolContext, force: bool = False) -> dict[str, Any]:  # noqa: D417, FBT001, FBT002 - the model names it
+    """Say that the tools are tested; refused where nothing was tested, or a tool failed.
+
+    Args:
+        force: Complete it all the same.
+    """
+    report = report_of(context.state)
+    if not force and (why := _why_incomplete(report)):
+        raise ToolError(f"integration testing is not complete: {why}")
+    recommended = {
+        "from_mode": "integration",
+        "to_mode": "plan",
+        "reason": "the tools are tested",
+        "warnings": [f"{name} failed" for name in report["failed_tools"]],
+    }
+    changes = [
+        ("test_report", report),
+        ("is_integration_complete", True),
+        ("transition_recommendation", recommended),
+    ]
+    context.state.dispatch(changes, once=context.effect_key)
+    return {"is_integration_complete": True, "report": report, "recommended_mode": "plan"}
+
+
+def _why_incomplete(report: Mapping[str, Any]) -> str:
+    if report["failed"]:
+        return f"{report['failed']} of {report['total']} failed ({', '.join(report['failed_tools'])})"
+    return "" if report["total"] else "no result was recorded"
+
+
+def _put(context: ToolContext, key: str, name: str, value: Mapping[str, Any]) -> None:
+    """Set one entry of a mapping in the state, whatever others do to it."""
+
+    def put(state: Mapping[str, Any]) -> Pair:
+        return key, {**state.get(key, {}), name: value}
+
+    context.state.dispatch(put, once=context.effect_key)

@@ -1,0 +1,47 @@
+"""What the system prompt says of modes: all of it at all times, so that it never changes."""
+
+from collections.abc import Iterable, Sequence
+
+from actgent.tools.base import Tool
+
+from .mode import Mode, all_tools
+from .modes import SET_MODE, Modes
+
+_INTRODUCTION = (
+    "You work in modes. A system message in the conversation says so when the mode changes; in the beginning it is "
+    "{initial}. You see all tools at all times, but a call that the current mode does not allow is refused. Ask for "
+    "another mode, or switch with {set_mode} where you may."
+)
+
+
+def prompt_of(modes: Modes, tools: Iterable[Tool]) -> str:
+    """The modes, the tools of each, and which of them the model may switch to itself."""
+    known = list(tools)
+    lines = [
+        _INTRODUCTION.format(initial=modes.initial, set_mode=SET_MODE),
+        f"Tools of every mode: {_listed(tool.name for tool in known if tool.name in modes.universal)}.",
+        *(_line(modes, mode, known) for mode in modes),
+    ]
+    if able := [mode.name for mode in modes if "agent" in mode.who or mode.name in modes.agent_may]:
+        lines.append(f"You may switch to {_listed(able)} yourself.")
+    return "\n".join(lines)
+
+
+def _line(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
+    said = f"- {mode.name}: {mode.prompt}" if mode.prompt else f"- {mode.name}"
+    return f"{said} {_tools_in_words(modes, mode, tools)}"
+
+
+def _tools_in_words(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
+    if mode.tools is all_tools:
+        return "(all tools)"
+    if callable(mode.tools):
+        return "(further tools by a rule)"
+    names = [
+        tool.name for tool in tools if tool.name not in modes.universal and modes.allows(mode.name, tool)
+    ]
+    return f"(further tools: {_listed(names)})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,182 @@
+"""The tools that come with modes: switch, look at the state, and suggest what the user may do next."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.errors import ConfigurationError, ModeRefused, ToolError
+from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.function import tool
+from actgent.tools.registry import ToolRegistry
+
+from .integration import integration_state, integration_tools
+from .mode_changes import changes_in
+from .modes import SET_MODE, Modes
+from .onboarding import missing_settings, onboarding_tools
+
+OTHER = "Other..."
+
+
+class SetMode(Tool):
+    """Lets the model ask for another mode. No mode locks it out; who may switch is another question."""
+
+    name = SET_MODE
+    effect: Effect = "idempotent"
+    alone = True
+    inline = True
+
+    def __init__(self, modes: Modes) -> None:
+        self._modes = modes
+        known = ", ".join(mode.name for mode in modes)
+        self.description = (
+            f"Switch to another mode ({known}). Calls after this one are judged by the new mode."
+        )
+        self.parameters: Mapping[str, Any] = {
+            "type": "object",
+            "properties": {
+                "mode": {"type": "string", "description": f"One of {known}."},
+                "reason": {"type": "string", "description": "Why, in a few words."},
+            },
+            "required": ["mode"],
+            "additionalProperties": False,
+        }
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        try:
+            change = self._modes.switch(
+                context.state,
+                arguments["mode"],
+                by="agent",
+                reason=arguments.get("reason", ""),
+                key=context.effect_key,
+            )
+        except (ModeRefused, ConfigurationError) as refused:
+            raise ToolError(str(refused)) from refused
+        return {"success": True, "previous_mode": change.previous, "current_mode": change.current}
+
+
+def equip(registry: ToolRegistry, modes: Modes) -> None:
+    """Add to an agent's tools those that its modes were given, and those that come with them.
+
+    A tool of yours with the name of one of these takes its place, but for set_mode.
+
+    Raises:
+        ConfigurationError: the modes name a tool that the agent does not have.
+        DuplicateTool: another tool is named set_mode, or like one that the modes were given.
+    """
+    if not isinstance(modes, Modes):
+        raise ConfigurationError(f"modes= takes Modes(...), not {modes!r}")
+    for given in modes.tools:
+        if registry.get(given.name) is not given:
+            registry.add(given)
+    if unknown := sorted(name for name in modes.named_tools if registry.get(name) is None):
+        raise ConfigurationError(
+            f"the modes name tools that the agent does not have: {', '.join(unknown)}; pass them in tools=, "
+            "or give the mode a rule if they come later"
+        )
+    registry.add(SetMode(modes))
+    for ours in _tools_of(modes, registry):
+        if registry.get(ours.name) is None:
+            registry.add(ours)
+
+
+def _tools_of(modes: Modes, registry: ToolRegistry) -> list[Tool]:
+    tools = [_mode_info(modes, registry), _agent_state(modes)]
+    if not modes.is_ready:
+        return tools
+    return [
+        *tools,
+        _agent_config(modes),
+        get_integration_state,
+        suggest_actions,
+        *onboarding_tools(modes.required_settings),
+        *integration_tools(),
+    ]
+
+
+# --- state retrieval ------------------------------------------------------------------------------
+
+
+def _agent_state(modes: Modes) -> Tool:
+    @tool(thread=False, effect="pure")
+    def get_agent_state(context: ToolContext) -> dict[str, Any]:
+        """What is known of this session: its mode, its settings, how far its set-up is, and all else in its state."""
+        return {
+            "mode": modes.mode_of(context.state),
+            "settings": {},
+            "is_onboarding_complete": False,
+            "is_integration_complete": False,
+            **{key: context.state[key] for key in context.state if not key.startswith("_")},
+        }
+
+    return get_agent_state
+
+
+def _agent_config(modes: Modes) -> Tool:
+    @tool(thread=False, effect="pure")
+    def get_agent_config(context: ToolContext) -> dict[str, Any]:
+        """The settings, and which of the required ones are missing."""
+        return {
+            "settings": context.state.get("settings", {}),
+            "missing": missing_settings(context.state, modes.required_settings),
+            "is_onboarding_complete": context.state.get("is_onboarding_complete", False),
+        }
+
+    return get_agent_config
+
+
+@tool(thread=False, effect="pure")
+def get_integration_state(context: ToolContext) -> dict[str, Any]:
+    """What the tests of the tools have shown so far: results, documentation and the last report."""
+    return integration_state(context.state)
+
+
+def _mode_info(modes: Modes, registry: ToolRegistry) -> Tool:
+    @tool(thread=False, effect="pure")
+    def get_mode_info(context: ToolContext) -> dict[str, Any]:
+        """The mode, its tools, the other modes and who may switch to them, and the last changes."""
+        current = modes.mode_of(context.state)
+        return {
+            "mode": current,
+            "tools": [each.name for each in registry if modes.allows(current, each, told=context)],
+            "modes": {
+                mode.name: {"description": mode.prompt, "who_may": sorted(modes.who_may(current, mode.name))}
+                for mode in modes
+                if mode.name != current
+            },
+            "changes": [
+                {"from": change.previous, "to": change.current, "by": change.by, "reason": change.reason}
+                for change in changes_in(context.state)[-5:]
+            ],
+        }
+
+    return get_mode_info
+
+
+# --- suggestions ----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class SuggestedAction:
+    """Something that the user may choose."""
+
+    label: str
+    """What the user reads."""
+    value: str = ""
+    """What is sent when it is chosen; empty is the label."""
+    primary: bool = False
+    """Whether it is the one that is recommended."""
+    is_other: bool = False
+    """Whether the user says something of their own instead."""
+
+
+@tool(thread=False, effect="pure")
+def suggest_actions(actions: Sequence[SuggestedAction]) -> dict[str, Any]:
+    """Suggest to the user what to do next. "Other..." is added where nothing lets them say something of their own."""
+    if not actions:
+        raise ToolError("suggest at least one action")
+    shown = [attrs.evolve(action, value=action.value or action.label) for action in actions]
+    if not any(action.is_other for action in shown):
+        shown.append(SuggestedAction(OTHER, "other", is_other=True))
+    return {"actions": [attrs.asdict(action) for action in shown]}

@@ -1,0 +1,71 @@
+"""The tools of the mode onboarding: settings that are saved bit by bit, and checked before they count as complete."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actgent.errors import ToolError
+from actgent.journal.store import Pair
+from actgent.tools.base import Tool, ToolContext
+from actgent.tools.function import tool
+
+
+def missing_settings(state: Mapping[str, Any], required: Sequence[str]) -> list[str]:
+    """The required settings that are not there, or empty."""
+    settings = state.get("settings", {})
+    return [name for name in required if settings.get(name) in (None, "", [], {})]
+
+
+def onboarding_tools(required: Sequence[str]) -> list[Tool]:
+    """Tools over a session's settings; `required` are those without which it is not complete."""
+
+    @tool(thread=False, effect="idempotent")
+    def save_settings(settings: dict[str, Any], context: ToolContext) -> dict[str, Any]:  # noqa: D417 - the context is not the model's
+        """Save settings; those that are not named stay as they are.
+
+        Args:
+            settings: Names and values, e.g. language, operators, admin_contact.
+        """
+
+        def saved(state: Mapping[str, Any]) -> list[Pair]:
+            return [("settings", {**state.get("settings", {}), **settings}), ("onboarding_step", "settings")]
+
+        context.state.dispatch(saved, once=context.effect_key)
+        return {"saved": sorted(settings), "missing": missing_settings(context.state, required)}
+
+    @tool(thread=False, effect="idempotent")
+    def complete_onboarding(context: ToolContext) -> dict[str, Any]:
+        """Say that the set-up is complete; refused as long as required settings are missing."""
+        if missing := missing_settings(context.state, required):
+            raise ToolError(f"onboarding is not complete: these settings are missing: {', '.join(missing)}")
+        changes = [
+            ("is_onboarding_complete", True),
+            ("onboarding_step", "complete"),
+            _recommended("onboarding", "integration", "the agent is configured; its tools can be tested"),
+        ]
+        context.state.dispatch(changes, once=context.effect_key)
+        return {"is_onboarding_complete": True, "recommended_mode": "integration"}
+
+    @tool(thread=False, effect="pure")
+    def check_existing_config(context: ToolContext) -> dict[str, Any]:
+        """Whether settings were saved before, and which are missing."""
+        settings = context.state.get("settings", {})
+        return {
+            "exists": bool(settings),
+            "settings": settings,
+            "missing": missing_settings(context.state, required),
+        }
+
+    @tool(thread=False, effect="pure")
+    def get_onboarding_status(context: ToolContext) -> dict[str, Any]:
+        """How far the set-up is."""
+        return {
+            "step": context.state.get("onboarding_step", "start"),
+            "is_complete": context.state.get("is_onboarding_complete", False),
+            "missing": missing_settings(context.state, required),
+        }
+
+    return [save_settings, complete_onboarding, check_existing_config, get_onboarding_status]
+
+
+def _recommended(start: str, end: str, reason: str) -> Pair:
+    return "transition_recommendation", {"from_mode": start, "to_mode": end, "reason": reason}

@@ -1,0 +1,785 @@
+"""Modes: the cases of the AppAgent specification by their numbers, and what else is promised."""
+
+import json
+import logging
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    DuplicateTool,
+    EnvelopedTool,
+    Mode,
+    ModeRefused,
+    Modes,
+    PlanAgent,
+    ReActAgent,
+    RouterAgent,
+    ScriptedLLM,
+    SimpleAgent,
+    StepsAgent,
+    ToolCall,
+    ToolContext,
+    UsageError,
+    open_runtime,
+    tool,
+)
+from actgent.agents.mode import ACT, INTEGRATION, ONBOARDING, PLAN
+from actgent.journal.memory import MemoryJournal
+from actgent.protocols.templates import fill_template
+
+ran = []
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    ran.clear()
+
+
+@tool
+async def get_time() -> str:
+    """Tell the time."""
+    await trio.lowlevel.checkpoint()
+    ran.append("get_time")
+    return "noon"
+
+
+@tool
+async def deploy(target: str = "here") -> str:
+    """Deploy."""
+    await trio.lowlevel.checkpoint()
+    ran.append(f"deploy {target}")
+    return f"deployed {target}"
+
+
+@tool
+async def configure() -> str:
+    """Configure."""
+    await trio.lowlevel.checkpoint()
+    ran.append("configure")
+    return "configured"
+
+
+TOOLS = [get_time, deploy, configure]
+
+
+def modes_with(*own, **options):
+    options.setdefault("universal", [get_time])
+    options.setdefault("configuration", [configure])
+    return Modes(*own, **options)
+
+
+def agent_of(*answers, kind=BareAgent, modes=None, tools=TOOLS, **options):
+    llm = ScriptedLLM(answers[0] if len(answers) == 1 and callable(answers[0]) else list(answers))
+    modes = modes_with() if modes is None else modes
+    return kind("app", llm=llm, tools=tools, modes=modes, **options), llm
+
+
+async def talk(session, *texts):
+    """Say something, and return the tool results that came of it."""
+    results = []
+    session.on_tool_result(results.append)
+    for text in texts:
+        await session.chat(text)
+        await session.wait_idle()
+    return results
+
+
+def notes_of(session):
+    return [m.text for m in session.history if m.sender.kind == "system"]
+
+
+async def in_mode(mode, *calls, **options):
+    """The results of calls in a mode, all in one answer."""
+    agent, _ = agent_of(list(calls), "done", **options)
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.set_mode(mode, by="admin")
+        return await talk(session, "go")
+
+
+# --- 1 to 6: which tools a mode has -----------------------------------------------------------
+
+
+async def test_case_1_plan_refuses_execution_and_goes_on():
+    agent, llm = agent_of([ToolCall("deploy", {})], "I cannot do that here.")
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.set_mode("plan")
+        (result,) = await talk(session, "deploy it")
+    assert ran == []
+    assert result.status == "error"
+    assert result.error == (
+        "Tool 'deploy' is not available in plan mode. Please use tools that are appropriate for the current mode."
+    )
+    assert session.history[-1].text == "I cannot do that here."
+    assert len(llm.chats) == 2
+
+
+async def test_case_2_integration_has_every_tool():
+    agent, _ = agent_of("ok")
+    assert all(agent.modes.allows("integration", each) for each in agent.tools)
+    results = await in_mode(
+        "integration", *(ToolCall(name, {}) for name in ("get_time", "deploy", "configure"))
+    )
+    assert [result.status for result in results] == ["success"] * 3
+
+
+async def test_case_3_onboarding_has_configuration_and_universal():
+    results = await in_mode(
+        "onboarding", *(ToolCall(name, {}) for name in ("get_time", "configure", "deploy"))
+    )
+    assert [result.status for result in results] == ["success", "success", "error"]
+    assert "deploy" in results[2].error
+    assert "onboarding" in results[2].error
+
+
+async def test_case_4_act_has_execution_but_neither_configuration_nor_tests():
+    calls = [
+        ToolCall("deploy", {}),
+        ToolCall("configure", {}),
+        ToolCall("save_settings", {"settings": {}}),
+        ToolCall("record_test_result", {"tool_name": "x", "status": "passed"}),
+    ]
+    results = await in_mode("act", *calls)
+    assert [result.status for result in results] == ["success", "error", "error", "error"]
+    assert ran == ["deploy here"]
+
+
+@pytest.mark.parametrize("mode", ["onboarding", "integration", "plan", "act"])
+async def test_case_5_universal_tools_and_set_mode_are_never_locked_out(mode):
+    target = "act" if mode == "plan" else "plan"
+    calls = [
+        ToolCall("get_time", {}),
+        ToolCall("get_agent_state", {}),
+        ToolCall("set_mode", {"mode": target}),
+    ]
+    results = await in_mode(mode, *calls, modes=modes_with(agent_may=["plan", "act"]))
+    assert [result.status for result in results] == ["success"] * 3
+
+
+async def test_case_6_prompt_and_tools_are_the_same_in_every_mode():
+    agent, llm = agent_of(lambda _: "ok")
+    async with agent:
+        session = await agent.create_session("ada")
+        for mode in ("onboarding", "integration", "plan", "act"):
+            await session.set_mode(mode, by="admin")
+            await talk(session, "hello")
+    assert len({chat.system for chat in llm.chats}) == 1
+    assert len({repr(chat.tools) for chat in llm.chats}) == 1
+    system = llm.chats[0].system
+    assert all(mode in system for mode in ("onboarding", "integration", "plan", "act"))
+    assert all(name in system for name in ("get_time", "deploy", "configure", "set_mode", "save_settings"))
+
+
+# --- 7 to 11: switching -----------------------------------------------------------------------
+
+
+async def test_case_7_one_message_before_the_next_model_call():
+    agent, llm = agent_of(
+        [ToolCall("set_mode", {"mode": "act"})], "ready", modes=modes_with(agent_may=["act"])
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        (result,) = await talk(session, "start")
+        assert json.loads(result.content) == {
+            "success": True,
+            "previous_mode": "onboarding",
+            "current_mode": "act",
+        }
+        assert session.mode == "act"
+        (note,) = notes_of(session)
+        assert "act" in note
+        assert "onboarding" in note
+    assert [m.sender.kind for m in session.history] == ["user", "assistant", "tool", "system", "assistant"]
+    told = llm.chats[1].messages[-1]
+    assert told.role == "user"
+    assert told.parts[0].text == f"<system>\n{note}\n</system>"
+
+
+async def test_case_7_by_the_api_between_turns_and_within_one():
+    """Between turns the note enters at once; within one it waits until no calls are open."""
+    session = None
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await session.set_mode("act", by="user")
+        return "waited"
+
+    agent, llm = agent_of(
+        [ToolCall("wait", {}), ToolCall("get_time", {})],
+        "ok",
+        tools=[wait, get_time],
+        modes=modes_with(configuration=[], universal=["wait", "get_time"]),
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        change = await session.set_mode("plan", by="user", reason="first think")
+        assert (change.previous, change.current, change.by, change.reason) == (
+            "onboarding",
+            "plan",
+            "user",
+            "first think",
+        )
+        assert len(notes_of(session)) == 1
+        await talk(session, "go")
+        assert [c.current for c in session.mode_changes] == ["plan", "act"]
+    kinds = [m.sender.kind for m in session.history]
+    assert kinds == ["system", "user", "assistant", "tool", "system", "assistant"]
+    assert "plan" in llm.chats[0].messages[0].parts[0].text
+
+
+async def test_case_8_the_same_mode_again_is_no_change():
+    agent, _ = agent_of([ToolCall("set_mode", {"mode": "plan"})], "ok", "ok")
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.set_mode("plan")
+        change = await session.set_mode("plan")
+        assert (change.previous, change.current, change.number) == ("plan", "plan", 0)
+        (result,) = await talk(session, "again")
+        assert json.loads(result.content)["success"] is True
+        assert len(notes_of(session)) == len(session.mode_changes) == 1
+
+
+async def test_case_9_an_unknown_mode_changes_nothing():
+    agent, _ = agent_of([ToolCall("set_mode", {"mode": "xyz"})], "ok")
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ValueError, match="Invalid mode specified: 'xyz'"):
+            await session.set_mode("xyz", by="admin", force=True)
+        (result,) = await talk(session, "go")
+        assert "Invalid mode specified" in result.error
+        assert session.mode == "onboarding"
+        assert dict(session.state) == {}
+        assert notes_of(session) == []
+
+
+async def test_case_10_an_unknown_stored_mode_becomes_plan(caplog):
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent, _ = agent_of("ok", modes=modes_with(Mode("xyz")))
+            await runtime.start(agent)
+            session = await agent.create_session("ada", session_id="s")
+            await session.set_mode("xyz")
+            fresh = await agent.create_session("bob", session_id="t")
+            assert fresh.mode == "onboarding"
+        with caplog.at_level(logging.WARNING):
+            async with open_runtime(journal=journal) as runtime:
+                agent, _ = agent_of([ToolCall("deploy", {})], "no", "hello")
+                await runtime.start(agent)
+                session = await agent.open_session("s")
+                assert session.mode == "plan"
+                (result,) = await talk(session, "deploy")
+                assert "plan mode" in result.error
+                fresh = await agent.open_session("t")
+                assert fresh.mode == "onboarding"
+    assert ["xyz" in record.message for record in caplog.records] == [True]
+    assert ["xyz" in note for note in notes_of(session)] == [True, True]
+    assert "plan" in notes_of(session)[1]
+
+
+async def test_case_10_modes_of_your_own_have_a_first_one():
+    modes = Modes(Mode("draft"), Mode("publish", [deploy]), ready=False)
+    assert (modes.initial, modes.fallback) == ("draft", "draft")
+    agent, _ = agent_of("ok", modes=modes, tools=[])
+    assert [each.name for each in agent.tools] == ["deploy", "set_mode", "get_mode_info", "get_agent_state"]
+
+
+@pytest.mark.parametrize(("target", "expected"), [("act", ["deploy here"]), ("plan", [])])
+async def test_case_11_what_follows_in_one_batch_is_judged_by_the_new_mode(target, expected):
+    start = "plan" if target == "act" else "act"
+    calls = [ToolCall("set_mode", {"mode": target}), ToolCall("deploy", {})]
+    results = await in_mode(start, *calls, modes=modes_with(agent_may=["act", "plan"]))
+    assert ran == expected
+    assert results[1].status == ("success" if expected else "error")
+    if not expected:
+        assert "plan mode" in results[1].error
+
+
+async def test_case_11_what_comes_before_is_judged_by_the_old_mode():
+    calls = [
+        ToolCall("deploy", {"target": "a"}),
+        ToolCall("set_mode", {"mode": "plan"}),
+        ToolCall("deploy", {"target": "b"}),
+    ]
+    results = await in_mode("act", *calls)
+    assert ran == ["deploy a"]
+    assert [result.status for result in results] == ["success", "success", "error"]
+
+
+# --- 12: a mode of your own -------------------------------------------------------------------
+
+
+async def test_case_12_a_mode_of_your_own():
+    review = Mode(
+        "review",
+        ["deploy"],
+        message="Now in {{mode}}, {{by}} said; {{unknown}} stays.",
+        prompt="read what was written.",
+        who=("user",),
+    )
+    bare = Mode("bare")
+    agent, llm = agent_of(
+        [ToolCall("deploy", {}), ToolCall("configure", {})], "ok", modes=modes_with(review, bare)
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ModeRefused, match="admin may not switch"):
+            await session.set_mode("review", by="admin")
+        await session.set_mode("review", by="user")
+        results = await talk(session, "go")
+        assert [result.status for result in results] == ["success", "error"]
+        assert notes_of(session) == ["Now in review, user said; {{unknown}} stays."]
+    assert "review: read what was written." in llm.chats[0].system
+    results = await in_mode("bare", ToolCall("get_time", {}), ToolCall("deploy", {}), modes=modes_with(bare))
+    assert [result.status for result in results] == ["success", "error"]
+
+
+async def test_case_12_a_rule_of_your_own_sees_the_call():
+    cautious = Mode("cautious", lambda call, *_: call.arguments.get("target") == "test")
+    calls = [ToolCall("deploy", {"target": "test"}), ToolCall("deploy", {"target": "live"})]
+    results = await in_mode("cautious", *calls, modes=modes_with(cautious))
+    assert [result.status for result in results] == ["success", "error"]
+    assert ran == ["deploy test"]
+
+
+async def test_case_12_a_ready_mode_can_be_replaced():
+    mine = attrs.evolve(PLAN, tools=("deploy",), who=("admin",))
+    results = await in_mode("plan", ToolCall("deploy", {}), modes=modes_with(mine))
+    assert [result.status for result in results] == ["success"]
+
+
+# --- 13 to 15: state, onboarding, integration -------------------------------------------------
+
+
+async def test_case_13_the_state_is_read_by_a_tool_and_never_in_the_prompt():
+    agent, llm = agent_of(
+        [ToolCall("save_settings", {"settings": {"language": "Esperanto"}})],
+        [
+            ToolCall("get_agent_state", {}),
+            ToolCall("get_agent_config", {}),
+            ToolCall("get_mode_info", {}),
+            ToolCall("get_integration_state", {}),
+        ],
+        "ok",
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        session.state.dispatch(("extra", [1, 2]))
+        results = await talk(session, "set up")
+    state, config, info, integration = (json.loads(result.content) for result in results[1:])
+    assert state == {
+        "mode": "onboarding",
+        "settings": {"language": "Esperanto"},
+        "is_onboarding_complete": False,
+        "is_integration_complete": False,
+        "onboarding_step": "settings",
+        "extra": [1, 2],
+    }
+    assert config["missing"] == ["operators", "admin_contact"]
+    assert info["mode"] == "onboarding"
+    assert "deploy" not in info["tools"]
+    assert "configure" in info["tools"]
+    assert info["modes"]["act"]["who_may"] == ["admin", "user"]
+    assert integration == {
+        "test_results": {},
+        "tool_documentation": {},
+        "test_report": None,
+        "is_integration_complete": False,
+    }
+    assert all("Esperanto" not in chat.system for chat in llm.chats)
+
+
+async def test_case_14_onboarding_is_complete_when_nothing_is_missing():
+    modes = modes_with(required_settings=["language", "admin_contact"])
+    agent, _ = agent_of(
+        [ToolCall("check_existing_config", {})],
+        [ToolCall("save_settings", {"settings": {"language": "en", "admin_contact": ""}})],
+        [ToolCall("complete_onboarding", {})],
+        [ToolCall("save_settings", {"settings": {"admin_contact": "a@b"}})],
+        [ToolCall("complete_onboarding", {})],
+        [ToolCall("get_onboarding_status", {})],
+        "ok",
+        modes=modes,
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        results = await talk(session, "set up")
+    check, _, refused, _, done, status = results
+    assert json.loads(check.content)["exists"] is False
+    assert refused.status == "error"
+    assert refused.error.endswith("missing: admin_contact")
+    assert json.loads(done.content) == {"is_onboarding_complete": True, "recommended_mode": "integration"}
+    assert json.loads(status.content) == {"step": "complete", "is_complete": True, "missing": []}
+    assert session.state["is_onboarding_complete"] is True
+    assert session.state["transition_recommendation"]["to_mode"] == "integration"
+
+
+async def test_case_15_a_report_counts_and_a_failure_holds_the_completion():
+    def result(name, status):
+        return ToolCall("record_test_result", {"tool_name": name, "status": status})
+
+    answers = [
+        [ToolCall("complete_integration_testing", {})],
+        [result("a", "passed"), result("b", "failed"), result("c", "skipped")],
+        [ToolCall("generate_test_report", {})],
+        [ToolCall("complete_integration_testing", {})],
+        [ToolCall("complete_integration_testing", {"force": True})],
+        "ok",
+    ]
+    agent, _ = agent_of(*answers)
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.set_mode("integration", by="admin")
+        nothing, *_, report, refused, forced = await talk(session, "test")
+    assert "no result" in nothing.error
+    assert json.loads(report.content) == {
+        "total": 3,
+        "passed": 1,
+        "failed": 1,
+        "skipped": 1,
+        "failed_tools": ["b"],
+    }
+    assert refused.status == "error"
+    assert "1 of 3 failed (b)" in refused.error
+    assert forced.status == "success"
+    assert session.state["is_integration_complete"] is True
+
+
+async def test_case_15_a_skip_alone_is_no_obstacle_and_a_repetition_counts_once():
+    def result(name, status):
+        return ToolCall("record_test_result", {"tool_name": name, "status": status})
+
+    agent, _ = agent_of(
+        [result("a", "failed"), result("b", "skipped")],
+        [
+            result("a", "passed"),
+            ToolCall("document_tool", {"tool_name": "a", "description": "does a", "status": "working"}),
+        ],
+        [ToolCall("complete_integration_testing", {})],
+        "ok",
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.set_mode("integration", by="admin")
+        results = await talk(session, "test")
+    assert results[-1].status == "success"
+    assert session.state["test_report"]["total"] == 2
+    assert session.state["tool_documentation"]["a"]["status"] == "working"
+
+
+# --- 18 to 21 ---------------------------------------------------------------------------------
+
+
+async def test_case_18_errors_and_results_in_one_form():
+    @tool
+    async def broken() -> str:
+        """Break."""
+        raise RuntimeError("no such luck")
+
+    agent, _ = agent_of(
+        [ToolCall("broken", {}), ToolCall("get_time", {})],
+        "I go on.",
+        tools=[EnvelopedTool(broken), EnvelopedTool(get_time)],
+        modes=Modes(universal=["broken", "get_time"]),
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        failed, good = await talk(session, "go")
+    said = json.loads(failed.error)
+    assert failed.status == "error"
+    assert said["success"] is False
+    assert said["error"]["message"] == "RuntimeError: no such luck"
+    assert said["error"]["details"] == "RuntimeError"
+    assert said["error"]["timestamp"].endswith("+00:00")
+    assert json.loads(good.content) == {"success": True, "result": "noon"}
+    assert session.history[-1].text == "I go on."
+
+
+async def test_case_19_concurrent_changes_of_different_keys_are_both_there():
+    @tool
+    async def slow(key: str, context: ToolContext) -> str:
+        """Write a key after a while."""
+        await trio.lowlevel.checkpoint()
+        context.state.dispatch((key, True))
+        await trio.lowlevel.checkpoint()
+        return key
+
+    calls = [
+        ToolCall("slow", {"key": "a"}),
+        ToolCall("slow", {"key": "b"}),
+        ToolCall("save_settings", {"settings": {"language": "en"}}),
+        ToolCall("save_settings", {"settings": {"operators": ["ada"]}}),
+    ]
+    agent, _ = agent_of(calls, "ok", tools=[slow], modes=Modes(universal=[slow]))
+    async with agent:
+        session = await agent.create_session("ada")
+        await talk(session, "go")
+        assert session.state["a"] is session.state["b"] is True
+        assert session.state["settings"] == {"language": "en", "operators": ["ada"]}
+
+
+def test_case_21_a_template_leaves_what_it_does_not_know():
+    assert fill_template("hi {{a}} {{b}}", {"a": 1}) == "hi 1 {{b}}"
+    assert fill_template("{{a}}", {"a": "{{b}}", "b": 2}) == "{{b}}"
+
+
+# --- who may switch ---------------------------------------------------------------------------
+
+
+async def test_the_model_cannot_switch_itself_to_act_unless_allowed():
+    """It may plan, which allows less; for more the developer has to say so."""
+    answers = ([ToolCall("set_mode", {"mode": "act"}), ToolCall("deploy", {})], "no")
+    agent, _ = agent_of(*answers)
+    async with agent:
+        session = await agent.create_session("ada")
+        refused, denied = await talk(session, "go")
+        assert "agent may not switch from onboarding to act (who may: admin, user)" in refused.error
+        assert denied.status == "error"
+        assert session.mode == "onboarding"
+        assert notes_of(session) == []
+    assert ran == []
+    agent, _ = agent_of(*answers, modes=modes_with(agent_may=["act"]))
+    async with agent:
+        session = await agent.create_session("ada")
+        assert [result.status for result in await talk(session, "go")] == ["success", "success"]
+
+
+async def test_a_table_says_who_may_go_where():
+    """From a mode of the table there is no way but those that it names; from others the target decides."""
+    modes = modes_with(
+        transitions={"onboarding": {"integration": ["admin"]}, "integration": {"plan": ["user", "admin"]}}
+    )
+    agent, _ = agent_of("ok", modes=modes)
+    async with agent:
+        session = await agent.create_session("ada")
+        for mode, by in (("act", "user"), ("act", "admin"), ("integration", "user")):
+            with pytest.raises(ModeRefused) as refused:
+                await session.set_mode(mode, by=by)
+            assert (refused.value.mode, refused.value.wanted) == ("onboarding", mode)
+        await session.set_mode("integration", by="admin")
+        await session.set_mode("plan")
+        await session.set_mode("act")
+        assert [change.current for change in session.mode_changes] == ["integration", "plan", "act"]
+
+
+async def test_a_guard_has_a_say_and_only_an_admin_may_force():
+    asked = []
+
+    def guard(state, start, end):
+        asked.append((start, end))
+        if end == "act" and not state.get("is_onboarding_complete"):
+            return "onboarding is not complete"
+        return None
+
+    agent, _ = agent_of(
+        [ToolCall("set_mode", {"mode": "act"})], "no", modes=modes_with(guard=guard, agent_may=["act"])
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ModeRefused, match="onboarding is not complete"):
+            await session.set_mode("act")
+        with pytest.raises(ModeRefused, match="only an admin may force"):
+            await session.set_mode("act", by="user", force=True)
+        (result,) = await talk(session, "go")
+        assert "onboarding is not complete" in result.error
+        assert session.mode == "onboarding"
+        assert dict(session.state) == {}
+        await session.set_mode("act", by="admin", force=True)
+        assert session.mode == "act"
+        session.state.dispatch(("is_onboarding_complete", True))
+        await session.set_mode("plan")
+        await session.set_mode("act")
+    assert asked == [("onboarding", "act"), ("onboarding", "act"), ("act", "plan"), ("plan", "act")]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("integrate", "integration"),
+        (" Integration ", "integration"),
+        ("plan", "plan"),
+        ("planning", "plan"),
+        ("act", "act"),
+        ("ACTION", "act"),
+        ("review", "review"),
+        ("act now", "onboarding"),
+        ("/act", "onboarding"),
+    ],
+)
+async def test_single_words_switch_where_that_is_wanted(text, mode):
+    agent, _ = agent_of("ok", modes=modes_with(Mode("review"), commands=True))
+    async with agent:
+        session = await agent.create_session("ada", text)
+        await session.wait_idle()
+        assert session.mode == mode
+        assert len(notes_of(session)) == (mode != "onboarding")
+        await session.chat("hello")
+        await session.wait_idle()
+        assert session.mode == mode
+
+
+async def test_words_are_words_by_default_and_only_users_command():
+    agent, _ = agent_of(lambda _: "ok")
+    async with agent:
+        session = await agent.create_session("ada", "act")
+        await session.wait_idle()
+        assert session.mode == "onboarding"
+    agent, llm = agent_of(lambda _: "ok", modes=modes_with(attrs.evolve(ACT, who=("admin",)), commands=True))
+    async with agent:
+        session = await agent.create_session("ada", "act")
+        await session.wait_idle()
+        await session.chat("plan", "agent")
+        await session.wait_idle()
+        assert session.mode == "onboarding"
+    assert "user may not switch from onboarding to act" in llm.chats[0].messages[-1].parts[0].text
+    assert not any("may not" in part.text for message in llm.chats[1].messages for part in message.parts)
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: Modes(Mode("a"), Mode("a")), "same name"),
+        (lambda: Mode("two words"), "letters"),
+        (lambda: Mode(""), "letters"),
+        (lambda: Mode("a", who=("boss",)), "boss"),
+        (lambda: Mode("a", "deploy"), "list"),
+        (lambda: Modes(universal=deploy), "list"),
+        (lambda: Modes(initial="xyz"), "initial"),
+        (lambda: Modes(agent_may=["xyz"]), "agent_may"),
+        (lambda: Modes(transitions={"plan": {"xyz": ["user"]}}), "xyz"),
+        (lambda: Modes(ready=False), "of your own"),
+        (lambda: Modes("plan"), "Mode objects"),
+        (lambda: agent_of("ok", modes=Modes(execution=["deplyo"])), "deplyo"),
+        (lambda: agent_of("ok", modes="plan"), "modes="),
+    ],
+)
+def test_what_is_wrong_is_named_at_once(build, said):
+    with pytest.raises(ConfigurationError, match=said):
+        build()
+
+
+def test_nobody_takes_the_place_of_set_mode():
+    @tool(name="set_mode")
+    async def mine() -> str:
+        """Mine."""
+        return ""
+
+    with pytest.raises(DuplicateTool):
+        agent_of("ok", tools=[*TOOLS, mine])
+
+
+async def test_without_modes_there_are_none():
+    async with BareAgent("a", llm=ScriptedLLM(["ok"])) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(UsageError, match="no modes"):
+            await session.set_mode("act")
+        with pytest.raises(UsageError, match="no modes"):
+            assert session.mode
+        assert session.mode_changes == ()
+
+
+def test_the_ready_modes_are_those_of_the_page():
+    modes = Modes()
+    assert [mode.name for mode in modes] == [m.name for m in (ONBOARDING, INTEGRATION, PLAN, ACT)]
+    assert (modes.initial, modes.fallback) == ("onboarding", "plan")
+
+
+REACT_CALL = (
+    '{"primary_action": {"response_purpose": "TOOL_INVOCATION", '
+    '"response_content": {"name": "deploy", "parameters": {}}}}'
+)
+
+
+# --- together with the rest -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (
+            BareAgent,
+            '{"tool_calls": [{"type": "function", "function": {"name": "deploy", "arguments": "{}"}}]}',
+        ),
+        (SimpleAgent, '{"messageType": "TOOL_INVOCATION", "content": {"name": "deploy", "parameters": {}}}'),
+        (ReActAgent, REACT_CALL),
+        (
+            StepsAgent,
+            '{"tool_thought": "t", "tool_calls": [{"tool_name": "deploy", "parameters": {}}]}',
+        ),
+        (RouterAgent, ToolCall("deploy", {})),
+        (PlanAgent, ToolCall("deploy", {})),
+    ],
+)
+async def test_the_rule_holds_in_every_protocol(kind, call):
+    """Whether a call stands in the text or is native: the mode decides."""
+    for mode, expected in (("plan", "error"), ("act", "success")):
+        answers = iter([call if isinstance(call, str) else [call]])
+        agent, _ = agent_of(lambda _, answers=answers: next(answers, "done"), kind=kind)
+        async with agent:
+            session = await agent.create_session("ada")
+            await session.set_mode(mode)
+            results = await talk(session, "deploy")
+            assert [(result.tool_name, result.status) for result in results] == [("deploy", expected)], kind
+    assert ran == ["deploy here"]
+
+
+async def test_modes_and_enabled_tools_have_to_agree():
+    agent, _ = agent_of(
+        [
+            ToolCall("deploy", {}),
+            ToolCall("get_time", {}),
+            ToolCall("set_mode", {"mode": "plan"}),
+            ToolCall("get_time", {}),
+        ],
+        "done",
+        "done",
+        kind=PlanAgent,
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        agent.configure(session, tools=["deploy"])
+        results = await talk(session, "go")
+    assert [result.status for result in results] == ["error", "error", "success", "error"]
+    assert "onboarding mode" in results[0].error
+    assert "not enabled" in results[1].error
+    assert ran == []
+
+
+async def test_delegated_agents_have_modes_of_their_own():
+    """A switch of the parent does not reach the child, nor the other way round."""
+    inner, _ = agent_of(
+        lambda chat: "done" if chat.messages[-1].role == "tool" else [ToolCall("deploy", {})],
+        modes=modes_with(initial="plan"),
+    )
+    inner.name = "worker"
+    work = inner.as_tool("work", "Give work.")
+    outer = BareAgent(
+        "lead",
+        llm=ScriptedLLM([[ToolCall("work", {"task": "deploy"})], "ok"]),
+        tools=[work, deploy],
+        modes=Modes(initial="act"),
+    )
+    heard = []
+    inner.on_session(heard.append)
+    async with outer:
+        session = await outer.create_session("ada")
+        results = await talk(session, "go")
+        assert session.mode == "act"
+    assert [result.status for result in results] == ["success"]
+    assert ran == []
+    assert [child.mode for child in heard] == ["plan"]
+    assert "not available in plan mode" in heard[0].history[2].tool_results[0].error
+
+
+async def test_sessions_have_modes_of_their_own():
+    agent, _ = agent_of(lambda _: "ok")
+    async with agent:
+        one = await agent.create_session("ada")
+        two = await agent.create_session("bob")
+        await one.set_mode("act")
+        assert (one.mode, two.mode) == ("act", "onboarding")
