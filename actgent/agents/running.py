@@ -263,7 +263,8 @@ class RunningAgent:
             self._refuse(context, message)
             raise
         self._announce(context, message)
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        if context.log is None:  # with a journal it has paused long enough
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def release(self, context: SessionContext, message: Message) -> None:
         """Take a session's first message in. Where there is room nothing pauses, and never after it is in."""

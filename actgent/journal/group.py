@@ -1,14 +1,15 @@
 """Group commit: what all journals share but the storage itself.
 
-One task writes. While it does, steps of all sessions gather, and go together into the next
-transaction. Steps that nobody waits for start no transaction of their own for `SOON` seconds.
+One task writes at a time: the first that has to wait for its step, while nobody else does, and
+then the writer. Meanwhile steps of all sessions gather, and go together into the next transaction.
+Steps that nobody waits for start no transaction of their own for `SOON` seconds.
 """
 
 import abc
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -27,7 +28,7 @@ from actgent.errors import (
 
 from .base import Entry, Journal, SessionSummary
 from .records import Record
-from .steps import Head, Row, Step, encode_entry, place_step
+from .steps import Head, Row, Step, encode_entry, join_steps, place_step
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +49,11 @@ class _Waiting:
 
     step: Step
     epoch: int
-    done: trio.Event | None = None
-    """None: nobody waits."""
+    is_awaited: bool = False
+    is_over: bool = False
     error: ActgentError | None = None
+    done: trio.Event | None = None
+    """Made where the waiter does not write it itself."""
 
 
 @attrs.define(eq=False)
@@ -86,15 +89,17 @@ class GroupedJournal(Journal):
         async with trio.open_nursery() as nursery:
             self._is_open = True
             # Shielded: whatever ends the block, what is queued is written first.
-            writing = trio.CancelScope(shield=True)
-            nursery.start_soon(self._write_groups, writing, name="journal writer")
+            rousing = trio.CancelScope(shield=True)
+            nursery.start_soon(self._write_groups, name="journal writer")
+            nursery.start_soon(self._rouse, rousing, name="journal clock")
             try:
                 yield self
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
             with trio.CancelScope(shield=True):
                 await self._leave()
-            writing.cancel()
+            self._awaited.set()  # the writer ends
+            rousing.cancel()
         if error is not None:
             raise error
 
@@ -214,9 +219,8 @@ class GroupedJournal(Journal):
         self._check_epoch(waiting.epoch)
         self._queue.append(waiting)
         self._unwritten[waiting.step.session_id] += 1
-        self._arrived.set()
-        if waiting.done is not None:
-            self._awaited.set()
+        if not waiting.is_awaited:
+            self._arrived.set()
 
     def _check_epoch(self, epoch: int) -> None:
         if not self._epoch:
@@ -227,9 +231,17 @@ class GroupedJournal(Journal):
             )
 
     async def _wait_written(self, step: Step, epoch: int) -> None:
-        waiting = _Waiting(step, epoch, trio.Event())
+        """Write a step: oneself where nobody writes, as waking the writer costs two task switches, or else by it."""
+        waiting = _Waiting(step, epoch, is_awaited=True)
         self._enqueue(waiting)
-        await waiting.done.wait()  # type: ignore[union-attr]
+        if not self._storage.locked():
+            with trio.CancelScope(shield=True):
+                await self._write_next()
+            await trio.lowlevel.checkpoint_if_cancelled()
+        if not waiting.is_over:
+            waiting.done = trio.Event()
+            self._awaited.set()
+            await waiting.done.wait()
         if waiting.error is not None:
             raise waiting.error
 
@@ -244,21 +256,37 @@ class GroupedJournal(Journal):
             self._check_epoch(self._epoch)
             await trio.lowlevel.checkpoint()
 
-    async def _write_groups(self, scope: trio.CancelScope) -> None:
+    async def _rouse(self, scope: trio.CancelScope) -> None:
+        """Wake the writer for steps that nobody waits for; apart from it, as a deadline a group would cost it more."""
+        with scope:
+            while True:
+                await self._arrived.wait()
+                await trio.sleep(SOON)
+                self._arrived = trio.Event()
+                if self._queue:
+                    self._awaited.set()
+
+    async def _write_groups(self) -> None:
         try:
-            with scope:
-                while True:
+            with trio.CancelScope(shield=True):
+                while self._is_open:
+                    await self._awaited.wait()
                     await self._write_next()
         finally:
             self._epoch = 0  # nobody writes any more, so nobody may wait for it
 
     async def _write_next(self) -> None:
-        await self._arrived.wait()
-        with trio.move_on_after(SOON):
-            await self._awaited.wait()
-        async with self._storage:
-            with trio.CancelScope(shield=True):
-                await self._write_group(self._take_group())
+        await self._lock_storage()
+        try:
+            await self._write_group(self._take_group())
+        finally:
+            self._storage.release()
+
+    async def _lock_storage(self) -> None:
+        try:
+            self._storage.acquire_nowait()  # no pause: what waits for the disk waits long enough
+        except trio.WouldBlock:
+            await self._storage.acquire()
 
     def _take_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []
@@ -266,8 +294,8 @@ class GroupedJournal(Journal):
         while self._queue and len(group) < GROUP_STEPS and size < GROUP_BYTES:
             group.append(self._queue.popleft())
             size += len(group[-1].step.body)
-        if not self._queue:
-            self._arrived, self._awaited = trio.Event(), trio.Event()
+        if not self._queue and self._awaited.is_set():
+            self._awaited = trio.Event()
         return group
 
     async def _write_group(self, group: list[_Waiting]) -> None:
@@ -292,14 +320,13 @@ class GroupedJournal(Journal):
             await self._write_group(steps)
 
     async def _try_group(self, group: list[_Waiting]) -> None:
-        steps = [step for step in self._with_kept(group) if step.count]
-        if not steps:
+        by_session = self._by_session(group)
+        if not by_session:
             return
-        heads = await self._known_heads({step.session_id for step in steps})
+        heads = await self._known_heads(list(by_session))
         now, rows = time.time(), []
-        for step in steps:
-            before = heads.get(step.session_id)
-            row, heads[step.session_id] = place_step(step, before, now=now, identity=self.identity)
+        for key, steps in by_session.items():
+            row, heads[key] = place_step(join_steps(steps), heads.get(key), now=now, identity=self.identity)
             rows.append(row)
         try:
             await self._write(rows, list(heads.values()), self._epoch)
@@ -308,6 +335,17 @@ class GroupedJournal(Journal):
             if not isinstance(error, JournalFailed) or not await self._is_written(heads):
                 raise
         self._remember(heads, steps=len(rows))
+
+    def _by_session(self, group: list[_Waiting]) -> dict[str, list[Step]]:
+        """The steps of a group, each session's behind those that could not be written before."""
+        by_session: dict[str, list[Step]] = {}
+        for waiting in group:
+            key = waiting.step.session_id
+            if key not in by_session:
+                by_session[key] = [*self._kept[key]] if key in self._kept else []
+            if waiting.step.count:
+                by_session[key].append(waiting.step)
+        return {key: steps for key, steps in by_session.items() if steps}
 
     async def _is_written(self, heads: Mapping[str, Head]) -> bool:
         """Whether a transaction that failed, perhaps at its very end, is there nevertheless."""
@@ -320,19 +358,9 @@ class GroupedJournal(Journal):
         for session_id in heads:
             self._heads.pop(session_id, None)
 
-    def _with_kept(self, group: list[_Waiting]) -> Iterator[Step]:
-        """The steps of a group, each session's behind those that could not be written before."""
-        seen = set()
-        for waiting in group:
-            session_id = waiting.step.session_id
-            if session_id not in seen:
-                seen.add(session_id)
-                yield from self._kept.get(session_id, ())
-            yield waiting.step
-
-    async def _known_heads(self, session_ids: set[str]) -> dict[str, Head]:
+    async def _known_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
         known = {key: self._heads[key] for key in session_ids if key in self._heads}
-        missing = session_ids - known.keys()
+        missing = [key for key in session_ids if key not in known]
         return known | await self._read_heads(sorted(missing)) if missing else known
 
     def _remember(self, heads: dict[str, Head], *, steps: int) -> None:
@@ -352,7 +380,7 @@ class GroupedJournal(Journal):
     def _fail(self, group: list[_Waiting], error: JournalError | Fenced) -> None:
         for waiting in group:
             waiting.error = _again(error)
-            if waiting.done is None and isinstance(error, JournalFull | JournalFailed):
+            if not waiting.is_awaited and isinstance(error, JournalFull | JournalFailed):
                 self._kept.setdefault(waiting.step.session_id, []).append(waiting.step)
             self._answer(waiting)
 
@@ -361,6 +389,7 @@ class GroupedJournal(Journal):
         self._unwritten[key] -= 1
         if not self._unwritten[key]:
             del self._unwritten[key]
+        waiting.is_over = True
         if waiting.done is not None:
             waiting.done.set()
 

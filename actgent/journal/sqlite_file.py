@@ -24,7 +24,7 @@ from actgent.errors import (
 
 from .lock import Lock
 from .records import Record
-from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows
+from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows, head_values
 from .wal import Log, log_path, read_application_id, read_log
 
 MIGRATIONS: Sequence[str] = (
@@ -236,7 +236,7 @@ class File:
         try:
             with transaction(self._db):
                 self._insert(_insert_rows, [_row_values(row) for row in rows])
-                self._insert(_upsert_heads, [_head_values(head, self.identity) for head in heads])
+                self._insert(_upsert_heads, [head_values(head, self.identity) for head in heads])
                 self._db.execute("UPDATE meta SET value = ? WHERE key = 'commits'", (self._commits + 1,))
         except BaseException:
             self._has_failed = True
@@ -363,10 +363,6 @@ def _places(columns: int, rows: int) -> str:
 
 def _row_values(row: Row) -> tuple[Any, ...]:
     return (row.session_id, row.first, row.count, row.body, row.checksum)
-
-
-def _head_values(head: Head, identity: bytes) -> tuple[Any, ...]:
-    return (*(getattr(head, name) for name in HEAD_FIELDS), checksum_head(head, identity))
 
 
 def _head(columns: Sequence[Any]) -> Head:

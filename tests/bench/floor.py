@@ -199,7 +199,7 @@ async def durable(count: int) -> Figures:
     plain_us = (await turns(count))["turn_us"]
     with tempfile.TemporaryDirectory() as folder:
         db, watch = open_table(f"{folder}/floor.db"), Stopwatch()
-        times = [time_two_commits(db, short(number), ANSWER) for number in range(count // 10)]
+        times = [await time_two_commits(db, short(number), ANSWER) for number in range(count // 10)]
         turn_us = plain_us + watch.cpu_us(count // 10)
         db.close()
     figures = {"turn_us": turn_us, "cpu_ratio": turn_us / plain_us, "commits_turn": 2}
