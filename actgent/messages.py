@@ -44,6 +44,11 @@ def new_id() -> str:
 # --- priority and sender -----------------------------------------------------------------
 
 
+OnBusy = Literal["queue", "collect", "interrupt", "reject"]
+"""What a message does while its session works: wait its turn; be answered in one turn with others that do so;
+stop what runs and go next; or not get in. An URGENT message does what URGENT means."""
+
+
 class Priority(enum.IntEnum):
     """How soon a message is taken. Text is read in any case; unknown text is NORMAL."""
 
@@ -281,6 +286,8 @@ class Message:
     """Unix time in seconds."""
     stage: str | None = None
     """The protocol's stage that this message goes on with; None begins a turn."""
+    on_busy: "OnBusy" = "queue"
+    """What is to happen with it where its session is busy."""
     cut: bool = False
     """True: an answer that was stopped on the way; its text is what had come until then."""
 

@@ -7,7 +7,8 @@ queued message again. URGENT is minus infinity.
 
 A line is *listed* in the heap `_ready` by the key of its first message, as long as nothing of
 its session is out. Taking a message claims its line; follow-ups of the claimed turn go into a
-place of their own, and `release` lists the line again. A listing that is no longer true (the
+place of their own, and `release` lists the line again. A message that is put `first` has a key before
+all others but URGENT. A listing that is no longer true (the
 line is claimed, or a sooner message came) is skipped when it surfaces, and all such are thrown
 away when they are more than the true ones.
 
@@ -22,6 +23,7 @@ import itertools
 import math
 import typing
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import attrs
@@ -56,6 +58,8 @@ class _NoBound(enum.Enum):
 
 _NO_BOUND = _NoBound.NO_BOUND
 
+_FIRST = -1e300
+"""The key of messages that go before all but URGENT."""
 DEFAULT_WAIT = 30.0
 """Seconds that `put` waits where the message has no deadline of its own."""
 
@@ -156,10 +160,10 @@ class PriorityInbox(Generic[M]):
 
     # --- in ------------------------------------------------------------------------------
 
-    def put_nowait(self, message: M, now: float | None = None) -> None:
+    def put_nowait(self, message: M, now: float | None = None, *, first: bool = False) -> None:
         """Take a message that arrived at `now`, in seconds of the clock that all senders use.
 
-        None is `trio.current_time()`, which `put` uses, too.
+        None is `trio.current_time()`, which `put` uses, too. `first` lets it go before all but URGENT ones.
 
         Raises:
             InboxFull: a bound is reached.
@@ -167,30 +171,30 @@ class PriorityInbox(Generic[M]):
         bound = self._reached(message)
         if bound is not _NO_BOUND:
             raise self._full(bound)
-        self._insert(self._stamp(message, trio.current_time() if now is None else now))
+        self._insert(self._stamp(message, trio.current_time() if now is None else now, first=first))
 
-    def try_put(self, message: M, *, now: float) -> bool:
+    def try_put(self, message: M, *, now: float, first: bool = False) -> bool:
         """Take a message if there is room."""
         if self._reached(message) is not _NO_BOUND:
             return False
-        self._insert(self._stamp(message, now))
+        self._insert(self._stamp(message, now, first=first))
         return True
 
-    async def put(self, message: M) -> None:
+    async def put(self, message: M, *, first: bool = False) -> None:
         """Take a message, waiting for room until its deadline. Cancelled, it leaves nothing behind.
 
         Raises:
             InboxFull: there was no room until the deadline.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self.try_put(message, now=trio.current_time()):
+        if self.try_put(message, now=trio.current_time(), first=first):
             await trio.lowlevel.cancel_shielded_checkpoint()
         else:
-            await self._put_when_room(message)
+            await self._put_when_room(message, first=first)
 
-    def restore(self, message: M, *, now: float) -> None:
-        """Take a message that was accepted before a restart: its place was granted then, whatever the bounds."""
-        self._insert(self._stamp(message, now))
+    def restore(self, message: M, *, now: float, first: bool = False) -> None:
+        """Take a message whose place was granted before, as to one that was accepted before a restart, whatever the bounds."""
+        self._insert(self._stamp(message, now, first=first))
 
     def claim(self, session_id: str) -> None:
         """A turn of this session goes on that began before a restart; its first message is not here any more."""
@@ -231,8 +235,11 @@ class PriorityInbox(Generic[M]):
             return InboxFull(f"session {session_id} (URGENT)", self.urgent_capacity)
         return InboxFull(f"session {session_id}", self.session_capacity)
 
-    def _stamp(self, message: M, now: float) -> _Entry[M]:
-        return (now + self._delays[message.priority], next(self._arrivals), message)
+    def _stamp(self, message: M, now: float, *, first: bool) -> _Entry[M]:
+        key = (
+            _FIRST if first and message.priority != Priority.URGENT else now + self._delays[message.priority]
+        )
+        return (key, next(self._arrivals), message)
 
     def _insert(self, entry: _Entry[M]) -> None:
         line = self._line(entry[2].session_id)
@@ -271,8 +278,9 @@ class PriorityInbox(Generic[M]):
 
     # --- waiting for room ----------------------------------------------------------------
 
-    async def _put_when_room(self, message: M) -> None:
-        sender = _Sender(self._stamp(message, trio.current_time()), trio.lowlevel.current_task())
+    async def _put_when_room(self, message: M, *, first: bool) -> None:
+        stamped = self._stamp(message, trio.current_time(), first=first)
+        sender = _Sender(stamped, trio.lowlevel.current_task())
         with trio.move_on_after(DEFAULT_WAIT if message.deadline is None else message.deadline):
             self._queue(sender)
             await trio.lowlevel.wait_task_rescheduled(lambda _: self._give_up(sender))
@@ -378,6 +386,22 @@ class PriorityInbox(Generic[M]):
             return None
         line.followups = None
         return self._pop(line)
+
+    def has_first(self, session_id: str) -> bool:
+        """Whether a message that was put `first` is the next of its session."""
+        line = self._lines.get(session_id)
+        return line is not None and bool(line.waiting) and line.waiting[0][0] == _FIRST
+
+    def take_along(self, session_id: str, wanted: Callable[[M], bool]) -> list[M]:
+        """Take out what goes next in a session whose turn is out, as long as it is `wanted`; the turn answers for it, too.
+
+        Raises:
+            UsageError: nothing of the session is out.
+        """
+        line, taken = self._claimed_line(session_id), []
+        while line.waiting and wanted(line.waiting[0][2]):
+            taken.append(self._pop(line))
+        return taken
 
     def release(self, session_id: str) -> None:
         """The turn of a session has ended: its next message may go out, follow-ups left are dropped.

@@ -19,7 +19,7 @@ from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
-from actgent.messages import Message, Reply, Route, Sender
+from actgent.messages import Message, OnBusy, Reply, Route, Sender
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
 from actgent.protocols.output import WithOutput
@@ -42,6 +42,7 @@ from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter
 from .core import AgentCore
 from .delegation import AgentRef, AgentTool
 from .dispatcher import Delivery, Dispatcher
+from .double_texting import check_rule
 from .handlers import Handler
 from .hooks import Hooks
 from .layers import Prompt, to_layer
@@ -90,6 +91,8 @@ class Agent:
         memory: How it remembers; the default shows the whole conversation up to 180,000 tokens.
         modes: What it may do at which time, and who may change that; None: all its tools, always.
         sessions: How many of its sessions are processed side by side.
+        on_busy: What a message does while its session works: `queue` (wait), `collect` (be answered together with what else
+            came), `interrupt` (stop what runs and go next) or `reject` (`SessionBusy`).
         inbox: How many messages may wait for it.
         session_inbox: How many of them for one session.
         urgent_inbox: How many URGENT messages may wait for one session.
@@ -127,6 +130,7 @@ class Agent:
         memory: Memory | None = None,
         modes: Modes | None = None,
         sessions: int = 100,
+        on_busy: OnBusy = "queue",
         inbox: int = 1000,
         session_inbox: int = 100,
         urgent_inbox: int = 64,
@@ -143,6 +147,7 @@ class Agent:
         self.name = name
         self.limits = limits or Limits()
         self.grace = grace
+        self.on_busy = check_rule(on_busy)
         self._handler_timeout = handler_timeout
         self._thread_grace = thread_grace
         self._bounds = {
@@ -200,11 +205,12 @@ class Agent:
         session_id: str | None = None,
         parent: Session | None = None,
         prompt: Prompt | None = None,
+        on_busy: OnBusy | None = None,
     ) -> Session:
         """Open a conversation; a `description` that is not empty is its first message.
 
         That message goes into the inbox as the last act, without a pause after it: handlers attached
-        straight after this call miss nothing. Waits up to 30 s for room.
+        straight after this call miss nothing. Waits up to 30 s for room. `on_busy` is the session's own rule.
 
         Raises:
             NotRunning: the agent's block is not open.
@@ -213,7 +219,9 @@ class Agent:
         """
         opener = self._require_opener()
         system = None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
-        return await opener.create(owner, description, session_id=session_id, parent=parent, system=system)
+        return await opener.create(
+            owner, description, session_id=session_id, parent=parent, system=system, on_busy=on_busy
+        )
 
     async def open_session(self, session_id: str) -> Session:
         """The session of this id.
@@ -359,7 +367,7 @@ class Agent:
         with opener.letting_go(session) if is_fresh else nullcontext():
             if is_fresh:
                 await opener.introduce(session)
-            message = session._message(content)  # noqa: SLF001
+            message = session._question(content)  # noqa: SLF001
             await opener.running.accept(session._context, message, waiter=waiter)  # noqa: SLF001
 
     def _options_for(
@@ -455,7 +463,7 @@ class Agent:
         runtime.check_names([agent.name for agent in agents])
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
             runtime.host(running, grace=agent.grace)
-            agent._opener = SessionOpener(running, agent._memory, agent._reducers, agent._on_session)  # noqa: SLF001
+            agent._opener = agent._opener_of(running)  # noqa: SLF001
         return agents
 
     def _with_companions(self) -> "list[Agent]":
@@ -467,6 +475,9 @@ class Agent:
             agents.update(dict.fromkeys(found))
             waiting += found
         return list(agents)
+
+    def _opener_of(self, running: RunningAgent) -> SessionOpener:
+        return SessionOpener(running, self._memory, self._reducers, self.on_busy, self._on_session)
 
     def _require_opener(self) -> SessionOpener:
         if self._opener is None:

@@ -13,6 +13,7 @@ from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
 from actgent.llm.base import LLM
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
+from actgent.messages import OnBusy
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Protocol
 from actgent.protocols.react import ReAct
@@ -136,7 +137,7 @@ class AgentBuilder:
             file=read.llm,
         )
         builder = builder.instructions(*read.instructions).tools(*named)
-        builder = builder.limits(read.limits).handler_timeout(read.handler_timeout)
+        builder = builder.limits(read.limits).handler_timeout(read.handler_timeout).on_busy(read.on_busy)
         if read.max_tokens is not None:
             builder = builder.memory(ShortTermMemory(read.max_tokens))
         if read.strategy is not None:
@@ -206,6 +207,10 @@ class AgentBuilder:
     def handler_timeout(self, seconds: float) -> Self:
         """How long an async handler or hook may take."""
         return self._with(handler_timeout=seconds)
+
+    def on_busy(self, rule: OnBusy) -> Self:
+        """What a message does while its session works: queue, collect, interrupt or reject."""
+        return self._with(on_busy=rule)
 
     def routes(self, routes: Mapping[str, Agent]) -> Self:
         """For the `router` protocol: who answers for which action."""

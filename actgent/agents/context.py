@@ -18,6 +18,7 @@ from actgent.messages import (
     Event,
     Failure,
     Message,
+    OnBusy,
     Reply,
     Sender,
     ToolCall,
@@ -123,6 +124,8 @@ class Resume:
     """How far a turn had come when its process ended, by its journal."""
 
     message_id: str
+    joined: tuple[Message, ...] = ()
+    """Messages that the same turn answers."""
     calls: int = 0
     repairs: int = 0
     usage: Usage = NO_USAGE
@@ -174,6 +177,8 @@ class Turn:
     waits: int = 0
     """How many of its tools and handlers wait for other turns."""
     waiter: TurnWaiter | None = None
+    joined: tuple[Message, ...] = ()
+    """Messages that came before `message`, and are answered together with it."""
     calls: int = 0
     """Model calls so far."""
     repairs: int = 0
@@ -254,6 +259,8 @@ class SessionContext:
     """The session's system prompt; None is the agent's."""
     transient: bool = False
     """True: the session ends with its last message."""
+    on_busy: OnBusy = "queue"
+    """What messages do that say nothing themselves."""
     log: Any = None
     """The session's end of the journal, a `SessionLog`; None without one."""
     is_written: str = ""
@@ -347,16 +354,17 @@ class SessionContext:
 
     # --- what comes in -------------------------------------------------------------------
 
-    def accept_once(self, message_id: str) -> bool:
-        """Whether a message id given by a caller is new."""
+    def has_accepted(self, message_id: str) -> bool:
+        """Whether a message id given by a caller came before."""
+        return self._accepted is not None and message_id in self._accepted
+
+    def remember_accepted(self, message_id: str) -> None:
+        """A message id given by a caller is not to come again."""
         if self._accepted is None:
             self._accepted = {}
-        if message_id in self._accepted:
-            return False
         self._accepted[message_id] = None
         if len(self._accepted) > ACCEPTED_IDS:
             del self._accepted[next(iter(self._accepted))]
-        return True
 
     def forget_message(self, message_id: str) -> None:
         """The message did not get in after all, so its id may come again."""

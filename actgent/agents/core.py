@@ -103,12 +103,14 @@ class AgentCore:
 
     # --- the turn ------------------------------------------------------------------------
 
-    def begin_turn(self, context: SessionContext, message: Message) -> Turn:
-        """Claim a session for an outside message; from now on it can be interrupted."""
+    def begin_turn(self, context: SessionContext, message: Message, joined: tuple[Message, ...] = ()) -> Turn:
+        """Claim a session for an outside message; from now on it can be interrupted. `joined` are answered with it."""
         waiter = context.waiter_of(message)
         options = self.options if waiter is None else waiter.options
         told = len(context.record)
-        turn = context.turn = Turn(message, options, time.monotonic(), waiter=waiter, told=told)
+        turn = context.turn = Turn(
+            message, options, time.monotonic(), waiter=waiter, told=told, joined=joined
+        )
         if context.resume is not None:
             self._take_up(context, turn, context.resume)
         if context.closed:  # it came in while the session was closing
@@ -128,6 +130,8 @@ class AgentCore:
         try:
             if turn.resume is not None:
                 message = await self._resume(context, turn, turn.resume)
+            elif turn.joined:
+                self._remember_joined(context, turn)
             while message is not None:
                 await self._pass(context, turn, message)
                 message = self.inbox.next_followup(context.id)
@@ -138,6 +142,7 @@ class AgentCore:
     def _take_up(self, context: SessionContext, turn: Turn, resume: Resume) -> None:
         """Go on with the counts that the turn had before the restart."""
         turn.resume, context.resume = resume, None
+        turn.joined = resume.joined
         turn.calls, turn.repairs, turn.usage = resume.calls, resume.repairs, resume.usage
 
     async def _resume(self, context: SessionContext, turn: Turn, resume: Resume) -> Message | None:
@@ -174,6 +179,8 @@ class AgentCore:
             await self.calling.give_up(context, turn)
             await self.hooks.tell(context, turn, self.dispatcher)
         finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
+            for message in turn.joined:
+                await self.dispatcher.fail(context, message.id, error, blame=turn.blame)  # noqa: ASYNC102
             await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter, blame=turn.blame)  # noqa: ASYNC102 - the callers shield
 
     async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
@@ -205,7 +212,7 @@ class AgentCore:
         finally:
             context.settle()
             if context.log is not None and not isinstance(error, Stopped):
-                context.log.end(message.id, kind_of(error))
+                context.log.end(message.id, failed=kind_of(error))
             if waiter is not None:
                 waiter.finish()
 
@@ -215,10 +222,10 @@ class AgentCore:
             turn.waiter.finish()
         if turn.ended is not None:
             turn.ended.set()
-        context.settle()
+        context.settle(1 + len(turn.joined))
         if context.log is not None:
             failed = None if turn.error is None else kind_of(turn.error, turn.blame)
-            context.log.end(turn.message.id, failed)
+            context.log.end(*[message.id for message in turn.joined], turn.message.id, failed=failed)
         self.observer.end_turn(context, turn)
 
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
@@ -252,9 +259,10 @@ class AgentCore:
             await self._act(context, turn, message, outcomes)
 
     async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
-        if message is turn.message and message.sender.kind == "user":
-            said = await self.hooks.context_of(context, message, self.dispatcher)
-            turn.aside = "\n\n".join(filter(None, (turn.aside, said)))
+        if message is turn.message:
+            asked = [each for each in (*turn.joined, message) if each.sender.kind == "user"]
+            said = [await self.hooks.context_of(context, each, self.dispatcher) for each in asked]
+            turn.aside = "\n\n".join(filter(None, (turn.aside, *said)))
         await self.hooks.tell(context, turn, self.dispatcher)
         turn.check()
 
@@ -286,6 +294,13 @@ class AgentCore:
                 context.log.note(_entering(message, turn))
         turn.check()
         self.observer.begin_pass(context, message)
+
+    def _remember_joined(self, context: SessionContext, turn: Turn) -> None:
+        """Write what the turn answers besides into the record, before the message that it is about."""
+        for place, message in enumerate(turn.joined):
+            context.append(message, answered=True)
+            if context.log is not None:
+                context.log.note(Appended(message_id=message.id, joins=place > 0))
 
     def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
         return View(
@@ -529,5 +544,5 @@ def _checked(answer: object, llm: LLM) -> Answer:
 def _entering(message: Message, turn: Turn) -> Appended | Said:
     """How the journal hears that a message enters the conversation."""
     if message is turn.message:
-        return Appended(message_id=message.id)
+        return Appended(message_id=message.id, joins=bool(turn.joined))
     return Said(message=message, calls=turn.calls, repairs=turn.repairs)

@@ -24,10 +24,12 @@ import attrs
 import jsonschema_rs
 
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.messages import OnBusy
 from actgent.protocols.base import Instruction
 from actgent.protocols.schemas import types_from
 
 from . import settings
+from .double_texting import RULES
 from .folder import Folder, Unreachable, looks_secret, shown
 from .front_matter import MAX_DEPTH, Document, dotted, read_yaml, split_front_matter
 from .limits import Limits
@@ -72,6 +74,7 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
         "llm": settings.SCHEMA,
         "tools": {"type": "array", "items": _NAME},
         "handler_timeout": _SECONDS,
+        "on_busy": {"enum": list(RULES)},
         "limits": {"type": "object", "properties": LIMITS, "additionalProperties": False},
         "memory": {"type": "object", "properties": {"max_tokens": _COUNT}, "additionalProperties": False},
     },
@@ -112,6 +115,7 @@ class AgentFolder:
     llm: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     """See `settings.SCHEMA`; may hold a key."""
     handler_timeout: float = 30.0
+    on_busy: OnBusy = "queue"
     limits: Limits = attrs.field(factory=Limits)
     max_tokens: int | None = None
     """Of the conversation that the model is shown."""
@@ -185,6 +189,7 @@ class _Reading:
             strategy=values.get("strategy"),
             llm={"model": llm} if isinstance(llm, str) else llm,
             handler_timeout=values.get("handler_timeout", 30.0),
+            on_busy=values.get("on_busy", "queue"),
             limits=Limits(**values.get("limits", {})),
             max_tokens=values.get("memory", {}).get("max_tokens"),
             tool_names=named,

@@ -67,9 +67,9 @@ class SessionLog:
             self._pending = noted + self._pending
             raise
 
-    def end(self, message_id: str, failed: str | None) -> None:
-        """A message was dealt with."""
-        self.note(Ended(message_id=message_id, failed=failed))
+    def end(self, *message_ids: str, failed: str | None) -> None:
+        """Messages were dealt with, all in one turn."""
+        self.note(*[Ended(message_id=message_id, failed=failed) for message_id in message_ids])
         self.flush_soon()
 
     async def flush(self) -> None:
@@ -167,9 +167,9 @@ class _Reader:
         match record:
             case Accepted(message=message):
                 self._waiting[message.id] = message
-                self._context.accept_once(message.id)
-            case Appended(message_id=message_id):
-                self._turn = Resume(message_id)
+                self._context.remember_accepted(message.id)
+            case Appended(message_id=message_id, joins=joins):
+                self._turn = Resume(message_id, self._joined() if joins else ())
                 self._context.append(self._waiting[message_id], answered=True)
             case Said():
                 self._say(record)
@@ -183,6 +183,12 @@ class _Reader:
                 self._is_closed = True
             case Started() | Finished() | Delivered() if self._turn is not None:
                 self._turn.take(record)
+
+    def _joined(self) -> tuple[Message, ...]:
+        """What is answered together with the message that is just appended."""
+        if self._turn is None:
+            return ()
+        return (*self._turn.joined, self._waiting[self._turn.message_id])
 
     def _say(self, said: Said) -> None:
         message = said.message
@@ -199,6 +205,7 @@ class _Reader:
         order = list(self._waiting.values())
         if turn is not None and turn.message_id in self._waiting:
             first = self._waiting[turn.message_id]
-            order = [first, *(message for message in order if message is not first)]
+            begun = {first.id, *(message.id for message in turn.joined)}
+            order = [first, *(message for message in order if message.id not in begun)]
             self._context.resume = turn
         return Restored(opened.owner, opened.parent_id, tuple(order), self._is_closed)

@@ -14,10 +14,11 @@ from actgent.errors import ConfigurationError, JournalDamaged, SessionClosed, Se
 from actgent.journal.records import Opened
 from actgent.journal.reducers import Reducer
 from actgent.memory.base import Memory
-from actgent.messages import Part, Sender
+from actgent.messages import OnBusy, Part, Sender
 
 from .checks import check_id
 from .context import SessionContext
+from .double_texting import check_rule
 from .handlers import to_awaitable
 from .log import owner_of, restore
 from .running import RunningAgent
@@ -36,6 +37,8 @@ class SessionOpener:
     running: RunningAgent
     memory: Memory
     reducers: Mapping[str, Reducer] | None
+    on_busy: OnBusy
+    """What messages do while their session works, where nothing else is said."""
     on_session: Sequence[OnSession]
     """Called before the first message of each."""
 
@@ -48,6 +51,7 @@ class SessionOpener:
         session_id: str | None = None,
         parent: Session | None = None,
         system: str | None = None,
+        on_busy: OnBusy | None = None,
     ) -> Session:
         """A session that nobody has been told of yet; see `introduce`.
 
@@ -69,13 +73,16 @@ class SessionOpener:
             reducers=self.reducers,
             parent=parent._context if parent is not None else None,  # noqa: SLF001
             system=system,
+            on_busy=self.on_busy if on_busy is None else check_rule(on_busy),
         )
         session = context.session = Session(context, self.running)
         self.running.open(context)
         context.log = self.running.new_log(context.id)
         if context.log is not None:
             parent_id = None if context.parent is None else context.parent.id
-            context.log.note(Opened(owner=sender, parent_id=parent_id, created_at=time.time()))
+            context.log.note(
+                Opened(owner=sender, parent_id=parent_id, created_at=time.time(), on_busy=on_busy)
+            )
         return session
 
     def fresh(self) -> Session:
@@ -93,11 +100,12 @@ class SessionOpener:
         session_id: str | None = None,
         parent: Session | None = None,
         system: str | None = None,
+        on_busy: OnBusy | None = None,
     ) -> Session:
         """See `Agent.create_session`."""
         if session_id is not None:
             await self._check_unused(session_id)
-        session = self.new(owner, session_id=session_id, parent=parent, system=system)
+        session = self.new(owner, session_id=session_id, parent=parent, system=system, on_busy=on_busy)
         with self._forgetting(session):
             if session._context.log is not None:  # noqa: SLF001
                 await session._context.log.flush()  # noqa: SLF001
@@ -181,7 +189,13 @@ class SessionOpener:
         opened = owner_of(records)
         if opened is None:
             raise SessionNotFound(running.name, session_id)
-        context = SessionContext(session_id, opened.owner, self.memory.open_view(), reducers=self.reducers)
+        context = SessionContext(
+            session_id,
+            opened.owner,
+            self.memory.open_view(),
+            reducers=self.reducers,
+            on_busy=opened.on_busy or self.on_busy,
+        )
         restored = await restore(records, context)
         if restored.is_closed:
             raise SessionClosed(session_id)

@@ -66,7 +66,8 @@ class RouterAgent(Agent):
             return None
         session_id = f"{context.id}/{route.action}"
         session = await target.ensure_session(context.owner, session_id, parent=context.session)
-        reply = await target.run(turn.message.parts, session=session)
+        said_together = [part for message in (*turn.joined, turn.message) for part in message.parts]
+        reply = await target.run(said_together, session=session)
         said = Message(
             session_id=context.id,
             sender=Sender(target.name, "agent"),

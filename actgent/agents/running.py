@@ -23,6 +23,7 @@ from actgent.messages import Message, Priority
 
 from .context import SessionContext, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
+from .double_texting import check_busy, is_collected
 from .log import SessionLog
 from .sessions import SessionTable
 from .waiting import awaiting, would_wait_for_itself
@@ -104,8 +105,22 @@ class RunningAgent:
             return
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
-            turn = self.core.begin_turn(context, message)
+            joined = () if message.on_busy == "queue" else self._collect(message)
+            turn = self.core.begin_turn(context, joined[-1] if joined else message, joined[:-1])
+            self._stop_if_outdated(turn)
             self._turns.start_soon(context, turn)
+
+    def _collect(self, message: Message) -> tuple[Message, ...]:
+        """A message that is just claimed, and those behind it that are to be answered together with it."""
+        if not is_collected(message):
+            return ()
+        return (message, *self.inbox.take_along(message.session_id, is_collected))
+
+    def _stop_if_outdated(self, turn: Turn) -> None:
+        """Stop a turn whose session was told something since that is to go before it."""
+        is_urgent = turn.message.priority is Priority.URGENT
+        if not is_urgent and self.inbox.has_first(turn.message.session_id):
+            turn.interrupt("a newer message came")
 
     async def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
         """The turn of a claimed session."""
@@ -191,9 +206,12 @@ class RunningAgent:
         waiting = list(messages)
         if context.resume is not None and self._turns is not None:
             self.inbox.claim(context.id)
+            context.pending += len(context.resume.joined)
             self._turns.start_soon(context, self.core.begin_turn(context, waiting.pop(0)))
         for place, message in enumerate(waiting):
-            self.inbox.restore(message, now=place - AGES)
+            self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
+        if context.turn is not None:
+            self._stop_if_outdated(context.turn)
         self._pump()
 
     async def close(self, context: SessionContext) -> None:
@@ -246,9 +264,12 @@ class RunningAgent:
         `once` drops a message whose id the session has seen; `waiter` is told what comes of it.
         """
         self._check_open(context)
-        if once and not context.accept_once(message.id):
+        if once and context.has_accepted(message.id):
             await trio.lowlevel.checkpoint()
             return
+        check_busy(context, message)
+        if once:
+            context.remember_accepted(message.id)
         context.pending += 1
         self.sessions.stir(context)
         if waiter is not None:
@@ -257,7 +278,7 @@ class RunningAgent:
             await trio.lowlevel.checkpoint_if_cancelled()
             if context.log is not None:
                 await self._write(context, message)
-            if not self.inbox.try_put(message, now=trio.current_time()):
+            if not self._try_put(message):
                 await self._wait_for_room(context, message)
         except BaseException:
             self._refuse(context, message)
@@ -274,13 +295,16 @@ class RunningAgent:
         try:
             if context.log is not None:
                 await self._write(context, message)
-            if not self.inbox.try_put(message, now=trio.current_time()):
+            if not self._try_put(message):
                 context.is_arriving = True
                 await self._wait_for_room(context, message)
         except BaseException:
             self._refuse(context, message)
             raise
         self._announce(context, message)
+
+    def _try_put(self, message: Message) -> bool:
+        return self.inbox.try_put(message, now=trio.current_time(), first=message.on_busy == "interrupt")
 
     async def _write(self, context: SessionContext, message: Message) -> None:
         """Make an accepted message durable before it is in the inbox."""
@@ -291,20 +315,22 @@ class RunningAgent:
     def _refuse(self, context: SessionContext, message: Message) -> None:
         """The message did not get in after all."""
         if context.log is not None and context.is_written == message.id:
-            context.log.end(message.id, "refused")
+            context.log.end(message.id, failed="refused")
         context.forget_message(message.id)
         self._forget_if_over(context)
         self.sessions.rest(context)
 
     async def _wait_for_room(self, context: SessionContext, message: Message) -> None:
         if is_inside(context.turn) or would_wait_for_itself(context):
-            self.inbox.put_nowait(message, now=trio.current_time())  # raises: it would wait for itself
-        await self.inbox.put(message)
+            self.inbox.put_nowait(message)  # raises: it would wait for itself
+        await self.inbox.put(message, first=message.on_busy == "interrupt")
 
     def _announce(self, context: SessionContext, message: Message) -> None:
         turn = context.turn
         if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
             turn.interrupt("an urgent message came")
+        elif message.on_busy == "interrupt" and turn:
+            self._stop_if_outdated(turn)
         if self.events.watched:
             self.events.publish(
                 MessageAccepted(

@@ -7,6 +7,7 @@ from actgent.errors import ConfigurationError, UsageError
 from actgent.journal.store import Store
 from actgent.messages import (
     Message,
+    OnBusy,
     Part,
     Priority,
     Sender,
@@ -21,6 +22,7 @@ from actgent.messages import (
 
 from .checks import check_id, check_seconds
 from .context import SessionContext
+from .double_texting import check_rule
 from .mode import Actor
 from .mode_changes import ModeChange, changes_in
 from .modes import Modes
@@ -110,20 +112,25 @@ class Session:
         priority: Priority | str = Priority.NORMAL,
         message_id: str | None = None,
         deadline: float = 30,
+        on_busy: OnBusy | None = None,
     ) -> str:
         """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
 
         Without a sender the owner speaks, as a user. Waits for room in the inbox for `deadline` seconds; in a handler or
         tool of this session it never waits. An URGENT message stops what the session is doing. The same `message_id` is
-        accepted once, a repetition does nothing.
+        accepted once, a repetition does nothing. `on_busy` says what it does while the session works; None is the
+        session's rule.
 
         Raises:
             ConfigurationError: the message is empty.
             InboxFull: there was no room.
+            SessionBusy: the session works, and the rule is `reject`.
             SessionClosed: the session was closed.
             NotRunning: the agent's block is not open.
         """
-        message = self._message(content, sender, priority, message_id, deadline)
+        message = self._message(
+            content, sender, priority, message_id=message_id, deadline=deadline, on_busy=on_busy
+        )
         await self._agent.accept(self._context, message, once=message_id is not None)
         return message.id
 
@@ -132,8 +139,10 @@ class Session:
         content: str | Part | Sequence[str | Part],
         sender: Sender | str | None = None,
         priority: Priority | str = Priority.NORMAL,
+        *,
         message_id: str | None = None,
         deadline: float | None = None,
+        on_busy: OnBusy | None = None,
     ) -> Message:
         if sender is None:
             owner = self._context.owner
@@ -153,7 +162,13 @@ class Session:
             parts=sayable_parts(content),
             priority=Priority.of(priority),
             deadline=deadline,
+            on_busy=self._context.on_busy if on_busy is None else check_rule(on_busy),
         )
+
+    def _question(self, content: str | Part | Sequence[str | Part]) -> Message:
+        """A message that somebody waits for: its turn is its own, so it is not collected with others."""
+        rule = self._context.on_busy
+        return self._message(content, on_busy="queue" if rule == "collect" else rule)
 
     async def interrupt(self, reason: str = "interrupted", *, drop_queued: bool = False) -> None:
         """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
@@ -242,6 +257,11 @@ class Session:
     def history(self) -> tuple[Message, ...]:
         """Everything that happened, oldest first."""
         return tuple(self._context.record)
+
+    @property
+    def on_busy(self) -> OnBusy:
+        """What messages do while the session works: queue, collect, interrupt or reject."""
+        return self._context.on_busy
 
     @property
     def state(self) -> Store:

@@ -12,6 +12,7 @@ from actgent.messages import (
     File,
     Image,
     Message,
+    OnBusy,
     Opaque,
     Part,
     Sender,
@@ -34,6 +35,8 @@ class Opened:
     parent_id: str | None = None
     created_at: float
     """Unix time in seconds."""
+    on_busy: OnBusy | None = None
+    """What messages do while the session works; None is the agent's rule."""
 
 
 @attrs.frozen(kw_only=True)
@@ -48,6 +51,8 @@ class Appended:
     """An accepted message enters the conversation; its content stands in its `Accepted`."""
 
     message_id: str
+    joins: bool = False
+    """True: it is answered together with the one appended before it, by the same turn."""
 
 
 @attrs.frozen(kw_only=True)

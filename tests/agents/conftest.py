@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 
 from actgent import Agent, BareAgent, ScriptedLLM, Session
+from actgent.journal.base import Entry
+from actgent.journal.memory import MemoryJournal
 
 
 @pytest.fixture
@@ -39,3 +42,50 @@ def make() -> Callable[..., tuple[Agent, ScriptedLLM]]:
         return kind("tutor", llm=llm, **options), llm
 
     return build
+
+
+class MortalJournal(MemoryJournal):
+    """A journal whose process dies at its n-th step: that one is there, and nothing after it happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = float("inf")
+        self.died = trio.Event()
+
+    async def commit(self, entry: Entry, *, epoch: int) -> None:
+        if not self.died.is_set():
+            await super().commit(entry, epoch=epoch)
+            self._count()
+        if self.died.is_set():
+            await trio.sleep_forever()
+
+    def write_soon(self, entry: Entry, *, epoch: int) -> None:
+        if not self.died.is_set():
+            super().write_soon(entry, epoch=epoch)
+            self._count()
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            self.died.set()
+
+    async def live(self, life: Callable[[MemoryJournal], Any], *, steps: float = float("inf")) -> bool:
+        """One life of a process, which ends by itself or at its n-th step; whether it died."""
+        self.left, self.died = steps, trio.Event()
+
+        async def run(scope: trio.CancelScope) -> None:
+            await life(self)
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, nursery.cancel_scope)
+            await self.died.wait()
+            nursery.cancel_scope.cancel()
+        is_dead, self.died = self.died.is_set(), trio.Event()
+        return is_dead
+
+
+@pytest.fixture
+def mortal() -> type[MortalJournal]:
+    """A journal for crashes: `await journal.live(life, steps=n)` runs `life(journal)` until its n-th step."""
+    return MortalJournal

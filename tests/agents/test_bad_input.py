@@ -53,6 +53,7 @@ def llm():
         ({"limits": {"model_calls": 3}}, "limits="),
         ({"grace": -1}, "grace"),
         ({"handler_timeout": "30"}, "handler_timeout"),
+        ({"on_busy": "wait"}, "on_busy"),
         ({"role": 7}, "role"),
         ({"sessions": "many"}, "sessions"),
         ({"temperature": "hot"}, "temperature"),

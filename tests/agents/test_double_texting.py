@@ -1,0 +1,455 @@
+"""What a message does whose session is busy: queue, collect, interrupt, reject. No interleaving corrupts a session."""
+
+import collections
+import contextlib
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings, strategies as st
+from trio.testing import MockClock
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    InboxFull,
+    Interrupted,
+    Priority,
+    ScriptedLLM,
+    SessionBusy,
+    ToolCall,
+    UsageError,
+    open_runtime,
+    tool,
+)
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Appended, Ended
+from actgent.testing import check_transcript
+
+RULES = ("queue", "collect", "interrupt", "reject")
+
+
+def words(chat):
+    """What the model is shown: the texts, in order."""
+    return [" ".join(part.text for part in said.parts) for said in chat.messages]
+
+
+def echo(chat):
+    """An answer that names all that was asked since the last answer."""
+    asked = []
+    for said in reversed(chat.messages):
+        if said.role == "assistant":
+            break
+        asked.insert(0, said.parts[0].text)
+    return "re: " + ", ".join(asked)
+
+
+def slow(**options):
+    return BareAgent("a", llm=ScriptedLLM(echo, delay=1), **options)
+
+
+def told(heard):
+    return [getattr(item, "kind", None) or str(item) for item in heard]
+
+
+async def texting(agent, rule, *texts, between=0.1, listen=None, **options):
+    """Send texts while the first is answered; what the handlers heard."""
+    async with agent:
+        session = await agent.create_session("ada", **options)
+        heard = listen(session)
+        for text in texts:
+            await session.chat(text, on_busy=rule)
+            await trio.sleep(between)
+        await session.wait_idle()
+        assert session._context.pending == 0
+        return heard, session
+
+
+# --- one rule at a time ------------------------------------------------------------------
+
+
+async def test_queue_answers_one_after_the_other(autojump_clock, listen):
+    """The rule where nothing is said."""
+    heard, _ = await texting(slow(), None, "a", "b", "c", listen=listen)
+    assert told(heard) == ["re: a", "re: b", "re: c"]
+
+
+async def test_collect_answers_together_what_came_meanwhile(autojump_clock, listen):
+    """In one turn, the last one answered; each stands in the record as its own."""
+    heard, session = await texting(slow(), "collect", "a", "b", "c", "d", listen=listen)
+    assert told(heard) == ["re: a", "re: b, c, d"]
+    assert [message.text for message in session.history] == ["a", "re: a", "b", "c", "d", "re: b, c, d"]
+
+
+async def test_collect_keeps_the_order_beside_messages_that_queue(autojump_clock, listen):
+    """Only neighbours are answered together: nothing overtakes."""
+    async with slow() as agent:
+        session = await agent.create_session("ada", "first")
+        heard = listen(session)
+        for text, rule in (
+            ("a", "collect"),
+            ("b", "collect"),
+            ("c", "queue"),
+            ("d", "collect"),
+            ("e", "collect"),
+        ):
+            await session.chat(text, on_busy=rule)
+        await session.wait_idle()
+    assert told(heard) == ["re: first", "re: a, b", "re: c", "re: d, e"]
+
+
+async def test_interrupt_stops_what_runs_and_goes_next(autojump_clock, listen):
+    """What waited keeps its order behind it."""
+    async with slow() as agent:
+        session = await agent.create_session("ada", "a")
+        heard = listen(session)
+        await trio.sleep(0.5)
+        await session.chat("b")
+        await session.chat("c")
+        await session.chat("no, d!", on_busy="interrupt")
+        await session.wait_idle()
+        assert trio.current_time() == pytest.approx(3.5)
+    assert told(heard) == ["interrupted", "re: a, no, d!", "re: b", "re: c"]
+    assert heard[0].message_id == session.history[0].id
+
+
+@pytest.mark.parametrize("between", [0, 0.1])
+async def test_the_last_of_several_interruptions_is_answered(autojump_clock, listen, between):
+    """However fast they come: those before it end as interrupted, and stand in the record."""
+    heard, session = await texting(slow(), "interrupt", "a", "b", "c", "d", between=between, listen=listen)
+    assert told(heard) == ["interrupted"] * 3 + ["re: a, b, c, d"]
+    assert [message.text for message in session.history][:4] == ["a", "b", "c", "d"]
+
+
+async def test_reject_takes_nothing_while_it_works(autojump_clock, listen):
+    """The caller is told, nothing of the message is kept, and its id may come again."""
+    async with slow(on_busy="reject") as agent:
+        session = await agent.create_session("ada", "a")
+        heard = listen(session)
+        with pytest.raises(SessionBusy, match=r"busy.*wait_idle") as error:
+            await session.chat("b", message_id="b")
+        assert isinstance(error.value, UsageError)
+        with pytest.raises(SessionBusy):
+            await agent.run("b", session=session)
+        await session.wait_idle()
+        assert [message.text for message in session.history] == ["a", "re: a"]
+        await session.chat("b", message_id="b")
+        await session.chat("b", message_id="b")  # a repetition is no new message
+        await session.wait_idle()
+    assert told(heard) == ["re: a", "re: b"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_urgent_means_the_same_under_each_rule(autojump_clock, listen, rule):
+    """It stops what runs, goes first, and is stopped by nothing."""
+    async with slow() as agent:
+        session = await agent.create_session("ada", "a", on_busy=rule)
+        heard = listen(session)
+        await trio.sleep(0.5)
+        await session.chat("now!", priority=Priority.URGENT)
+        await trio.sleep(0.5)
+        if rule != "reject":
+            await session.chat("b")
+        await session.wait_idle()
+    assert told(heard) == ["interrupted", "re: a, now!", *["re: b"] * (rule != "reject")]
+
+
+async def test_an_idle_session_takes_everything(autojump_clock, listen):
+    """The rules are for busy ones."""
+    async with slow() as agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        for rule in RULES:
+            await session.chat(rule, on_busy=rule)
+            await session.wait_idle()
+    assert told(heard) == [f"re: {rule}" for rule in RULES]
+
+
+async def test_the_nearest_rule_counts(autojump_clock, listen):
+    """Of the message, else of the session, else of the agent."""
+    async with slow(on_busy="reject") as agent:
+        rejecting = await agent.create_session("ada", "a")
+        queueing = await agent.create_session("ada", "a", on_busy="queue")
+        assert (agent.on_busy, rejecting.on_busy, queueing.on_busy) == ("reject", "reject", "queue")
+        with pytest.raises(SessionBusy):
+            await rejecting.chat("b")
+        with pytest.raises(SessionBusy):
+            await queueing.chat("b", on_busy="reject")
+        await rejecting.chat("b", on_busy="queue")
+        await queueing.chat("b")
+
+
+async def test_other_rules_are_refused():
+    """By name, with those that there are."""
+    with pytest.raises(
+        ConfigurationError, match="on_busy= takes queue, collect, interrupt, reject, not 'wait'"
+    ):
+        slow(on_busy="wait")
+    async with slow() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match="on_busy="):
+            await session.chat("hi", on_busy="rollback")
+
+
+async def test_a_question_is_not_collected(autojump_clock):
+    """Who waits for an answer gets one of his own, and interrupts or is rejected by the session's rule."""
+    async with slow() as agent:
+        for rule in ("collect", "interrupt", "queue"):
+            session = await agent.create_session("ada", "a", on_busy=rule)
+            await session.chat("b")
+            assert str(await agent.run("mine", session=session)).endswith("mine")
+            assert session.history[-1].text == {"interrupt": "re: a, b, mine"}.get(rule, "re: mine")
+
+
+# --- handlers and tools ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("where", ["handler", "tool"])
+async def test_a_message_from_inside_never_waits(autojump_clock, listen, rule, where):
+    """A handler or tool that writes to its own session comes back at once, whatever the rule."""
+    came, script = [], ["said", "said", "said"]
+
+    async def write(session):
+        try:
+            await session.chat("from inside", on_busy=rule)
+        except (SessionBusy, InboxFull) as error:
+            came.append(error)
+        else:
+            came.append("in")
+
+    @tool
+    async def note() -> str:
+        """Write to the session."""
+        await write(session)
+        return "noted"
+
+    if where == "tool":
+        script.insert(0, ToolCall("note", {}))
+    async with BareAgent("a", llm=ScriptedLLM(script), tools=[note]) as agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        if where == "handler":
+
+            @session.on_conversation
+            async def answer(_):
+                if not came:
+                    await write(session)
+
+        with trio.fail_after(1):
+            await session.chat("hi")
+            await session.wait_idle()
+    assert [type(each) for each in came] == [SessionBusy if rule == "reject" else str]
+    assert told(heard)[-1] == "said"
+
+
+async def test_a_full_session_lets_an_interruption_wait_for_room(autojump_clock, listen):
+    """Back-pressure is the same under each rule; once it is in it goes first."""
+    async with slow(session_inbox=1) as agent:
+        session = await agent.create_session("ada", "a")
+        heard = listen(session)
+        await session.chat("b")
+        with pytest.raises(InboxFull):
+            await session.chat("c", on_busy="interrupt", deadline=0.5)
+        await session.chat("d", on_busy="interrupt")
+        await session.wait_idle()
+    assert told(heard) == ["re: a", "interrupted", "re: b, d"]
+
+
+@pytest.mark.parametrize("how", ["interrupt", "drop", "urgent", "close"])
+async def test_messages_that_are_answered_together_end_together(autojump_clock, listen, how):
+    """Each as a failure of its own, where their turn is stopped."""
+    async with slow() as agent:
+        session = await agent.create_session("ada", "a", on_busy="collect")
+        heard = listen(session)
+        await session.chat("b", message_id="b")
+        await session.chat("c", message_id="c")
+        await trio.sleep(1.5)
+        if how == "close":
+            await session.aclose()
+        elif how == "urgent":
+            await session.chat("d", priority="urgent")
+        else:
+            await session.interrupt("enough", drop_queued=how == "drop")
+        await session.wait_idle()
+        assert session._context.pending == 0
+    assert told(heard)[:3] == ["re: a", "interrupted", "interrupted"]
+    assert [failure.message_id for failure in heard[1:3]] == ["b", "c"]
+
+
+async def test_hooks_see_each_of_the_messages(autojump_clock, listen):
+    """Listeners hear them in order, and what is said to each query goes with the one model call."""
+    llm, seen = ScriptedLLM(echo, delay=1), []
+    agent = BareAgent("a", llm=llm)
+    agent.on_message(lambda message: seen.append(message.text))
+    agent.on_query(lambda message: f"about {message.text}")
+    await texting(agent, "collect", "a", "b", "c", listen=listen)
+    assert [seen[0], *seen[2:4]] == ["a", "b", "c"]
+    assert "about b" in words(llm.chats[1])[-1]
+    assert "about c" in words(llm.chats[1])[-1]
+
+
+# --- with a journal ----------------------------------------------------------------------
+
+
+async def books(journal, session_id):
+    """Of each accepted message: how often it was appended, and how it ended."""
+    appended, ended = collections.Counter(), collections.defaultdict(list)
+    accepted = []
+    for record in await journal.load(session_id):
+        match record:
+            case Accepted(message=message):
+                accepted.append(message.id)
+            case Appended(message_id=message_id):
+                appended[message_id] += 1
+            case Ended(message_id=message_id, failed=failed):
+                ended[message_id].append(failed)
+    return accepted, appended, ended
+
+
+@pytest.mark.parametrize("rule", ["collect", "interrupt"])
+async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock, mortal, rule):
+    """Each message that was accepted is in the record once, ends once, and is answered once or interrupted."""
+    crashes = 0
+    for steps in range(1, 100):
+        journal, accepted = mortal(), []
+
+        async def life(journal, accepted=accepted):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(slow(grace=100))
+                session = await agent.create_session("ada", session_id="s", on_busy=rule)
+                for number in range(4):
+                    await session.chat(f"m{number}", message_id=f"m{number}")
+                    accepted.append(f"m{number}")
+                    await trio.sleep(0.1)
+                await session.wait_idle()
+
+        async def next_life(journal):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(slow(grace=100))
+                if await journal.load("s"):
+                    session = await agent.open_session("s")
+                    assert session.on_busy == rule
+                    await session.wait_idle()
+
+        async with journal.running():
+            died = await journal.live(life, steps=steps)
+            await journal.live(next_life)
+            known, appended, ended = await books(journal, "s")
+        if not died:
+            break
+        crashes += 1
+        assert set(accepted) <= set(known), steps
+        assert appended == dict.fromkeys(known, 1), steps
+        assert {message_id: len(ends) for message_id, ends in ended.items()} == dict.fromkeys(known, 1), steps
+        if rule == "collect":
+            assert all(ends == [None] for ends in ended.values()), steps
+        elif known:
+            assert ended[known[-1]] == [None], steps
+    assert crashes > 8
+
+
+async def test_what_was_collected_comes_back_as_it_was(autojump_clock):
+    """A turn that answers several messages goes on after a restart with all of them."""
+    async with MemoryJournal().running() as journal:
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(slow())
+                session = await agent.create_session("ada", "a", session_id="s", on_busy="collect")
+                await session.chat("b")
+                await session.chat("c")
+                await trio.sleep(1.5)
+                await session.chat("d")
+                raise RuntimeError
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(slow())
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            assert [m.text for m in session.history] == ["a", "re: a", "b", "c", "re: b, c", "d", "re: d"]
+
+
+# --- any interleaving --------------------------------------------------------------------
+
+ACTS = st.one_of(
+    st.tuples(st.just("chat"), st.sampled_from(RULES), st.sampled_from(["urgent", "high", "normal", "low"])),
+    st.tuples(st.just("run"), st.none(), st.none()),
+    st.tuples(st.just("interrupt"), st.booleans(), st.none()),
+    st.tuples(st.just("sleep"), st.sampled_from([0.0, 0.3, 1.0]), st.none()),
+)
+
+
+class Texting:
+    """A session to which much happens at once, and what became of its messages."""
+
+    def __init__(self, agent, session):
+        self.agent, self.session = agent, session
+        self.sent, self.refused, self.failures = [], [], collections.Counter()
+        session.on_exception(lambda failure: self.failures.update([failure.message_id]))
+
+    async def do(self, acts):
+        with trio.fail_after(1000):
+            async with trio.open_nursery() as nursery:
+                for number, (act, how, priority) in enumerate(acts):
+                    if act == "sleep":
+                        await trio.sleep(how)
+                    elif act == "interrupt":
+                        await self.session.interrupt("stop", drop_queued=how)
+                    elif act == "run":
+                        nursery.start_soon(self.ask)
+                    else:
+                        nursery.start_soon(self.chat, f"m{number}", how, priority)
+            await self.session.wait_idle()
+
+    async def chat(self, message_id, on_busy, priority):
+        try:
+            await self.session.chat("hi", message_id=message_id, on_busy=on_busy, priority=priority)
+        except SessionBusy:
+            self.refused.append(message_id)
+        else:
+            self.sent.append(message_id)
+
+    async def ask(self):
+        with contextlib.suppress(SessionBusy, Interrupted):
+            await self.agent.run("question", session=self.session)
+
+    async def check(self, journal):
+        """What was accepted is in the record at most once and has ended once; what failed was told so."""
+        assert self.session.status == "idle"
+        assert self.agent._opener.running.inbox.statistics().sessions == 0
+        known, appended, ended = await books(journal, self.session.id)
+        history = [message.id for message in self.session.history]
+        assert set(self.sent) <= set(known)
+        assert not set(self.refused) & set(known)
+        assert {message_id: len(ends) for message_id, ends in ended.items()} == dict.fromkeys(known, 1)
+        assert all(count == 1 for count in appended.values())
+        assert all(history.count(message_id) == appended[message_id] for message_id in known)
+        assert all(self.failures[message_id] == (ended[message_id] != [None]) for message_id in self.sent)
+
+
+@given(acts=st.lists(ACTS, min_size=1, max_size=25), rule=st.sampled_from(RULES), has_tools=st.booleans())
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_interleaving_corrupts_a_session(acts, rule, has_tools):
+    """Whatever comes when: each accepted message ends once and stands in the record at most once, none waits for ever."""
+    problems = []
+
+    def answer(chat):
+        problems.extend(check_transcript(chat))
+        if has_tools and chat.messages[-1].role == "user":
+            return [ToolCall("work", {}), ToolCall("work", {})]
+        return "done"
+
+    @tool
+    async def work() -> str:
+        """Take a while."""
+        await trio.sleep(0.4)
+        return "worked"
+
+    async def main():
+        agent = BareAgent("a", llm=ScriptedLLM(answer, delay=0.3), tools=[work], grace=100)
+        async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            texting = Texting(agent, await agent.create_session("ada", on_busy=rule))
+            await texting.do(acts)
+            await texting.check(journal)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert problems == []
