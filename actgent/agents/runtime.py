@@ -13,6 +13,7 @@ from actgent.errors import ConfigurationError, ThreadsLeft, UsageError, WouldDea
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.opening import open_journal
+from actgent.journal.relaxed import RelaxedJournal
 from actgent.tools.threads import Threads
 
 from .collector import calm_collector
@@ -20,6 +21,7 @@ from .context import is_inside
 from .running import RunningAgent
 from .watchdog import Watch, open_watch
 
+Durability = typing.Literal["full", "relaxed"]
 THREAD_GRACE = 5.0
 """Seconds that leaving a runtime waits for threads that nobody waits for any more."""
 
@@ -177,40 +179,50 @@ def _ending(events: EventStream) -> Iterator[EventStream]:
 
 
 @asynccontextmanager
-async def _owned(journal: str | Journal | None) -> AsyncGenerator[tuple[Journal | None, int], None]:
+async def _owned(
+    journal: str | Journal | None, durability: Durability
+) -> AsyncGenerator[tuple[Journal | None, int], None]:
     """The journal, opened where it is an address, and the epoch in which this process owns it."""
+    if durability not in typing.get_args(Durability):
+        raise ConfigurationError(f"durability= is 'full' or 'relaxed', not {durability!r}")
     if journal is None:
         yield None, 0
     elif isinstance(journal, Journal):
-        yield journal, await journal.acquire()
+        epoch = await journal.acquire()
+        yield (RelaxedJournal(journal) if durability == "relaxed" else journal), epoch
     else:
-        async with open_journal(journal) as opened:
-            yield opened, await opened.acquire()
+        async with open_journal(journal) as opened, _owned(opened, durability) as owned:
+            yield owned
 
 
 @asynccontextmanager
 async def open_runtime(
     *,
     journal: str | Journal | None = None,
+    durability: Durability = "full",
     supervision: Supervision | None = None,
     thread_grace: float = THREAD_GRACE,
 ) -> AsyncGenerator[Runtime, None]:
     """Open a block in which agents run, and outside of which nothing of them is left.
 
     With a journal (`sqlite:///agents.db`, `postgres://HOST/DATABASE`, or one that is open already) what sessions
-    accepted survives the process: starting their agent goes on where it was.
+    accepted survives the process: starting their agent goes on where it was. With `durability="relaxed"` nobody waits
+    for the disk: a crash loses what was accepted and answered in the last 50 ms or so, but no tool runs twice by that.
 
     Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
     What is not answered by then ends as `Failure(kind="stopped")`.
 
     Raises:
+        ConfigurationError: the journal's address or the durability is none that there is.
+        Fenced: another process owns the journal.
+        JournalError: it cannot be opened.
         ActorFailed: in an ExceptionGroup, where an agent failed too often.
         ThreadsLeft: sync tools still ran in threads `thread_grace` seconds later.
     """
     threads = Threads()
     error: BaseException | None = None
     with calm_collector(), open_watch() as watch, _ending(EventStream()) as events:
-        async with _owned(journal) as (opened, epoch), trio.open_nursery() as nursery:
+        async with _owned(journal, durability) as (opened, epoch), trio.open_nursery() as nursery:
             runtime = Runtime(
                 nursery,
                 events=events,

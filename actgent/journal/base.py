@@ -55,10 +55,11 @@ class Journal(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def commit(self, entry: Entry, *, epoch: int) -> None:
+    async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         """Write a step after all earlier ones of its session; durable when it returns.
 
-        An entry without records waits for the earlier ones.
+        An entry without records waits for the earlier ones. With `durable=False` it returns when the step is queued, as
+        by `write_soon`, unless its session has steps that could not be written, or too much is queued already.
 
         Raises:
             Fenced: the epoch is over.

@@ -74,6 +74,7 @@ class GroupedJournal(Journal):
         self.statistics = JournalStatistics()
         self._epoch = 0
         self._queue: deque[_Waiting] = deque()
+        self._queued_bytes = 0
         self._arrived = trio.Event()
         self._awaited = trio.Event()
         self._unwritten: Counter[str] = Counter()
@@ -174,8 +175,19 @@ class GroupedJournal(Journal):
                     raise
             await trio.sleep(ACQUIRE_PATIENCE / 10)
 
-    async def commit(self, entry: Entry, *, epoch: int) -> None:
-        await self._wait_written(encode_entry(entry), epoch)
+    async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
+        step = encode_entry(entry)
+        if durable or self._is_behind(step.session_id):
+            await self._wait_written(step, epoch)
+        else:
+            self._enqueue(_Waiting(step, epoch))
+            await trio.lowlevel.checkpoint()
+
+    def _is_behind(self, session_id: str) -> bool:
+        """Whether a step has to wait, as the storage does not take what comes."""
+        return (
+            session_id in self._kept or len(self._queue) >= GROUP_STEPS or self._queued_bytes >= GROUP_BYTES
+        )
 
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
         self._enqueue(_Waiting(encode_entry(entry), epoch))
@@ -218,6 +230,7 @@ class GroupedJournal(Journal):
     def _enqueue(self, waiting: _Waiting) -> None:
         self._check_epoch(waiting.epoch)
         self._queue.append(waiting)
+        self._queued_bytes += len(waiting.step.body)
         self._unwritten[waiting.step.session_id] += 1
         if not waiting.is_awaited:
             self._arrived.set()
@@ -294,6 +307,7 @@ class GroupedJournal(Journal):
         while self._queue and len(group) < GROUP_STEPS and size < GROUP_BYTES:
             group.append(self._queue.popleft())
             size += len(group[-1].step.body)
+        self._queued_bytes -= size
         if not self._queue and self._awaited.is_set():
             self._awaited = trio.Event()
         return group

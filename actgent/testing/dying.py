@@ -2,11 +2,11 @@
 
 import trio
 
-from actgent.journal.base import Entry, Journal, SessionSummary
-from actgent.journal.records import Record
+from actgent.journal.base import Entry, Journal
+from actgent.journal.wrapper import WrappedJournal
 
 
-class DyingJournal(Journal):
+class DyingJournal(WrappedJournal):
     """A journal whose process dies at its n-th write: that one is there, and who writes after it waits for ever.
 
     Run it with n = 1, 2, 3 ... until `is_dead` stays False, each time in a nursery that is cancelled once `died` is
@@ -18,7 +18,7 @@ class DyingJournal(Journal):
     """
 
     def __init__(self, inner: Journal, writes: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.died = trio.Event()
         self._left = writes
 
@@ -32,16 +32,13 @@ class DyingJournal(Journal):
         if self._left <= 0:
             self.died.set()
 
-    async def acquire(self) -> int:
-        return await self.inner.acquire()
-
     async def _go_on(self) -> None:
         if self.is_dead:
             await trio.sleep_forever()
 
-    async def commit(self, entry: Entry, *, epoch: int) -> None:
+    async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         await self._go_on()
-        await self.inner.commit(entry, epoch=epoch)
+        await self.inner.commit(entry, epoch=epoch, durable=durable)
         self._count()
         await self._go_on()
 
@@ -49,18 +46,3 @@ class DyingJournal(Journal):
         if not self.is_dead:
             self.inner.write_soon(entry, epoch=epoch)
             self._count()
-
-    async def load(self, session_id: str) -> tuple[Record, ...]:
-        return await self.inner.load(session_id)
-
-    async def unfinished(self, agent: str) -> list[str]:
-        return await self.inner.unfinished(agent)
-
-    async def due(self, agent: str) -> list[tuple[str, float]]:
-        return await self.inner.due(agent)
-
-    async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
-        return await self.inner.sessions(agent)
-
-    async def delete(self, session_id: str) -> None:
-        await self.inner.delete(session_id)

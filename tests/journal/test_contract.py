@@ -3,6 +3,7 @@
 import os
 import sys
 import textwrap
+import time
 
 import attrs
 import pytest
@@ -10,6 +11,7 @@ import trio
 
 from actgent.errors import ConfigurationError, Fenced, NotSerializable, UsageError
 from actgent.journal.base import Entry
+from actgent.journal.group import GROUP_STEPS
 from actgent.journal.opening import open_journal
 from actgent.journal.records import (
     Accepted,
@@ -22,8 +24,10 @@ from actgent.journal.records import (
     Opened,
     Resumed,
     Said,
+    Started,
     Suspended,
 )
+from actgent.journal.relaxed import RelaxedJournal
 from actgent.messages import File, Priority, Sender
 
 # --- order and content -------------------------------------------------------------------
@@ -429,3 +433,47 @@ async def _cancel_after(steps, scope):
     for _ in range(steps):
         await trio.lowlevel.checkpoint()
     scope.cancel()
+
+
+async def test_a_step_that_need_not_be_durable_is_written_soon(journal, make_writer, mock_clock):
+    """It is confirmed at once, and there within 50 ms, behind what was queued before."""
+    writer = make_writer(journal, await journal.acquire())
+    await writer.turn()
+    commits = journal.statistics.commits
+    for number in range(5):
+        await _confirm(writer, Changed(changes={"n": number}))
+    assert journal.statistics.commits == commits
+    mock_clock.jump(0.05)
+    until = time.monotonic() + 20
+    while journal.statistics.commits == commits and time.monotonic() < until:
+        await trio.lowlevel.checkpoint()
+    assert journal.statistics.commits == commits + 1
+    assert await writer.load() == writer.confirmed
+
+
+async def test_a_step_that_need_not_be_durable_waits_where_too_much_is_queued(
+    journal, make_writer, mock_clock
+):
+    """What waits for the disk has a bound: from then on such a step is written before it is confirmed."""
+    writer = make_writer(journal, await journal.acquire())
+    for number in range(GROUP_STEPS):
+        await _confirm(writer, Changed(changes={"n": number}))
+    assert journal.statistics.commits == 0
+    await _confirm(writer, Closed())
+    assert journal.statistics.commits > 0
+    assert await writer.load() == writer.confirmed
+
+
+async def test_relaxed_a_tool_call_is_durable_before_it_starts(journal, make_writer, mock_clock):
+    """A journal in relaxed durability writes what may have an effect, and all before it, before it goes on."""
+    writer = make_writer(RelaxedJournal(journal), await journal.acquire())
+    await writer.commit(Changed(changes={"n": 1}))
+    assert journal.statistics.commits == 0
+    await writer.commit(Started(call_ids=("call",)))
+    assert journal.statistics.commits == 1
+    assert await writer.load() == writer.confirmed
+
+
+async def _confirm(writer, record):
+    await writer.journal.commit(writer.entry(record), epoch=writer.epoch, durable=False)
+    writer.confirmed += (record,)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 CRASHES = Path(__file__).with_name("crashes.py")
+RELAXED = Path(__file__).with_name("relaxed_lives.py")
 FULL = {"sessions": 100, "messages": 2, "rounds": 5}
 SHORT = {"sessions": 5, "messages": 1, "rounds": 3}
 
@@ -20,10 +21,10 @@ def shared_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-def run_crashes(url, folder, **figures):
-    """The report of `crashes.py`, whose problems are shown where there are any."""
+def run_crashes(url, folder, *, script=CRASHES, **figures):
+    """The report of a script, whose problems are shown where there are any."""
     flags = [word for name, value in figures.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, str(CRASHES), url, str(folder), *flags]
+    command = [sys.executable, str(script), url, str(folder), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, (done.stdout[:2000], done.stderr[-4000:])
     return json.loads(done.stdout)
@@ -50,3 +51,10 @@ def test_kills_of_sessions_that_sleep_lose_and_repeat_nothing(shared_url, tmp_pa
     figures = {"sessions": 30, "messages": 4, "rounds": 1, "awake": 2}
     report = run_crashes(shared_url, tmp_path, **figures, kills=times(5, 50), seed=2)
     assert report["problems"] == []
+
+
+def test_kills_of_relaxed_processes_lose_the_last_moments_only(shared_url, tmp_path, times):
+    """What is left of each session, and of all together, is a beginning of what happened; no tool runs twice."""
+    report = run_crashes(shared_url, tmp_path, script=RELAXED, kills=times(3, 50), seed=3)
+    assert report["problems"] == []
+    assert report["lost"] < report["accepted"] / 2

@@ -1,0 +1,152 @@
+"""A process in relaxed durability that SIGKILL ends at a random moment; then what is left is held to what it did.
+
+`python relaxed_lives.py URL FOLDER --kills 20 --seed 1` does this over and over, each time in the journal that the
+last life left, and prints a report as JSON. What is outside of the process, and so outlives it, are files that
+are only appended to.
+"""
+
+import argparse
+import collections
+import importlib
+import json
+import random
+import sys
+from pathlib import Path
+
+import attrs
+import trio
+from crashes import LAZY, Lines, live_once
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Ended, Said
+
+SESSIONS = 10
+
+
+@attrs.define
+class Talk:
+    """Sessions in which users talk, each message after the last one was answered, until the process is killed."""
+
+    url: str
+    folder: Path
+    name: str
+    accepted: Lines = attrs.field(init=False)
+    effects: Lines = attrs.field(init=False)
+
+    def __attrs_post_init__(self):
+        self.accepted = Lines(self.folder / f"{self.name}-accepted.jsonl")
+        self.effects = Lines(self.folder / f"{self.name}-effects.jsonl")
+
+    async def live(self):
+        async with open_runtime(journal=self.url, durability="relaxed") as runtime:
+            agent = await runtime.start(self._agent())
+            async with trio.open_nursery() as nursery:
+                for number in range(SESSIONS):
+                    session = await agent.create_session("ada", session_id=f"{self.name}-{number}")
+                    nursery.start_soon(self._converse, session)
+
+    async def _converse(self, session):
+        number = 0
+        while True:
+            await session.chat(str(number), message_id=f"m{number}")
+            self.accepted.add(session.id, number)
+            await session.wait_idle()
+            number += 1
+
+    def _agent(self):
+        @tool(effect="once")
+        async def pay(order: str, context: ToolContext) -> str:
+            """Pay an order."""
+            self.effects.add(context.session_id, order)
+            await trio.sleep(0.001)
+            return f"paid {order}"
+
+        return BareAgent("clerk", llm=ScriptedLLM(_answer, keep=0), tools=[pay])
+
+    async def resume(self):
+        """The next life goes on with what is left, until nothing is unfinished."""
+        async with open_runtime(journal=self.url) as runtime:
+            await runtime.start(self._agent())
+
+    async def books(self):
+        """What is not as it has to be, and how much was lost."""
+        async with open_journal(self.url) as journal:
+            await journal.acquire()
+            records = [await journal.load(f"{self.name}-{number}") for number in range(SESSIONS)]
+            unfinished = await journal.unfinished("clerk")
+        found = [f"{session_id} is unfinished" for session_id in unfinished]
+        for number, written in enumerate(records):
+            found += self._check_session(f"{self.name}-{number}", written)
+        found += self._check_order(records)
+        paid = collections.Counter(tuple(line) for line in self.effects.read())
+        found += [f"{what} was paid {count} times" for what, count in paid.items() if count > 1]
+        return found, len(self.accepted.read()) - sum(_count(written) for written in records)
+
+    def _check_session(self, session_id, written):
+        """A session is a beginning of what happened, without a gap, and has ended well."""
+        messages = [each.message.id for each in written if isinstance(each, Accepted)]
+        if messages != [f"m{number}" for number in range(len(messages))]:
+            yield f"{session_id} has {messages}"
+        if [each.message_id for each in written if isinstance(each, Ended)] != messages:
+            yield f"{session_id} ended otherwise"
+        calls = [call.id for e in written if isinstance(e, Said) for call in e.message.tool_calls]
+        results = [
+            result.call_id for e in written if isinstance(e, Said) for result in e.message.tool_results
+        ]
+        if calls != results:
+            yield f"{session_id} has not one result for each call"
+
+    def _check_order(self, records):
+        """Nothing that was accepted is lost where something of any session that was accepted later is not.
+
+        Those accepted at the same moment, at most one of each session, stand in any order in the file.
+        """
+        kept = {f"{self.name}-{number}": _count(written) for number, written in enumerate(records)}
+        lost = [number >= kept[session_id] for session_id, number in self.accepted.read()]
+        if True in lost and not all(lost[lost.index(True) + SESSIONS :]):
+            yield f"of {len(lost)} accepted messages the {lost.index(True)}th is lost, and later ones are not"
+
+
+def _answer(chat):
+    """Every third message is paid for first."""
+    last = chat.messages[-1]
+    text = last.parts[0].text if last.role == "user" else ""
+    if text.isdigit() and not int(text) % 3:
+        return ToolCall("pay", {"order": text})
+    return "done"
+
+
+def _count(written):
+    return sum(isinstance(each, Accepted) for each in written)
+
+
+def run(options):
+    moments, report = random.Random(options.seed), collections.Counter()
+    problems = []
+    while not problems and report["kills"] < options.kills:
+        talk = Talk(options.url, options.folder, f"t{report['kills']}")
+        verdict = live_once(talk, kill_after=moments.uniform(0.2, 1.0))
+        trio.run(talk.resume)
+        problems, lost = trio.run(talk.books)
+        problems += [verdict] if verdict != "killed" else []
+        report.update({"kills": 1, "lost": lost, "accepted": len(talk.accepted.read())})
+    return {**report, "problems": problems}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kills", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    options = parser.parse_args()
+    for name in LAZY:
+        importlib.import_module(name)
+    report = run(options)
+    print(json.dumps(report))  # noqa: T201 - a script
+    return 1 if report["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
