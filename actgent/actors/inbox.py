@@ -173,6 +173,16 @@ class PriorityInbox(Generic[M]):
             raise self._full(bound)
         self._insert(self._stamp(message, trio.current_time() if now is None else now, first=first))
 
+    def check_room(self, message: M) -> None:
+        """See that a message could be put now.
+
+        Raises:
+            InboxFull: a bound is reached.
+        """
+        bound = self._reached(message)
+        if bound is not _NO_BOUND:
+            raise self._full(bound)
+
     def try_put(self, message: M, *, now: float, first: bool = False) -> bool:
         """Take a message if there is room."""
         if self._reached(message) is not _NO_BOUND:

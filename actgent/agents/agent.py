@@ -520,6 +520,8 @@ class Agent:
             inbox=inbox,
             events=runtime.stream,
             on_stop=self._stopped,
+            timer=runtime.timer,
+            clock=runtime.clock,
             journal=runtime.journal,
             epoch=runtime.epoch,
         )

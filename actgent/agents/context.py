@@ -28,6 +28,7 @@ from actgent.messages import (
 )
 from actgent.protocols.base import Protocol
 
+from .dues import Dated, earliest
 from .handlers import Handlers
 from .reader import TurnReader
 from .waits import WaitNode
@@ -274,6 +275,10 @@ class SessionContext:
     """Who waits for it, and for whom it waits, while there is anyone."""
     reducers: Mapping[str, Reducer] | None = None
     """The agent's, for the state."""
+    dues: dict[str, Dated] | None = None
+    """What has a date; see `set_due`."""
+    alarms: Any = None
+    """The agent's `Alarms`, while it runs."""
     _state: Store | None = None
     _call_ids: set[str] | None = None
     _accepted: dict[str, None] | None = None
@@ -382,6 +387,33 @@ class SessionContext:
 
     def waiter_of(self, message: Message) -> TurnWaiter | None:
         return self._waiters.pop(message.id, None) if self._waiters else None
+
+    # --- dates ---------------------------------------------------------------------------
+
+    def set_due(self, dated: Dated) -> None:
+        """Have something rung at its time, instead of what had its id before. The journal hears of it with the next step."""
+        if self.dues is None:
+            self.dues = {}
+        self.dues[dated.id] = dated
+        self.tell_due()
+
+    def drop_due(self, due_id: str) -> None:
+        """Have it not rung any more. The journal hears of it with the next step."""
+        if self.dues is not None and self.dues.pop(due_id, None) is not None:
+            self.tell_due()
+
+    @property
+    def next_due(self) -> float:
+        """The Unix time at which the first is due; 0 where nothing is."""
+        return earliest(self.dues)
+
+    def tell_due(self) -> None:
+        """Let the journal and the agent's alarms know when the first is due."""
+        at = self.next_due
+        if self.log is not None:
+            self.log.set_due(at)
+        if self.alarms is not None:
+            self.alarms.set(self.id, at)
 
     # --- the tree ------------------------------------------------------------------------
 

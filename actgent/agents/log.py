@@ -54,15 +54,23 @@ class SessionLog:
         """Part of the session's next step."""
         self._pending.extend(records)
 
-    async def accept(self, message: Message) -> None:
+    async def accept(self, message: Message, *others: Record) -> None:
         """Write that a message waits; durable on return. Cancelled or failed, it may be there or not: `end` it.
 
         Raises:
             JournalError: it could not be written, and is not accepted.
         """
+        await self.write(*others, Accepted(message=message))
+
+    async def write(self, *records: Record) -> None:
+        """Write a step with these records behind what was noted; durable on return.
+
+        Raises:
+            JournalError: it could not be written. What was noted goes with the next step, and these records do not.
+        """
         noted, self._pending = self._pending, []
         try:
-            await self._commit([*noted, Accepted(message=message)])
+            await self._commit([*noted, *records])
         except Exception:
             self._pending = noted + self._pending
             raise
@@ -134,6 +142,8 @@ class Restored:
     waiting: tuple[Message, ...]
     """Accepted and not ended, in the order in which they are to go on; the first may be half done."""
     is_closed: bool
+    due: float
+    """What the journal has for the earliest date; see `SessionLog.due`."""
 
 
 def owner_of(records: Sequence[Record]) -> Opened | None:
@@ -162,6 +172,7 @@ class _Reader:
         self._waiting: dict[str, Message] = {}
         self._turn: Resume | None = None
         self._is_closed = False
+        self._due = 0.0
 
     def read(self, record: Record) -> None:
         match record:
@@ -181,6 +192,8 @@ class _Reader:
                     self._turn = None
             case Closed():
                 self._is_closed = True
+            case Due(at=at):
+                self._due = at
             case Started() | Finished() | Delivered() if self._turn is not None:
                 self._turn.take(record)
 
@@ -208,4 +221,4 @@ class _Reader:
             begun = {first.id, *(message.id for message in turn.joined)}
             order = [first, *(message for message in order if message.id not in begun)]
             self._context.resume = turn
-        return Restored(opened.owner, opened.parent_id, tuple(order), self._is_closed)
+        return Restored(opened.owner, opened.parent_id, tuple(order), self._is_closed, self._due)

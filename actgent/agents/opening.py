@@ -42,6 +42,9 @@ class SessionOpener:
     on_session: Sequence[OnSession]
     """Called before the first message of each."""
 
+    def __attrs_post_init__(self) -> None:
+        self.running.alarms.find = self.find
+
     # --- new ones --------------------------------------------------------------------------
 
     def new(
@@ -170,6 +173,7 @@ class SessionOpener:
                     _log.error("agent %s leaves a session out: %s", self.running.name, error)
                 except (SessionClosed, SessionNotFound):
                     pass  # another agent that started earlier opened it, and it has ended since it was listed
+        self.running.alarms.load(await self.running.journal.due(self.running.name))
 
     async def _check_unused(self, session_id: str) -> None:
         """Refuse an id under which the journal has a session already."""
@@ -206,7 +210,8 @@ class SessionOpener:
         context.parent = sessions.get(restored.parent_id or "")
         session = context.session = Session(context, running)
         running.open(context)
-        context.log = running.new_log(session_id)
+        context.log = running.new_log(session_id, due=restored.due)
+        context.tell_due()
         await self.introduce(session)
         running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
         return session

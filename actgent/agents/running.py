@@ -8,6 +8,7 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.supervision import Supervision, supervise
+from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
 from actgent.errors import (
     Interrupted,
@@ -18,9 +19,11 @@ from actgent.errors import (
 )
 from actgent.events import EventStream, MessageAccepted, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
-from actgent.journal.records import Closed
+from actgent.journal.records import Closed, Record
 from actgent.messages import Message, Priority
 
+from .alarms import Alarms
+from .clock import Clock
 from .context import SessionContext, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
 from .double_texting import check_busy, is_collected
@@ -45,6 +48,8 @@ class RunningAgent:
         inbox: PriorityInbox[Message],
         events: EventStream,
         on_stop: Callable[[], Awaitable[None]],
+        timer: Timer,
+        clock: Clock,
         journal: Journal | None = None,
         epoch: int = 0,
     ) -> None:
@@ -53,6 +58,8 @@ class RunningAgent:
         self.inbox = inbox
         self.events = events
         self.sessions = SessionTable(name, can_sleep=journal is not None)
+        self.clock = clock
+        self.alarms = Alarms(self, inbox=inbox, timer=timer, clock=clock)
         self.journal = journal
         self._epoch = epoch
         self.ready = trio.Event()
@@ -78,6 +85,7 @@ class RunningAgent:
 
     def begin_drain(self) -> None:
         """Take no more messages but from turns that still run."""
+        self.alarms.end()
         self._accepts = False
         self._draining = True
 
@@ -93,10 +101,13 @@ class RunningAgent:
                 self._turns = Workers(
                     nursery, run=self._run_turn, finish=self._finish_turn, abandon=self._abandon_turn
                 )
+                if self._accepts:
+                    self.alarms.begin(nursery)
                 self.ready.set()
                 self._pump()
                 await trio.sleep_forever()
         finally:
+            self.alarms.end()
             self._nursery = self._turns = None
 
     def _pump(self) -> None:
@@ -182,6 +193,7 @@ class RunningAgent:
         if context.parent is not None and context.parent.closed:
             raise SessionClosed(context.parent.id)
         self.sessions.add(context)
+        context.alarms = self.alarms
         if context.parent is not None:
             context.parent.add_child(context)
         if self.events.watched:
@@ -192,11 +204,11 @@ class RunningAgent:
                 )
             )
 
-    def new_log(self, session_id: str) -> SessionLog | None:
-        """A session's end of the journal, where there is one."""
+    def new_log(self, session_id: str, *, due: float = 0.0) -> SessionLog | None:
+        """A session's end of the journal, where there is one, which has its earliest date at `due`."""
         if self.journal is None:
             return None
-        return SessionLog(session_id, self.name, self.journal, self._epoch)
+        return SessionLog(session_id, self.name, self.journal, self._epoch, due=due)
 
     def go_on(self, context: SessionContext, messages: Sequence[Message]) -> None:
         """Take what was accepted before a restart; a turn that had begun goes on first."""
@@ -239,6 +251,8 @@ class RunningAgent:
         context.closed = True
         if not self.sessions.remove(context):
             return
+        context.alarms = None
+        self.alarms.set(context.id, 0)
         if context.log is not None:
             context.log.note(Closed())
             context.log.flush_soon()
@@ -305,6 +319,33 @@ class RunningAgent:
 
     def _try_put(self, message: Message) -> bool:
         return self.inbox.try_put(message, now=trio.current_time(), first=message.on_busy == "interrupt")
+
+    async def admit(self, context: SessionContext, message: Message, *others: Record) -> None:
+        """Take in a message that a date brought, which waits for room by coming again; `others` go in the same step.
+
+        Raises:
+            InboxFull: there is no room. Nothing was written.
+            JournalError: it is not taken in, and may be written or not: it has to come again, with the same id.
+        """
+        self._check_open(context)
+        self.inbox.check_room(message)
+        context.pending += 1
+        self.sessions.stir(context)
+        try:
+            if context.log is not None:
+                await context.log.accept(message, *others)
+        except BaseException:
+            context.settle()
+            self._forget_if_over(context)
+            self.sessions.rest(context)
+            raise
+        if context.closed:
+            context.is_written = message.id
+            self._refuse(context, message)
+            raise SessionClosed(context.id)
+        self.inbox.restore(message, now=trio.current_time())  # its place was granted above
+        self._announce(context, message)
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _write(self, context: SessionContext, message: Message) -> None:
         """Make an accepted message durable before it is in the inbox."""

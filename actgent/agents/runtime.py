@@ -16,6 +16,7 @@ from actgent.journal.opening import open_journal
 from actgent.journal.relaxed import RelaxedJournal
 from actgent.tools.threads import Threads
 
+from .clock import Clock
 from .collector import calm_collector
 from .context import is_inside
 from .running import RunningAgent
@@ -56,6 +57,7 @@ class Runtime:
         self.journal = journal
         self.epoch = epoch
         self.timer = Timer()
+        self.clock = Clock()
         self._nursery = nursery
         self._supervision = supervision
         self._agents: dict[str, tuple[RunningAgent, float]] = {}

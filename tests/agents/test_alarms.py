@@ -1,0 +1,140 @@
+"""What has a date in a session is rung when it is due."""
+
+import logging
+
+import attrs
+import pytest
+import trio
+
+from actgent import BareAgent, InboxFull, ScriptedLLM, open_runtime
+from actgent.agents import alarms
+from actgent.agents.alarms import Alarms
+from actgent.agents.dues import Dated
+
+
+@attrs.define(eq=False)
+class Bell(Dated):
+    """Notes when it is rung, and is over by that; before that it fails as often as it is told."""
+
+    id: str
+    at: float
+    rung: list = attrs.field(factory=list)
+    errors: list = attrs.field(factory=list)
+
+    async def ring(self, agent, context):
+        await trio.lowlevel.checkpoint()
+        self.rung.append(trio.current_time())
+        if self.errors:
+            raise self.errors.pop()
+        context.drop_due(self.id)
+
+
+@pytest.fixture
+async def session():
+    """A session of a running agent, at the time 0 of a clock that jumps."""
+    async with BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)) as agent:
+        yield await agent.create_session("ada")
+
+
+def bell(session, seconds, **options):
+    """A bell that is due after so many seconds."""
+    clock = session._agent.clock
+    made = Bell(f"bell {seconds}", clock.now() + seconds - trio.current_time(), **options)
+    session._context.set_due(made)
+    return made
+
+
+async def test_each_rings_once_at_its_time(session, autojump_clock):
+    """In any order of entering; those that were taken out never."""
+    bells = [bell(session, seconds) for seconds in (50, 3600 * 24 * 30, 10, 20)]
+    session._context.drop_due("bell 20")
+    await trio.sleep(3600 * 24 * 31)
+    assert [[round(time) for time in each.rung] for each in bells] == [[50], [3600 * 24 * 30], [10], []]
+    assert len(session._agent.alarms) == 0
+
+
+async def test_a_date_may_be_moved(session, autojump_clock):
+    """To before and to after; only the last counts."""
+    for seconds in (100, 10, 300):
+        moved = Bell("moved", session._agent.clock.now() + seconds)
+        session._context.set_due(moved)
+    await trio.sleep(1000)
+    assert [round(time) for time in moved.rung] == [300]
+
+
+async def test_what_fails_is_rung_again_and_others_are_not_held_up(session, autojump_clock, caplog):
+    """After a second where there was no room, later where it was something else."""
+    full = bell(session, 10, errors=[InboxFull("x", 1)])
+    broken = bell(session, 20, errors=[OSError("disk"), RuntimeError("bug")])
+    good = bell(session, 20.0005)
+    with caplog.at_level(logging.ERROR):
+        await trio.sleep(200)
+    assert [round(time) for time in full.rung] == [10, 11]
+    assert [round(time) for time in broken.rung] == [20, 50, 80]
+    assert [round(time) for time in good.rung] == [20]
+    assert "bell 20 of session" in caplog.text
+
+
+async def test_a_closed_session_is_not_rung(session, autojump_clock):
+    """Neither when it is due, nor is it kept for that."""
+    closed = bell(session, 10)
+    await session.aclose()
+    assert len(session._agent.alarms) == 0
+    await trio.sleep(100)
+    assert closed.rung == []
+
+
+async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
+    """A thousand sessions at one moment: none is left out, and never more than the workers are open."""
+    running, most = set(), 0
+
+    class Slow(Bell):
+        async def ring(self, agent, context):
+            nonlocal most
+            running.add(self)
+            most = max(most, len(running))
+            await super().ring(agent, context)
+            await trio.sleep(0.01)
+            running.discard(self)
+
+    async with BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)) as agent:
+        bells = []
+        for _ in range(1000):
+            session = await agent.create_session("ada")
+            bells.append(Slow("b", session._agent.clock.now() + 10))
+            session._context.set_due(bells[-1])
+        await trio.sleep(60)
+        assert [len(each.rung) for each in bells] == [1] * 1000
+        assert most == alarms.WORKERS
+
+
+async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypatch):
+    """Someone sets it forward by an hour: what is due by then is rung within half a minute."""
+    clock = session._agent.clock
+    monkeypatch.setattr(clock, "may_be_set", True)
+    late = bell(session, 3600)
+    await trio.sleep(5)
+    monkeypatch.setattr(clock, "_opened_at", clock._opened_at + 3600)
+    await trio.sleep(alarms.LOOK + 1)
+    assert len(late.rung) == 1
+
+
+async def test_changed_dates_do_not_pile_up(session, autojump_clock):
+    """A date that is moved ten thousand times costs no more than one."""
+    heap: Alarms = session._agent.alarms
+    for number in range(10_000):
+        session._context.set_due(Bell("same", session._agent.clock.now() + 1000 - number * 1e-3))
+    assert len(heap._heap) <= 2 * alarms.COMPACT_FROM
+    assert len(heap) == 1
+    await trio.lowlevel.checkpoint()
+
+
+async def test_draining_waits_for_no_date(autojump_clock):
+    """Leaving the block ends them."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+        session = await agent.create_session("ada")
+        never = bell(session, 100)
+    assert trio.current_time() < 1
+    await trio.sleep(1000)
+    assert never.rung == []
