@@ -194,6 +194,34 @@ async def _batches(count: int, model: Any, tools: dict[str, Any], wanted: str) -
     return turn_us
 
 
+async def loops(count: int) -> Figures:
+    """LOOPS: turns of twelve model calls, each but the last with a tool, in one session after the other."""
+    calls = 12
+
+    async def giving(history: list[Any]) -> Any:
+        await checkpoint()
+        return ("add", {"a": 2, "b": 3}) if len(history) < 2 * calls - 1 else "Given."
+
+    answers: list[str] = []
+    async with trio.open_nursery() as nursery:
+        watch = Stopwatch()
+        for number in range(count):
+            done = trio.Event()
+
+            def handler(answer: str, done: trio.Event = done) -> None:
+                answers.append(answer)
+                done.set()
+
+            session = Session(giving, handler, {"add": add})
+            nursery.start_soon(session.run)
+            session.inbox.put(short(number))
+            await done.wait()
+        step_us = watch.cpu_us(count * calls)
+        nursery.cancel_scope.cancel()
+    expect(seen=answers, wanted=["Given."] * count, what="answers")
+    return {"step_us": step_us, "steps_ratio": 1, "plan_ratio": 1, "goal_ratio": 1}
+
+
 async def durable(count: int) -> Figures:
     """W7: two synced transactions of one row for each turn: what it takes to keep a message and its answer."""
     plain_us = (await turns(count))["turn_us"]

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from commits import open_table, time_two_blocking_commits, time_two_commits
 from folders import measure_loading
+from loops import measure_loops
 from measure import (
     ANSWER,
     CHUNK,
@@ -531,6 +532,13 @@ async def cancel(count: int) -> Figures:
     wall_s = watch.wall_s()
     expect(seen=leftovers(), wanted=before, what="tasks, file descriptors and threads")
     return {"wall_s": wall_s}
+
+
+# --- LOOPS: steps of the loops that work on their own ------------------------------------
+
+
+async def loops(count: int) -> Figures:
+    return await measure_loops(count)
 
 
 # --- FOLDER: files ----------------------------------------------------------------------

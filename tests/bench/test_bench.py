@@ -19,6 +19,7 @@ SIZES = {
     "URGENT": 3,
     "FOLDER": 3,
     "RESUME": 40,
+    "LOOPS": 2,
     "CANCEL": 20,
 }
 

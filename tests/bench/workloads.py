@@ -69,6 +69,14 @@ WORKLOADS = (
         1_000,
         (Bar("session_ms", 200, "scaled"), Bar("resume_s", 2, "scaled"), Bar("journal_mb", 1.6, "value")),
     ),
+    Workload(
+        "LOOPS",
+        "loops",
+        "a step of steps, plan and goal against one of react",
+        100,
+        20,
+        (Bar("steps_ratio", 1.5, "value"), Bar("plan_ratio", 1.5, "value"), Bar("goal_ratio", 1.5, "value")),
+    ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}
