@@ -22,9 +22,8 @@ from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, OnBusy, Reply, Route, Sender
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
-from actgent.protocols.output import WithOutput
+from actgent.protocols.classification import types_from
 from actgent.protocols.prompts import PromptManager
-from actgent.protocols.schemas import types_from
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 
@@ -391,7 +390,7 @@ class Agent:
         at_end = layer is not None and layer.mode == "append"
         below = session._context.system if session is not None else None  # noqa: SLF001
         return CallOptions(
-            protocol=base.protocol if output is None else WithOutput(self.protocol, output),
+            protocol=base.protocol if output is None else self.protocol.with_output(output),
             temperature=base.temperature if temperature is None else temperature,
             max_tokens=base.max_tokens if max_tokens is None else max_tokens,
             system=None

@@ -16,9 +16,9 @@ from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Protocol
+from actgent.protocols.classification import types_from
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
-from actgent.protocols.schemas import types_from
 from actgent.protocols.simple import Simple
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.tools.base import Tool

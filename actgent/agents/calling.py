@@ -62,6 +62,8 @@ class Calling:
             turn.check()
             self._count_identical(turn, calls)
             await self._prepare(context, turn, batch)
+            if turn.waiter is not None:
+                turn.waiter.take_calls(known)
             turn.exposed = True
             await batch.run()
             is_over = True

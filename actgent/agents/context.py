@@ -1,6 +1,6 @@
 """The agent's end of a session: its record, its state, and the turn that runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ from actgent.errors import Interrupted
 from actgent.journal.records import Delivered, Finished, Said, Started
 from actgent.journal.reducers import Reducer
 from actgent.journal.store import StateRecord, Store
+from actgent.llm.base import Answer
 from actgent.memory.base import ModelView
 from actgent.messages import (
     NO_USAGE,
@@ -96,6 +97,15 @@ class TurnWaiter:
 
     async def wait_room(self) -> None:
         """Wait until it can take another token."""
+
+    async def grow(self, text: str, attempt: int) -> None:
+        """Take a piece of the answer as the model gives it, if it `hears`; a new attempt voids the former ones."""
+
+    def take_answer(self, answer: Answer) -> None:
+        """Take a whole answer, which stands in the record, before anything is done with it."""
+
+    def take_calls(self, calls: Sequence[ToolCall]) -> None:
+        """Take the calls that are about to run, under the ids that their results have."""
 
 
 class StreamWaiter(TurnWaiter):

@@ -311,6 +311,7 @@ class AgentCore:
             calls=turn.calls,
             repairs=turn.repairs,
             profile=self.profile,
+            tools=self.calling.registry.specs(),
         )
 
     # --- ask -----------------------------------------------------------------------------
@@ -330,6 +331,8 @@ class AgentCore:
         prompt = "" if context.log is None else self._prompt_of(chat)
         calls = self._remember_answer(context, turn, view.message, answer, prompt=prompt)
         self._count_usage(context, turn, answer)
+        if turn.waiter is not None:
+            turn.waiter.take_answer(answer)
         self.observer.take_answer(context, view.message, answer, started)
         return answer, calls
 

@@ -17,7 +17,6 @@ from actgent.tools.function import tool
 from actgent.tools.state import StateTool, takes_state
 
 from .agent import Agent
-from .context import CallOptions
 from .session import Session
 from .settings import LLMSettings
 
@@ -50,13 +49,6 @@ class GoalAgent(Agent):
     ) -> None:
         options.setdefault("protocol", Goal(max_iterations=max_iterations, actions=actions))
         super().__init__(name, tools=tools_from(tools), **options)
-
-    def _options_for(self, output: Any, **given: Any) -> CallOptions:
-        # Not as a wrapper round the protocol: there any stage's answer of that form would end the turn.
-        if output is None or not isinstance(self.protocol, Goal):
-            return super()._options_for(output, **given)
-        options = super()._options_for(None, **given)
-        return attrs.evolve(options, protocol=self.protocol.with_output(output))
 
 
 def tools_from(tools: Tools) -> list[Tool]:

@@ -23,6 +23,8 @@ class GrowingAnswer:
         turn = self._turn
         if attempt != self._attempt:
             self._attempt, self._shown, turn.partial = attempt, 0, ""
+        if turn.waiter is not None:
+            await turn.waiter.grow(text, attempt)
         turn.partial += text
         visible = turn.options.protocol.partial(turn.partial)
         if visible is None or len(visible) <= self._shown:

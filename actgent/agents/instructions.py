@@ -26,7 +26,7 @@ import jsonschema_rs
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
 from actgent.messages import OnBusy
 from actgent.protocols.base import Instruction
-from actgent.protocols.schemas import types_from
+from actgent.protocols.classification import types_from
 
 from . import settings
 from .double_texting import RULES

@@ -10,13 +10,12 @@ import trio
 from actgent.errors import ConfigurationError, Suspended
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
-from actgent.protocols.plan import CONFIG, ROLES, Planning, PlanningOutput, plan_of
+from actgent.protocols.plan import CONFIG, ROLES, Planning, plan_of
 from actgent.protocols.todo import Plan
 from actgent.tools.base import Tool, ToolContext
 
 from .agent import Agent
 from .calling import Access
-from .context import CallOptions
 from .history import LimitedMemory, LimitedView
 from .mode_tools import SetMode
 from .opening import Content
@@ -64,13 +63,6 @@ class PlanAgent(Agent):
 
     def access_rules(self) -> Iterable[Access]:
         return [*super().access_rules(), _not_enabled]
-
-    def _options_for(self, output: Any, **given: Any) -> CallOptions:
-        # Not as a wrapper round all stages: a plan in the form of the answer would be one.
-        options = super()._options_for(None, **given)
-        if output is None or not isinstance(self.protocol, Planning):
-            return options
-        return attrs.evolve(options, protocol=PlanningOutput(self.protocol, output))
 
     # --- one request ---------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ from typing import Any
 import attrs
 
 from actgent.errors import AnswerError
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import Answer
 from actgent.messages import Reply, ToolCall, ToolResult
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
 
-from .context import CallOptions, StreamWaiter, running_turn
+from .context import CallOptions, StreamWaiter
 from .dispatcher import Delivery
 from .reader import TurnReader
 from .step_events import (
@@ -82,8 +82,8 @@ class Narrator:
     _growing: GrowingStep | None = None
     _step_id: str = ""
     """The step whose tools run."""
-    _waiting: list[ToolCall] = attrs.field(factory=list)
-    """Calls without a result yet; results come in the order of the calls."""
+    _waiting: dict[str, ToolCall] = attrs.field(factory=dict)
+    """Calls without a result yet, numbered, by the ids that their results have."""
     _results: list[ToolResult] = attrs.field(factory=list)
     _thought: str = ""
 
@@ -109,8 +109,16 @@ class Narrator:
         if step.plan:
             events.append(PlanEvent(step_id=step_id, plan=step.plan))
         if step.kind == "step":
-            events += self._begin(step, step_id)
+            calls = _numbered(step.calls, step_id)
+            events.append(StepEvent(step_id=step_id, thought=step.thought, calls=calls))
         return events
+
+    def begin(self, step_id: str, calls: Sequence[ToolCall]) -> list[StepsEvent]:
+        """What begins with the tools of a step."""
+        numbered = _numbered(calls, step_id)
+        self._step_id, self._results = step_id, []
+        self._waiting = {call.id: known for call, known in zip(calls, numbered, strict=True)}
+        return [self._progress(call, "started") for call in numbered]
 
     def deliver(self, delivery: Delivery) -> list[StepsEvent | Delivery]:
         """A delivery with the events that go with it."""
@@ -119,20 +127,14 @@ class Narrator:
                 step_id=delivery.id, text=delivery.text, data=delivery.data, thought=self._thought
             )
             return [final, delivery]
-        if isinstance(delivery, ToolResult) and self._waiting:
+        if isinstance(delivery, ToolResult) and delivery.call_id in self._waiting:
             return [self._finish(delivery), delivery, *self._all_finished()]
         return [delivery]
-
-    def _begin(self, step: Step, step_id: str) -> list[StepsEvent]:
-        calls = _numbered(step.calls, step_id)
-        self._step_id, self._waiting, self._results = step_id, list(calls), []
-        taken = StepEvent(step_id=step_id, thought=step.thought, calls=calls)
-        return [taken, *[self._progress(call, "started") for call in calls]]
 
     def _finish(self, result: ToolResult) -> StepsEvent:
         self._results.append(result)
         status: ToolProgress = "completed" if result.status == "success" else "failed"
-        return self._progress(self._waiting.pop(0), status, result)
+        return self._progress(self._waiting.pop(result.call_id), status, result)
 
     def _progress(
         self, call: ToolCall, status: ToolProgress, result: ToolResult | None = None
@@ -175,44 +177,19 @@ class StepsWaiter(StreamWaiter):
         for event in self._narrator.deliver(delivery):
             super().hear(event)
 
-    async def grow(self, piece: str, attempt: int) -> None:
-        """Take a piece of the answer's text; waits for the reader as tokens do."""
+    async def grow(self, text: str, attempt: int) -> None:
         await self.wait_room()
-        for event in self._narrator.grow(self._step_id, piece, attempt):
+        for event in self._narrator.grow(self._step_id, text, attempt):
             super().hear(event)
 
-    def end(self, answer: Answer) -> None:
-        """Take the whole answer, before anything is done with it."""
+    def take_answer(self, answer: Answer) -> None:
         for event in self._narrator.end(self._step_id, answer):
+            super().hear(event)
+
+    def take_calls(self, calls: Sequence[ToolCall]) -> None:
+        for event in self._narrator.begin(self._step_id, calls):
             super().hear(event)
 
     @property
     def _step_id(self) -> str:
         return self.turn.answer_id if self.turn is not None else ""
-
-
-class Overheard(LLM):
-    """A model whose answers the waiter of the turn hears, as they come and before they are acted on."""
-
-    def __init__(self, inner: LLM) -> None:
-        self.inner = inner
-        self.name = inner.name
-        self.dialect = inner.dialect  # type: ignore[misc] # an instance stands for its inner model
-
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
-        turn = running_turn.get()
-        waiter = turn.waiter if turn is not None else None
-        if not isinstance(waiter, StepsWaiter):
-            return await self.inner.complete(chat, on_text=on_text)
-
-        async def hear(piece: str, attempt: int) -> None:
-            await waiter.grow(piece, attempt)
-            if on_text is not None:
-                await on_text(piece, attempt)
-
-        answer = await self.inner.complete(chat, on_text=hear)
-        waiter.end(answer)
-        return answer
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()

@@ -8,7 +8,6 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError, UsageError
-from actgent.llm.base import LLM
 from actgent.messages import Message, Reply, Sender, Text, to_parts
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
@@ -21,7 +20,7 @@ from .reader import TurnReader
 from .session import Session
 from .step_answer import AgentAnswer, AnswerReader
 from .step_events import StepsEvent
-from .step_stream import Overheard, StepsWaiter
+from .step_stream import StepsWaiter
 
 
 class StepsAgent(Agent):
@@ -110,9 +109,6 @@ class StepsAgent(Agent):
         query = "".join(part.text for part in to_parts(content) if isinstance(part, Text))
         async with self.stream(content, **options) as events:
             yield AnswerReader(events, query)
-
-    def _resolve_models(self) -> dict[str, LLM]:
-        return {role: Overheard(model) for role, model in super()._resolve_models().items()}
 
 
 class Conversation:

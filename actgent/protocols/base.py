@@ -6,14 +6,20 @@ list without `CallTools` or `Continue` ends the turn.
 """
 
 import abc
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
-from actgent.errors import AnswerError
+from actgent.errors import AnswerError, ParseError
 from actgent.llm.base import Answer, ResponseFormat
 from actgent.messages import Event, Message, Route, ToolCall, ToolSpec
+
+from .extract import extract, visible
+from .output import output_of
+
+_JSON_STARTS = ("{", "[", "`")
 
 # --- what a model may answer with ----------------------------------------------------------
 
@@ -54,6 +60,7 @@ class Profile:
     instructions: Sequence[Instruction] = ()
     types: Sequence[ClassificationType] = ()
     tools: Sequence[ToolSpec] = ()
+    """Those that the agent had when it was made: the system prompt never moves. See `View.tools`."""
     body: str = ""
     """Further text of the developer's, e.g. the body of brain.md."""
 
@@ -66,15 +73,19 @@ class View:
     """The message that this pass answers."""
     record: Sequence[Message]
     """Everything that happened, oldest first. When a request is rendered it ends with `message`, behind which only
-    notes of the kind system may stand."""
+    notes of the kind system may stand; when an answer is read, with the answer."""
     state: Mapping[str, Any]
+    """The session's state. What an answer is read against is the state as it was when the answer came, also where it
+    is read again after a restart: so reading has to depend on nothing but the view and the answer."""
     stage: str | None = None
     """The stage that `message` goes on with; None at the turn's first pass."""
     calls: int = 0
-    """Model calls of this turn so far."""
+    """Model calls of this turn so far; when an answer is read, with the one that gave it."""
     repairs: int = 0
     """Bad answers in a row so far."""
     profile: Profile
+    tools: Sequence[ToolSpec] = ()
+    """The tools that the agent has by now; an access rule may refuse some of them at the call."""
 
 
 @attrs.frozen(kw_only=True)
@@ -165,3 +176,96 @@ class Protocol(abc.ABC):
     def partial(self, text: str) -> str | None:
         """The part of a growing answer that may be shown; None shows nothing yet."""
         return None
+
+    def with_output(self, output: Any) -> "Protocol":
+        """The same protocol, its turns ending with a value of one form: a type, or a form as a dict.
+
+        Wherever a turn may end. A protocol of several stages overrides it, where only the last may have the form.
+
+        Raises:
+            ConfigurationError: JSON Schema cannot say it, or it is no JSON Schema.
+        """
+        return WithOutput(self, output)
+
+
+# --- structured answers ---------------------------------------------------------------------
+
+
+class WithOutput(Protocol):
+    """A protocol whose turns end with a value of one form, in `Say.data`.
+
+    The model is told the form, by the provider's own means where it has them. A value counts wherever the
+    inner protocol leaves it: as its data, as its text, or as the whole answer.
+    """
+
+    def __init__(self, protocol: Protocol, output: Any) -> None:
+        self.inner = protocol
+        self.output = output_of(output)
+        # An instance stands for its inner protocol, whose class has these.
+        self.name = protocol.name  # type: ignore[misc]
+        self.template = protocol.template  # type: ignore[misc]
+        self.max_iterations = protocol.max_iterations
+        form = json.dumps(self.output.schema, ensure_ascii=False, default=dict)
+        self._hint = f"Your final answer must be JSON of this form: {form}"
+        self._format = self.output.response_format
+
+    def request(self, view: View) -> Request:
+        request = self.inner.request(view)
+        tail = f"{request.tail}\n\n{self._hint}" if request.tail else self._hint
+        return attrs.evolve(request, tail=tail, response_format=request.response_format or self._format)
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        try:
+            outcomes = self.inner.read(answer, view)
+        except ParseError as error:
+            if not self._may_be_value(error):
+                raise
+            # A provider that keeps to the form leaves no room for the inner protocol's own, and a model that
+            # does not may leave out the words beside the value.
+            value = self._found_in(answer.text)
+            return [Say(text=visible(answer.text), data=self.output.convert(value))]
+        if any(isinstance(outcome, CallTools | Continue) for outcome in outcomes):
+            return outcomes
+        return [self._valued(said) if isinstance(said, Say) else said for said in outcomes]
+
+    def partial(self, text: str) -> str | None:
+        return self.inner.partial(text)
+
+    def _may_be_value(self, error: ParseError) -> bool:
+        """Whether an answer that the inner protocol cannot read may be the value alone."""
+        return True
+
+    def _valued(self, said: Say) -> Say:
+        """The same words with the value.
+
+        Raises:
+            ParseError: there is none that fits; the text says where.
+        """
+        fits = said.data is not None and self.output.check(said.data) is None
+        value = said.data if fits else self._value_in(said.text)
+        return attrs.evolve(said, data=self.output.convert(value))
+
+    def _found_in(self, text: str) -> Any:
+        """The JSON value in a text that fits."""
+        return self._fitting(extract(text, self._reason))[0]
+
+    def _value_in(self, text: str) -> Any:
+        """The same, or the text itself where that is what is wanted."""
+        try:
+            return self._found_in(text)
+        except ParseError as error:
+            cut = error.reason.startswith("truncated") and text.lstrip().startswith(_JSON_STARTS)
+            if not cut and self.output.check(text) is None:
+                return text
+            raise
+
+    def _reason(self, value: Any) -> str | None:
+        return None if self._fitting(value) else self.output.check(value)
+
+    def _fitting(self, value: Any) -> list[Any]:
+        """The value if it fits, or else its only member that does: inner protocols have an envelope."""
+        if self.output.check(value) is None:
+            return [value]
+        members = value.values() if isinstance(value, dict) else ()
+        fitting = [found for member in members if isinstance(member, dict) for found in self._fitting(member)]
+        return fitting if len(fitting) == 1 else []

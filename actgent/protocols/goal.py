@@ -23,7 +23,7 @@ from actgent.tools.results import capped, describe, to_text
 from actgent.tools.state import changes_of
 
 from .actions import answer_text, encoded_calls
-from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View
+from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .goal_decisions import FORMS, CustomAction, Decision, DecisionReader
 from .goal_progress import (
     Progress,
@@ -35,7 +35,7 @@ from .goal_progress import (
     signature,
 )
 from .goal_transitions import LEADS_TO, OPEN_PHASES, allowed, refusal
-from .output import WithOutput
+from .renderings import tool_documentation
 from .templates import WHO
 
 MAX_UNMET = 5
@@ -136,7 +136,7 @@ class Goal(Protocol):
             return ["evaluate" if progress.phase == "summarizing" else "summarize"]
         if progress.asked:
             return [progress.asked]
-        choice = allowed(progress, has_tools=bool(view.profile.tools))
+        choice = allowed(progress, has_tools=bool(view.tools))
         return [*choice, *self.actions] if progress.phase in OPEN_PHASES else choice
 
     def _tail(self, progress: Progress, view: View, choice: Sequence[str]) -> str:
@@ -162,9 +162,10 @@ class Goal(Protocol):
             )
         if progress.plan:
             lines.append("The plan: " + " ".join(f"{n}. {step}" for n, step in enumerate(progress.plan, 1)))
-        unused = [tool.name for tool in view.profile.tools if tool.name not in progress.used_tools]
+        unused = [tool.name for tool in view.tools if tool.name not in progress.used_tools]
         if unused and progress.used_tools:
             lines.append(f"Tools that were not used yet: {', '.join(unused)}.")
+        lines += _moved_tools(view)
         lines += _feedback(progress)
         return [*lines, _CIRCLES] if detect_action_loop(progress.actions) else lines
 
@@ -186,9 +187,7 @@ class Goal(Protocol):
 
     def _refused(self, action: str, progress: Progress, view: View, choice: Sequence[str]) -> list[Outcome]:
         """A sound decision that cannot come now: said so, and what can; nothing else is done in its place."""
-        reason = (
-            refusal(action, progress, has_tools=bool(view.profile.tools)) or "something else is asked for"
-        )
+        reason = refusal(action, progress, has_tools=bool(view.tools)) or "something else is asked for"
         note = f"{action} is not possible now: {reason}. Possible: {', '.join(choice)}."
         progress.add_action(f"refused {action}")
         return _going_on(progress, note)
@@ -214,7 +213,7 @@ class Goal(Protocol):
         return self._evaluated(progress, view, achieved=params["achieved"])
 
     def _summarized(self, progress: Progress, view: View) -> list[Outcome]:
-        if progress.calls >= self.iterations and view.profile.tools and not progress.found:
+        if progress.calls >= self.iterations and view.tools and not progress.found:
             return self._ended(progress, view, "incomplete", error=self._limit)  # there is nothing to judge
         return _going_on(progress)
 
@@ -298,6 +297,14 @@ def _own(own: CustomAction, params: Mapping[str, Any], progress: Progress, view:
 
 
 # --- words -----------------------------------------------------------------------------------
+
+
+def _moved_tools(view: View) -> list[str]:
+    """What the system prompt does not know, since it never moves: tools that came and went since."""
+    told, now = view.profile.tools, view.tools
+    if told is now or told == now:
+        return []
+    return ["The tools have changed since.", tool_documentation(now) or "There are none any more."]
 
 
 def _feedback(progress: Progress) -> list[str]:

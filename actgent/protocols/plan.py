@@ -21,9 +21,8 @@ from actgent.llm.base import Answer
 from actgent.messages import Event, Message, ToolCall
 
 from .actions import encoded_calls, text_of
-from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View
+from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .extract import extract_only, unfenced
-from .output import WithOutput
 from .plan_answers import END, START, Executed, read_calls, read_executed, read_planned, split_thoughts
 from .templates import WHO
 from .todo import (
@@ -166,6 +165,9 @@ class Planning(Protocol):
         # Planning and execution are JSON; what begins as prose is the synthesis.
         return text if text.lstrip()[:1] not in ("", "{", "[", "`", "-", "<") else None
 
+    def with_output(self, output: Any) -> Protocol:
+        return PlanningOutput(self, output)
+
     def _plan(self, text: str, view: View, old: Plan) -> list[Outcome]:
         if encoded := encoded_calls(text):  # the same as native ones
             return [CallTools(encoded.calls, view.stage)]
@@ -252,7 +254,7 @@ class Planning(Protocol):
 
 
 class PlanningOutput(WithOutput):
-    """`output=` for a plan: only the synthesis has to have the form."""
+    """`output=` for a plan: only the synthesis has to have the form, and a plan in that form is none."""
 
     inner: Planning
 

@@ -13,10 +13,8 @@ from typing import Any
 
 import jsonschema_rs
 
-from actgent.errors import ConfigurationError
 from actgent.tools.validation import compile_schema
 
-from .base import ClassificationType, Instruction
 from .extract import Check
 
 _MAX_CHECKS = 1_024
@@ -45,32 +43,6 @@ contentEncoding contentMediaType contentSchema discriminator nullable
 """
 _WORDS = frozenset(_VOCABULARY.split())
 _checks: dict[int, tuple[Mapping[str, Any], Check]] = {}
-
-
-def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType, ...]:
-    """The classification types of instructions, in their order.
-
-    Raises:
-        ConfigurationError: a name is empty or there twice, or a schema is not usable.
-    """
-    names = [instruction.name for instruction in instructions]
-    for name in names:
-        if not name.strip() or names.count(name) > 1:
-            raise ConfigurationError(
-                f"instruction {name!r}: each needs a name of its own, and not an empty one"
-            )
-    return tuple(map(_type_from, instructions))
-
-
-def _type_from(instruction: Instruction) -> ClassificationType:
-    schema = instruction.schema if instruction.schema is not None else {}
-    if not isinstance(schema, Mapping):
-        raise ConfigurationError(f"the schema of instruction {instruction.name!r} is no object")
-    if is_json_schema(schema):
-        compile_schema(schema, owner=f"instruction {instruction.name!r}")
-    return ClassificationType(
-        name=instruction.name, description=instruction.description, schema=schema, tool=instruction.tool
-    )
 
 
 def is_json_schema(schema: Mapping[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 
 from .actions import answer_text, encoded_calls
-from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View
+from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .extract import extract, grown, visible
 from .templates import WHO
 
@@ -147,9 +147,22 @@ class Steps(Protocol):
         step = grown_step(text)
         return step.answer if step and step.kind == "final" and isinstance(step.answer, str) else None
 
+    def with_output(self, output: Any) -> Protocol:
+        return StepsOutput(self, output)
+
     def _clock(self, seconds: float) -> str:
         now = datetime.fromtimestamp(seconds, self._zone)
         return f"It is {now:%A, %Y-%m-%d %H:%M} ({self.timezone})."
+
+
+class StepsOutput(WithOutput):
+    """`output=` for steps: only the final answer has to have the form, so no provider is to press all answers into it."""
+
+    def request(self, view: View) -> Request:
+        return attrs.evolve(super().request(view), response_format=None)
+
+    def _may_be_value(self, error: ParseError) -> bool:
+        return error.reason == _NO_STEP  # a plan or a step that cannot be read is none
 
 
 def _zone(name: str) -> tzinfo:

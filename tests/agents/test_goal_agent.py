@@ -462,3 +462,19 @@ async def test_any_agent_can_have_the_protocol():
     kinds = [ClassificationType(name="unused")]
     async with Agent("tutor", llm=llm, protocol=Goal(max_iterations=5), types=kinds) as agent:
         assert (await agent.run("find v")).text == "v is 1"
+
+
+async def test_tools_that_are_added_later_count():
+    """An agent that was made without tools may be given some: the loop offers them from then on."""
+    llm = ScriptedLLM([PLAN, use("look"), act("summarize", summary="a fjord"), ACHIEVED])
+
+    @tool
+    def look() -> str:
+        """Look around."""
+        return "a fjord"
+
+    async with GoalAgent("worker", llm=llm) as agent:
+        agent.tools.add(look)
+        assert str(await agent.run("what is there?")) == "a fjord"
+    assert "- look(): Look around." in unsaid(llm.chats[0])
+    assert len({chat.system for chat in llm.chats}) == 1

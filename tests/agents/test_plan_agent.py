@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from actgent import (
+    Agent,
     BareAgent,
     ConfigurationError,
     LimitReached,
@@ -250,6 +251,16 @@ async def test_output_of_one_run(plan_agent):
         assert (await agent.run("q", output=str)).data == "plain words"
 
 
+async def test_with_output_of_the_protocol():
+    """What `output=` does is the protocol's own matter."""
+    city = '{"name": "Oslo", "people": 718000}'
+    llm = ScriptedLLM([PLAN, city, CONTENT, city])
+    async with Agent("planner", llm=llm, protocol=Planning().with_output(City)) as agent:
+        reply = await agent.run("q")
+    assert (reply.data, reply.message_type) == (City("Oslo", 718000), "success")
+    assert len(llm.chats) == 4
+
+
 # --- a session's configuration: case 31 -------------------------------------------------------------
 
 
@@ -339,3 +350,27 @@ async def test_agents_as_tools_are_started(make):
         await agent.process("q", session=session)
     assert len(results) == 1
     assert len(llm.chats) == 2
+
+
+async def test_disabled_tools_give_no_result_of_another_session():
+    """Also where a tool keeps its results, and where it was added to an agent that runs."""
+    asked = []
+
+    @tool(effect="pure", cache=10)
+    def lookup(word: str) -> str:
+        """Look a word up."""
+        asked.append(word)
+        return "known"
+
+    wish = calls(("lookup", {"word": "a"}))
+    llm = ScriptedLLM([wish, "So.", wish, "So.", wish, "No."])
+    async with PlanAgent("tutor", llm=llm) as agent:
+        agent.tools.add(lookup)
+        free, bound = await agent.create_session("ada"), await agent.create_session("bob")
+        agent.disable_tools(bound, "lookup")
+        results = []
+        bound.on_tool_result(results.append)
+        for session in (free, free, bound):
+            await agent.process("a?", session=session)
+    assert asked == ["a"]
+    assert [result.error for result in results] == [f'Tool "lookup" is not enabled for thread "{bound.id}".']

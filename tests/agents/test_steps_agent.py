@@ -233,6 +233,38 @@ async def test_output_that_does_not_fit_is_asked_again():
     assert len(llm.chats) == 2
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    ['{"plan": 5}', '{"tool_calls": "add"}', '{"tool_calls": [{"name": "add"}]}', '{"final_answer": null}'],
+)
+async def test_what_is_no_step_is_no_output(wrong):
+    """A plan or a step that cannot be read is asked again, even where any object would do as an answer."""
+    agent, llm = make(wrong, '{"final_answer": {"sum": 8}}', output=dict)
+    async with agent:
+        assert (await agent.run("5 + 3?")).data == {"sum": 8}
+    assert "could not be used" in llm.chats[1].messages[-2].parts[0].text
+
+
+async def test_the_output_alone_is_an_answer():
+    """Where a model leaves out the envelope; no provider is asked to press plans and steps into the form."""
+    agent, llm = make(PLAN, '{"sum": 8}', output=dict[str, int])
+    async with agent:
+        assert (await agent.run("5 + 3?")).data == {"sum": 8}
+    assert [chat.response_format for chat in llm.chats] == [None, None]
+
+
+async def test_calls_that_are_not_run_do_not_start():
+    """A model that repeats itself is stopped: what it asked for last was never begun."""
+    again = step(call("add", a=1, b=1))
+    agent, _ = make(*[again] * 4)
+    async with agent:
+        events = await events_of(agent)
+    runs = [event.status for event in kinds(events, ToolExecutionEvent)]
+    assert runs == ["started", "completed"] * 3
+    assert len(kinds(events, ToolResult)) == 4
+    assert len(whole(events, StepEvent)) == 4
+
+
 # --- stream --------------------------------------------------------------------------------------
 
 

@@ -20,11 +20,13 @@ TYPES = (
 def view(text: str = "hello", **fields: Any) -> View:
     """A view of a session at its first message."""
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text(text),))
+    profile = fields.pop("profile", Profile(types=TYPES))
     return View(
         message=fields.pop("message", message),
         record=fields.pop("record", [message]),
         state=fields.pop("state", {}),
-        profile=fields.pop("profile", Profile(types=TYPES)),
+        profile=profile,
+        tools=fields.pop("tools", profile.tools),
         **fields,
     )
 

@@ -9,8 +9,8 @@ import pytest
 
 from actgent.errors import ConfigurationError, ParseError
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import CallTools, Event, Say
-from actgent.protocols.output import WithOutput, output_of
+from actgent.protocols.base import CallTools, Event, Say, WithOutput
+from actgent.protocols.output import output_of
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.react import ReAct
 from actgent.protocols.simple import Simple

@@ -5,7 +5,8 @@ import pytest
 from actgent.errors import ConfigurationError
 from actgent.protocols import schemas
 from actgent.protocols.base import ClassificationType, Instruction
-from actgent.protocols.schemas import is_json_schema, schema_check, types_from
+from actgent.protocols.classification import types_from
+from actgent.protocols.schemas import is_json_schema, schema_check
 
 AGENT = {"name": "<its name>", "caps": ["<one>"], "home": {"city": "<where>"}, "kind": "any", "extra": {}}
 
