@@ -363,10 +363,8 @@ def test_the_second_signal_cancels(number):
         read_until(process.stdout, b"writing a long report")
         process.send_signal(number)
         read_until(process.stderr, b"at once")
-        began = time.monotonic()
         process.send_signal(number)
-        assert process.wait() == SIGNALS[number]
-        assert time.monotonic() - began < 3
+        assert process.wait(timeout=9) == SIGNALS[number]  # the grace would be 10 s
         assert b"Traceback" not in process.stderr.read()
 
 
