@@ -41,6 +41,7 @@ _NAMES = {
         "NotSerializable",
         "NotSuspended",
         "ParseError",
+        "PriceUnknown",
         "ProviderUnavailable",
         "QuotaExhausted",
         "RateLimited",

@@ -88,6 +88,7 @@ from .errors import (
     NotSerializable as NotSerializable,
     NotSuspended as NotSuspended,
     ParseError as ParseError,
+    PriceUnknown as PriceUnknown,
     ProviderUnavailable as ProviderUnavailable,
     QuotaExhausted as QuotaExhausted,
     RateLimited as RateLimited,

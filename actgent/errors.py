@@ -6,6 +6,7 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── ConfigurationError         the developer's: an argument, a file or a setting is wrong
     │   ├── MissingKey             no API key, in no argument and no variable
     │   ├── DuplicateTool          two tools of one agent have the same name
+    │   ├── PriceUnknown           a cost limit, and a model whose price nobody knows
     │   ├── InvalidFile            one place in a file of an agent's folder, see `file`, `line`, `key`
     │   └── InvalidFolder          all of them that were found, see `problems`
     ├── UsageError                 the calling code's: right objects, wrong moment
@@ -36,7 +37,7 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── HandlerFailed              a session's handler raised or took too long
     ├── Interrupted                someone stopped the turn
     ├── Stopped                    the agent's block was left before the turn's end
-    ├── LimitReached               a bound that the developer set on a turn
+    ├── LimitReached               a bound that was set on a turn or a session, see `limit`, `used`, `session_id`
     ├── ModelError                 the model call gave no answer; `retryable` says whether again helps
     │   ├── BadRequest             400, 404, 413, 422: the request itself
     │   │   └── UnsupportedPart    a part that this client or model cannot carry
@@ -98,6 +99,17 @@ class DuplicateTool(ConfigurationError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"two tools are named {name!r}: give one of them another name")
+
+
+class PriceUnknown(ConfigurationError):
+    """A cost limit cannot be kept: no table has the model's price, and nothing is asked before somebody tells it."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        super().__init__(
+            f"the price of {model} is not known, so Limits(cost=...) cannot be kept: "
+            "pass price=(dollars per million input tokens, output tokens) to the client, or limit tokens instead"
+        )
 
 
 class InvalidFile(ConfigurationError):
@@ -374,14 +386,47 @@ class Stopped(ActgentError):
 
 
 class LimitReached(ActgentError):
-    """A turn reached one of its limits."""
+    """A turn or a session used up one of its limits, alone or with what it gave to other agents."""
 
-    def __init__(self, limit: str, value: float) -> None:
+    def __init__(
+        self,
+        limit: str,
+        value: float,
+        *,
+        field: str = "",
+        used: Mapping[str, float] | None = None,
+        agent: str = "",
+        session_id: str = "",
+        is_session: bool = False,
+    ) -> None:
         self.limit = limit
+        """In words, e.g. `model calls`."""
         self.value = value
-        super().__init__(
-            f"the turn reached its limit of {value:g} {limit}: raise it with Limits(...) if that is too low"
+        self.field = field
+        """What to raise: the name of an argument of `Limits`."""
+        self.used = dict(used or {})
+        """What was used up to then, of all that is counted: `{"model_calls": 5, "tokens": 1200}`."""
+        self.agent = agent
+        self.session_id = session_id
+        """Whose limit it was; not always the session that met it."""
+        self.is_session = is_session
+        """True: of the session as a whole, from `create_session(limits=...)`; False: of one turn."""
+        what = "session" if is_session else "turn"
+        spent = ", ".join(f"{_number(amount)} {name.replace('_', ' ')}" for name, amount in self.used.items())
+        remedy = f"Limits({field}=...)" if field else "it with Limits(...)"
+        whose = (
+            f" of {what + ' ' + repr(session_id) + ' of ' if is_session else ''}agent {agent!r}"
+            if agent
+            else ""
         )
+        super().__init__(
+            f"the {what} reached its limit of {_number(value)} {limit}"
+            f"{f' (used: {spent})' if spent else ''}: raise {remedy}{whose} if that is too low"
+        )
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 class ModelError(ActgentError):

@@ -127,6 +127,18 @@ class TurnEnded(SessionObservation):
     """The kind of its failure."""
 
 
+@attrs.frozen(kw_only=True)
+class LimitMet(SessionObservation):
+    """A turn ended because a limit was used up: its own, its session's, or that of the turn that asked for it."""
+
+    limit: str
+    """A name of `Limits`."""
+    value: float
+    owner_agent: str
+    owner_session_id: str
+    """Whose limit it was."""
+
+
 class EventReader(trio.abc.ReceiveChannel[Observation]):
     """One reader's end of a stream. A slow reader loses the oldest events; `lost` counts them."""
 

@@ -33,6 +33,7 @@ from .checks import (
     check_arguments,
     check_call,
     check_each,
+    check_limits,
     check_reducers,
     check_seconds,
     to_text,
@@ -205,11 +206,14 @@ class Agent:
         parent: Session | None = None,
         prompt: Prompt | None = None,
         on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
     ) -> Session:
         """Open a conversation; a `description` that is not empty is its first message.
 
         That message goes into the inbox as the last act, without a pause after it: handlers attached
         straight after this call miss nothing. Waits up to 30 s for room. `on_busy` is the session's own rule.
+
+        `limits` bound the session as a whole, with its children: of them the calls, tokens, cost and seconds count.
 
         Raises:
             NotRunning: the agent's block is not open.
@@ -219,7 +223,13 @@ class Agent:
         opener = self._require_opener()
         system = None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
         return await opener.create(
-            owner, description, session_id=session_id, parent=parent, system=system, on_busy=on_busy
+            owner,
+            description,
+            session_id=session_id,
+            parent=parent,
+            system=system,
+            limits=limits,
+            on_busy=on_busy,
         )
 
     async def open_session(self, session_id: str) -> Session:
@@ -283,6 +293,7 @@ class Agent:
         output: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        limits: Limits | None = None,
     ) -> Reply:
         """Say something and wait for the answer: the turn's last reply.
 
@@ -292,7 +303,12 @@ class Agent:
             ActgentError: the error of the Failure that the turn ended with.
         """
         options = self._options_for(
-            output, temperature=temperature, max_tokens=max_tokens, prompt=prompt, session=session
+            output,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            prompt=prompt,
+            session=session,
+            limits=limits,
         )
         waiter = TurnWaiter(options)
         asked = self._address(session)
@@ -317,13 +333,19 @@ class Agent:
         output: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        limits: Limits | None = None,
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
         """Say something and read what comes of it: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`.
 
         A slow reader slows the model's stream down. Leaving the block early stops the turn.
         """
         options = self._options_for(
-            output, temperature=temperature, max_tokens=max_tokens, prompt=prompt, session=session
+            output,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            prompt=prompt,
+            session=session,
+            limits=limits,
         )
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(options, reader=reader)
@@ -377,6 +399,7 @@ class Agent:
         max_tokens: int | None,
         prompt: Prompt | None = None,
         session: Session | None = None,
+        limits: Limits | None = None,
     ) -> CallOptions:
         """The agent's own options, but for what is given.
 
@@ -384,6 +407,7 @@ class Agent:
         """
         base = getattr(self, "_options", None) or CallOptions(protocol=self.protocol)
         check_call(temperature=temperature, max_tokens=max_tokens)
+        check_limits(limits)
         if not isinstance(session, Session | None):
             raise ConfigurationError(f"session= takes a Session, not {session!r}")
         layer = None if prompt is None else to_layer(prompt)
@@ -397,6 +421,7 @@ class Agent:
             if layer is None or at_end
             else layer.apply(self.system_prompt if below is None else below, self.profile),
             tail=layer.render(self.profile) if layer is not None and at_end else "",
+            limits=limits,
         )
 
     # --- other agents --------------------------------------------------------------------
@@ -497,7 +522,6 @@ class Agent:
             calling=Calling(
                 agent=self.name,
                 registry=self.tools,
-                limits=self.limits,
                 threads=runtime.threads,
                 dispatcher=dispatcher,
                 observer=observer,
@@ -510,6 +534,7 @@ class Agent:
             observer=observer,
             timer=runtime.timer,
             router=self.route,
+            ledger=runtime.ledger,
             hooks=self._hooks,
             modes=self.modes,
         )

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import attrs
+import trio
 
 from actgent.errors import LimitReached
 from actgent.journal.records import Finished, Said, Started
@@ -14,6 +15,7 @@ from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import Threads
 
+from .budget import Budget
 from .context import SessionContext, Turn
 from .dispatcher import Dispatcher
 from .limits import Limits
@@ -22,6 +24,12 @@ from .observer import Observer
 TOOLS = Sender("tools", "tool")
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
 """A rule: why a call may not run at this moment, in words for the model; None: it may. It only looks, and never waits."""
+
+
+def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
+    """Take the calls of an answer from the turn's budget, once."""
+    if turn.resume is None or turn.answer_id not in turn.resume.charged:
+        budget.take_tool_calls(len(calls), of=turn.answer_id, now=trio.current_time())
 
 
 def _note_result(log: Any, result: ToolResult) -> None:
@@ -35,7 +43,6 @@ class Calling:
 
     agent: str
     registry: ToolRegistry
-    limits: Limits
     threads: Threads
     dispatcher: Dispatcher
     observer: Observer
@@ -56,11 +63,13 @@ class Calling:
             call if call.id else context.adopt(call, f"{turn.answer_id}/call/{place}")
             for place, call in enumerate(calls)
         ]
-        batch = self._batch(context, known)
+        batch = self._batch(context, known, turn.limits)
         is_over = False
         try:
             turn.check()
-            self._count_identical(turn, calls)
+            self._count_identical(context, turn, calls)
+            if turn.budget is not None:
+                _count_calls(turn, turn.budget, calls)
             await self._prepare(context, turn, batch)
             if turn.waiter is not None:
                 turn.waiter.take_calls(known)
@@ -83,7 +92,7 @@ class Calling:
     async def give_up(self, context: SessionContext, turn: Turn) -> None:
         """Close calls that will not run any more, and tell what was not told yet."""
         if context.open_calls:
-            batch = self._batch(context, context.open_calls)
+            batch = self._batch(context, context.open_calls, turn.limits)
             self._close(context, turn, turn.message, batch, None, is_over=True)
         await self.deliver(context, turn)
 
@@ -120,7 +129,7 @@ class Calling:
             return False
         return effect != "pure"
 
-    def _batch(self, context: SessionContext, calls: Sequence[ToolCall]) -> Batch:
+    def _batch(self, context: SessionContext, calls: Sequence[ToolCall], limits: Limits) -> Batch:
         told = ToolContext(
             session_id=context.id,
             owner=context.owner.name,
@@ -134,22 +143,29 @@ class Calling:
             self.registry,
             context=told,
             check=partial(self._refusal, told) if self.access else None,
-            timeout=self.limits.tool_timeout,
-            max_characters=self.limits.result_characters,
+            timeout=limits.tool_timeout,
+            max_characters=limits.result_characters,
         )
 
     def _refusal(self, told: ToolContext, call: ToolCall, tool: Tool) -> str | None:
         return next(filter(None, (rule(call, tool, told) for rule in self.access)), None)
 
-    def _count_identical(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
+    def _count_identical(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Stop a model that repeats itself before it does so once more."""
+        most = turn.limits.identical_calls
         for call in calls:
             last = turn.last_call
             same = last is not None and last.name == call.name and last.arguments == call.arguments
             turn.identical = turn.identical + 1 if same else 1
             turn.last_call = call
-            if turn.identical > self.limits.identical_calls:
-                raise LimitReached(f"identical calls of {call.name!r} in a row", self.limits.identical_calls)
+            if turn.identical > most:
+                raise LimitReached(
+                    f"identical calls of {call.name!r} in a row",
+                    most,
+                    field="identical_calls",
+                    agent=self.agent,
+                    session_id=context.id,
+                )
 
     def _close(
         self,

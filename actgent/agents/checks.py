@@ -24,10 +24,7 @@ def check_arguments(
         raise ConfigurationError(f"tools= takes a list: tools=[{tools.name}]")
     if not isinstance(protocol, Protocol | None):
         raise ConfigurationError(f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}")
-    if not isinstance(limits, Limits | None):
-        raise ConfigurationError(
-            f"limits= takes Limits(...), e.g. Limits(model_calls=3), not {type(limits).__name__}"
-        )
+    check_limits(limits)
     if not isinstance(memory, Memory | None):
         raise ConfigurationError(f"memory= takes a Memory object, not {memory!r}")
     if not isinstance(models, Mapping | None):
@@ -68,6 +65,18 @@ def check_reducers(reducers: object) -> None:
         return
     if not isinstance(reducers, Mapping) or not all(callable(reducer) for reducer in reducers.values()):
         raise ConfigurationError(f"reducers= takes {{key: function of (old, new)}}, not {reducers!r:.200}")
+
+
+def check_limits(limits: object) -> None:
+    """Refuse what are no limits.
+
+    Raises:
+        ConfigurationError: they are given and something else.
+    """
+    if not isinstance(limits, Limits | None):
+        raise ConfigurationError(
+            f"limits= takes Limits(...), e.g. Limits(model_calls=3), not {type(limits).__name__}"
+        )
 
 
 def check_id(name: str, value: object) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.actors.timer import Alarm
 from actgent.errors import Interrupted
-from actgent.journal.records import Delivered, Finished, Said, Started
+from actgent.journal.records import NO_LIMITS, Delivered, Finished, Said, Spent, Started
 from actgent.journal.reducers import Reducer
 from actgent.journal.store import StateRecord, Store
 from actgent.llm.base import Answer
@@ -29,8 +30,10 @@ from actgent.messages import (
 )
 from actgent.protocols.base import Protocol
 
+from .budget import NOTHING, Account, Amounts, Budget
 from .dues import Dated, earliest
 from .handlers import Handlers
+from .limits import DEFAULT_LIMITS, Limits
 from .reader import TurnReader
 from .waits import WaitNode
 
@@ -50,6 +53,8 @@ class CallOptions:
     """The system prompt of this turn alone; None is the session's."""
     tail: str = ""
     """Said at the end of the prompt, in each call of this turn, and not remembered."""
+    limits: Limits | None = None
+    """Of this turn alone; None is the agent's."""
 
 
 class TurnWaiter:
@@ -130,6 +135,19 @@ class StreamWaiter(TurnWaiter):
         self._reader.end()
 
 
+@attrs.frozen
+class Asked:
+    """What a message's turn draws on besides its session's accounts."""
+
+    limits: Mapping[str, float] | None = None
+    """Set by its sender; None is the agent's."""
+    accounts: tuple[Account, ...] = ()
+    """Of the turn that asks."""
+
+
+_ON_ITS_OWN = Asked()
+
+
 @attrs.define(eq=False)
 class Resume:
     """How far a turn had come when its process ended, by its journal."""
@@ -150,6 +168,11 @@ class Resume:
     """Calls of the last answer that may have run."""
     finished: dict[str, ToolResult] = attrs.field(factory=dict)
     """Those that have their result."""
+    limits: Mapping[str, float] = NO_LIMITS
+    """What bounded it."""
+    spent: Amounts = NOTHING
+    charged: set[str] = attrs.field(factory=set)
+    """Answers whose tool calls are counted."""
 
     def say(self, said: Said, *, state_number: int) -> None:
         """The agent said something in this turn."""
@@ -160,6 +183,12 @@ class Resume:
         if said.message.tool_results:  # its calls are done with
             self.started.clear()
             self.finished.clear()
+
+    def pay(self, record: Spent) -> None:
+        """Something was taken from the turn's budget."""
+        self.spent += Amounts.of(record)
+        if record.of:
+            self.charged.add(record.of)
 
     def take(self, record: Started | Finished | Delivered) -> None:
         match record:
@@ -190,6 +219,11 @@ class Turn:
     waiter: TurnWaiter | None = None
     joined: tuple[Message, ...] = ()
     """Messages that came before `message`, and are answered together with it."""
+    limits: Limits = DEFAULT_LIMITS
+    budget: Budget | None = None
+    """What it may spend; None where nothing that is shared bounds it."""
+    alarm: Alarm | None = None
+    """Ends it when its seconds are over."""
     calls: int = 0
     """Model calls so far."""
     repairs: int = 0
@@ -281,6 +315,8 @@ class SessionContext:
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the record's last answer that have no result yet."""
     children: "dict[str, SessionContext] | None" = None
+    accounts: tuple[Account, ...] = ()
+    """Its own, where it is bounded as a whole, and those of the sessions above it that are."""
     waits: WaitNode | None = None
     """Who waits for it, and for whom it waits, while there is anyone."""
     reducers: Mapping[str, Reducer] | None = None
@@ -295,6 +331,7 @@ class SessionContext:
     _told: dict[str, str] | None = None
     """The marks of the last notes in the record, by their sources."""
     _waiters: dict[str, TurnWaiter] | None = None
+    _asked: dict[str, Asked] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
 
     @property
@@ -388,12 +425,33 @@ class SessionContext:
             self._accepted.pop(message_id, None)
         if self._waiters is not None:
             self._waiters.pop(message_id, None)
+        if self._asked is not None:
+            self._asked.pop(message_id, None)
 
     def wait_for(self, message_id: str, waiter: TurnWaiter) -> None:
         """Register for what comes of a message, before it is sent."""
         if self._waiters is None:
             self._waiters = {}
         self._waiters[message_id] = waiter
+
+    def ask(self, message_id: str, asked: Asked) -> None:
+        """Remember what the message's turn will draw on."""
+        if self._asked is None:
+            self._asked = {}
+        self._asked[message_id] = asked
+
+    def asked(self, message_id: str) -> Asked | None:
+        """What the message's turn will draw on besides the session's accounts, if anything."""
+        return self._asked.get(message_id) if self._asked else None
+
+    def take_asked(self, message_id: str) -> Asked:
+        """The same, as its turn begins."""
+        return self._asked.pop(message_id, _ON_ITS_OWN) if self._asked else _ON_ITS_OWN
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether more than its agent's limits may bound its turns."""
+        return bool(self.accounts or self._asked)
 
     def waiter_of(self, message: Message) -> TurnWaiter | None:
         return self._waiters.pop(message.id, None) if self._waiters else None

@@ -13,7 +13,6 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Timer
 from actgent.errors import (
     AnswerError,
-    BrokenAnswer,
     EmptyAnswer,
     LimitReached,
     ModelTimeout,
@@ -21,7 +20,7 @@ from actgent.errors import (
     SessionClosed,
     Stopped,
 )
-from actgent.journal.records import Appended, Said
+from actgent.journal.records import NO_LIMITS, Appended, Said
 from actgent.llm.base import LLM, Answer, Chat, StopReason
 from actgent.messages import (
     NO_USAGE,
@@ -48,16 +47,19 @@ from actgent.protocols.base import (
     View,
 )
 
+from .budget import Account, Budget
 from .calling import Calling
 from .context import CallOptions, Resume, SessionContext, Turn, running_turn
 from .dispatcher import Delivery, Dispatcher, to_deliveries
-from .failures import check_stop, kind_of
+from .failures import check_answer, check_stop, kind_of
 from .growing import GrowingAnswer
 from .hooks import Hooks
+from .ledger import Ledger
 from .limits import DEFAULT_MODEL_CALLS, Limits
 from .modes import Modes
 from .notes import tell_notes
 from .observer import Observer
+from .spending import Spending
 
 LAST_WORDS = 1.0
 """Seconds that all handlers together have to hear that their agent stops."""
@@ -89,6 +91,8 @@ class AgentCore:
     observer: Observer
     timer: Timer
     router: Router
+    ledger: Ledger = attrs.field(factory=Ledger)
+    spending: Spending = attrs.field(factory=Spending)
     hooks: Hooks = attrs.field(factory=Hooks)
     modes: Modes | None = None
     _silence: float | None = None
@@ -108,11 +112,14 @@ class AgentCore:
         waiter = context.waiter_of(message)
         options = self.options if waiter is None else waiter.options
         told = len(context.record)
+        limits = options.limits or self.limits
         turn = context.turn = Turn(
-            message, options, time.monotonic(), waiter=waiter, told=told, joined=joined
+            message, options, time.monotonic(), waiter=waiter, limits=limits, told=told, joined=joined
         )
         if context.resume is not None:
             self._take_up(context, turn, context.resume)
+        if limits.is_shared or turn.resume is not None or context.is_bounded:
+            self.ledger.begin(context, turn, self.sender.name)
         if context.closed:  # it came in while the session was closing
             turn.stop_with(SessionClosed(context.id))
         if waiter is not None:
@@ -127,6 +134,8 @@ class AgentCore:
         turn.scope = scope
         running_turn.set(turn)
         message: Message | None = turn.message
+        if turn.budget is not None:
+            self._start_clock(turn, turn.budget)
         try:
             if turn.resume is not None:
                 message = await self._resume(context, turn, turn.resume)
@@ -185,6 +194,8 @@ class AgentCore:
 
     async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
         turn.error = Stopped(self.sender.name)
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
         if context.log is not None:  # what follows is told, and not written: the next start goes on from here
             context.log.flush_soon()
             context.log = None
@@ -216,8 +227,29 @@ class AgentCore:
             if waiter is not None:
                 waiter.finish()
 
+    def _start_clock(self, turn: Turn, budget: Budget) -> None:
+        now = trio.current_time()
+        over, account = budget.start_clock(now)
+        if account is None:
+            return
+        if over <= now:
+            turn.stop_with(account.reached("seconds"))
+        else:
+            turn.alarm = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
+
+    def _run_out(self, turn: Turn, budget: Budget, account: Account) -> None:
+        budget.tick(trio.current_time())
+        turn.stop_with(account.reached("seconds"))
+
+    def _stop_clock(self, turn: Turn, budget: Budget) -> None:
+        if turn.alarm is not None:
+            turn.alarm.cancel()
+        budget.stop_clock(trio.current_time())
+
     def _end_turn(self, context: SessionContext, turn: Turn) -> None:
         context.turn = None
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
         if turn.waiter is not None:
             turn.waiter.finish()
         if turn.ended is not None:
@@ -320,7 +352,7 @@ class AgentCore:
         self, context: SessionContext, turn: Turn, view: View
     ) -> tuple[Answer, tuple[ToolCall, ...]]:
         """One model call: the answer as the record has it by then, and its calls under the ids they have there."""
-        self._count_model_call(turn)
+        self._check_model_calls(context, turn)
         request = turn.options.protocol.request(view)
         llm = self.models.get(request.model) or self.models["default"]
         chat = self._chat(context, turn, request)
@@ -336,11 +368,20 @@ class AgentCore:
         self.observer.take_answer(context, view.message, answer, started)
         return answer, calls
 
-    def _count_model_call(self, turn: Turn) -> None:
-        limit = self.limits.model_calls or turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
+    def _check_model_calls(self, context: SessionContext, turn: Turn) -> None:
+        """The limit of the turn alone; one that was set is shared, and its budget's."""
+        if turn.limits.model_calls is not None:
+            return
+        limit = turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
         if turn.calls >= limit:
-            raise LimitReached("model calls a turn", limit)
-        turn.calls += 1
+            raise LimitReached(
+                "model calls",
+                limit,
+                field="model_calls",
+                used={"model_calls": turn.calls},
+                agent=self.sender.name,
+                session_id=context.id,
+            )
 
     def _chat(self, context: SessionContext, turn: Turn, request: Request) -> Chat:
         messages, tail, options = context.view.messages(), request.tail, turn.options
@@ -373,11 +414,15 @@ class AgentCore:
         if context.handlers.of("token") or (turn.waiter is not None and turn.waiter.hears):
             on_text = GrowingAnswer(self.dispatcher, context, turn).add
         alarm = self.timer.call_at(
-            trio.current_time() + self.limits.model_timeout, partial(self._time_out, turn, llm)
+            trio.current_time() + turn.limits.model_timeout, partial(self._time_out, turn, llm)
         )
         turn.exposed = True
         try:
-            answer = _checked(await llm.complete(chat, on_text=on_text), llm)
+            if turn.budget is None:
+                turn.calls += 1
+                answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
+            else:
+                answer = await self.spending.complete(turn, turn.budget, llm, chat, on_text=on_text)
         except Exception:
             turn.blame = "model"  # which may be anybody's code, and raise anything
             raise
@@ -388,7 +433,7 @@ class AgentCore:
         return answer
 
     def _time_out(self, turn: Turn, llm: LLM) -> None:
-        turn.stop_with(ModelTimeout(f"no answer within {self.limits.model_timeout:g} s", model=llm.name))
+        turn.stop_with(ModelTimeout(f"no answer within {turn.limits.model_timeout:g} s", model=llm.name))
 
     def _keep_partial(self, context: SessionContext, turn: Turn) -> None:
         """What an answer had come to when it was cut stays in the record, marked as such."""
@@ -449,6 +494,8 @@ class AgentCore:
 
     def _read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
         """What the answer means; native calls come before any text, in every protocol."""
+        if turn.budget is not None and turn.budget.cut is not None:
+            raise turn.budget.cut
         check_stop(answer)
         if calls:
             return [CallTools(calls, view.stage)]
@@ -465,7 +512,7 @@ class AgentCore:
 
     def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
         """Ask again with the error, a bounded number of times; then it is the turn's failure."""
-        if turn.repairs >= self.limits.repairs:
+        if turn.repairs >= turn.limits.repairs:
             raise error
         turn.repairs += 1
         self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
@@ -534,18 +581,9 @@ class AgentCore:
             await self._deliver(context, turn, reply)
 
 
-def _checked(answer: object, llm: LLM) -> Answer:
-    """Name the model client that returns something else, before it fails elsewhere."""
-    if isinstance(answer, Answer):
-        return answer
-    raise BrokenAnswer(
-        f"{type(llm).__name__}.complete() returned {type(answer).__name__}, and has to return an Answer",
-        model=llm.name,
-    )
-
-
 def _entering(message: Message, turn: Turn) -> Appended | Said:
     """How the journal hears that a message enters the conversation."""
     if message is turn.message:
-        return Appended(message_id=message.id, joins=bool(turn.joined))
+        limits = NO_LIMITS if turn.budget is None else turn.budget.own.limits
+        return Appended(message_id=message.id, joins=bool(turn.joined), limits=limits)
     return Said(message=message, calls=turn.calls, repairs=turn.repairs)

@@ -1,6 +1,7 @@
 """Which kind of failure an exception is."""
 
 from actgent.errors import (
+    BrokenAnswer,
     ContentFiltered,
     EmptyAnswer,
     HandlerFailed,
@@ -8,17 +9,19 @@ from actgent.errors import (
     LimitReached,
     ModelError,
     ParseError,
+    PriceUnknown,
     Refusal,
     SessionClosed,
     Stopped,
     TruncatedAnswer,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import LLM, Answer
 
 KINDS: tuple[tuple[type[Exception], str], ...] = (
     (ParseError, "parse"),
     (ModelError, "model"),
     (LimitReached, "limit"),
+    (PriceUnknown, "limit"),
     (HandlerFailed, "handler"),
     (Refusal, "refusal"),
     (ContentFiltered, "filter"),
@@ -51,3 +54,17 @@ def check_stop(answer: Answer) -> None:
             raise TruncatedAnswer(
                 "the answer was cut at the token limit: raise max_tokens, or ask for less", answer.text
             )
+
+
+def check_answer(answer: object, llm: LLM) -> Answer:
+    """Name the model client that returns something else, before it fails elsewhere.
+
+    Raises:
+        BrokenAnswer: it does.
+    """
+    if isinstance(answer, Answer):
+        return answer
+    raise BrokenAnswer(
+        f"{type(llm).__name__}.complete() returned {type(answer).__name__}, and has to return an Answer",
+        model=llm.name,
+    )

@@ -47,13 +47,17 @@ _MAX_REASON = 300
 _TEXT = {"type": "string"}
 _NAME = {"type": "string", "pattern": r"\S", "maxLength": _MAX_NAME}
 _COUNT = {"type": "integer", "minimum": 1}
-_SECONDS = {"type": "number", "exclusiveMinimum": 0}
+_ABOVE_ZERO = {"type": "number", "exclusiveMinimum": 0}
 LIMITS: Mapping[str, Any] = {
     "model_calls": _COUNT,
+    "tool_calls": _COUNT,
+    "tokens": _COUNT,
+    "cost": _ABOVE_ZERO,
+    "seconds": _ABOVE_ZERO,
     "identical_calls": _COUNT,
     "repairs": {"type": "integer", "minimum": 0},
-    "model_timeout": _SECONDS,
-    "tool_timeout": _SECONDS,
+    "model_timeout": _ABOVE_ZERO,
+    "tool_timeout": _ABOVE_ZERO,
     "result_characters": _COUNT,
 }
 BRAIN_SCHEMA: Mapping[str, Any] = {
@@ -73,7 +77,7 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
         "strategy": {"enum": list(STRATEGIES)},
         "llm": settings.SCHEMA,
         "tools": {"type": "array", "items": _NAME},
-        "handler_timeout": _SECONDS,
+        "handler_timeout": _ABOVE_ZERO,
         "on_busy": {"enum": list(RULES)},
         "limits": {"type": "object", "properties": LIMITS, "additionalProperties": False},
         "memory": {"type": "object", "properties": {"max_tokens": _COUNT}, "additionalProperties": False},

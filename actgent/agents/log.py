@@ -7,6 +7,7 @@ import trio
 
 from actgent.journal.base import Entry, Journal
 from actgent.journal.records import (
+    NO_LIMITS,
     Accepted,
     ActionFailed,
     Appended,
@@ -20,12 +21,14 @@ from actgent.journal.records import (
     Record,
     RolledBack,
     Said,
+    Spent,
     Started,
 )
 from actgent.journal.store import StateRecord
 from actgent.messages import Message, Sender
 
-from .context import Resume, SessionContext
+from .budget import NOTHING, Amounts
+from .context import Asked, Resume, SessionContext
 
 
 @attrs.define(eq=False)
@@ -41,6 +44,7 @@ class SessionLog:
     """How many the journal was given."""
     _durable: int = 0
     """How many of them are known to be written, the oldest."""
+    _is_over: bool = False
     due: float = 0.0
     """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
 
@@ -54,13 +58,13 @@ class SessionLog:
         """Part of the session's next step."""
         self._pending.extend(records)
 
-    async def accept(self, message: Message, *others: Record) -> None:
+    async def accept(self, message: Message, *others: Record, asked: Asked | None = None) -> None:
         """Write that a message waits; durable on return. Cancelled or failed, it may be there or not: `end` it.
 
         Raises:
             JournalError: it could not be written, and is not accepted.
         """
-        await self.write(*others, Accepted(message=message))
+        await self.write(*others, _accepted(message, asked))
 
     async def write(self, *records: Record) -> None:
         """Write a step with these records behind what was noted; durable on return.
@@ -111,8 +115,13 @@ class SessionLog:
         """Write what was noted, without waiting: durable with the next step, or shortly."""
         if self._pending:
             step, self._pending = self._pending, []
-            self._steps += 1
-            self._journal.write_soon(self._entry(step), epoch=self._epoch)
+            if not self._is_over:
+                self._steps += 1
+                self._journal.write_soon(self._entry(step), epoch=self._epoch)
+
+    def close(self) -> None:
+        """Write nothing any more: the session is about to be erased."""
+        self._is_over = True
 
     def change(self, record: StateRecord) -> None:
         """Write what happened to the state, without waiting, after what was noted.
@@ -133,10 +142,18 @@ class SessionLog:
         return Entry(session_id=self.session_id, agent=self.agent, records=tuple(step))
 
 
+def _accepted(message: Message, asked: Asked | None) -> Accepted:
+    if asked is None:
+        return Accepted(message=message)
+    within = tuple(account.key for account in asked.accounts)
+    return Accepted(message=message, limits=asked.limits or NO_LIMITS, within=within)
+
+
 @attrs.frozen
 class Restored:
     """What a journal knows of a session."""
 
+    opened: Opened
     owner: Sender
     parent_id: str | None
     waiting: tuple[Message, ...]
@@ -144,6 +161,10 @@ class Restored:
     is_closed: bool
     due: float
     """What the journal has for the earliest date; see `SessionLog.due`."""
+    spent: Amounts
+    """From the budget of the session as a whole."""
+    bounded: tuple[Accepted, ...]
+    """Those of the waiting messages whose turns draw on more than their agent says."""
 
 
 def owner_of(records: Sequence[Record]) -> Opened | None:
@@ -173,27 +194,29 @@ class _Reader:
         self._turn: Resume | None = None
         self._is_closed = False
         self._due = 0.0
+        self._spent = NOTHING
+        self._bounded: dict[str, Accepted] = {}
 
     def read(self, record: Record) -> None:
         match record:
-            case Accepted(message=message):
-                self._waiting[message.id] = message
-                self._context.remember_accepted(message.id)
+            case Accepted():
+                self._accept(record)
             case Appended(message_id=message_id, joins=joins):
-                self._turn = Resume(message_id, self._joined() if joins else ())
+                joined = self._joined() if joins else ()
+                self._turn = Resume(message_id, joined, limits=record.limits)
                 self._context.append(self._waiting[message_id], answered=True)
             case Said():
                 self._say(record)
             case Changed() | ActionFailed() | RolledBack():
                 self._context.state.restore(record)
             case Ended(message_id=message_id):
-                self._waiting.pop(message_id, None)
-                if self._turn is not None and self._turn.message_id == message_id:
-                    self._turn = None
+                self._end(message_id)
             case Closed():
                 self._is_closed = True
             case Due(at=at):
                 self._due = at
+            case Spent():
+                self._pay(record)
             case Started() | Finished() | Delivered() if self._turn is not None:
                 self._turn.take(record)
 
@@ -202,6 +225,25 @@ class _Reader:
         if self._turn is None:
             return ()
         return (*self._turn.joined, self._waiting[self._turn.message_id])
+
+    def _accept(self, record: Accepted) -> None:
+        message = record.message
+        self._waiting[message.id] = message
+        self._context.remember_accepted(message.id)
+        if record.limits or record.within:
+            self._bounded[message.id] = record
+
+    def _end(self, message_id: str) -> None:
+        self._waiting.pop(message_id, None)
+        self._bounded.pop(message_id, None)
+        if self._turn is not None and self._turn.message_id == message_id:
+            self._turn = None
+
+    def _pay(self, record: Spent) -> None:
+        if not record.turn:
+            self._spent += Amounts.of(record)
+        elif self._turn is not None and self._turn.message_id == record.turn:
+            self._turn.pay(record)
 
     def _say(self, said: Said) -> None:
         message = said.message
@@ -221,4 +263,13 @@ class _Reader:
             begun = {first.id, *(message.id for message in turn.joined)}
             order = [first, *(message for message in order if message.id not in begun)]
             self._context.resume = turn
-        return Restored(opened.owner, opened.parent_id, tuple(order), self._is_closed, self._due)
+        return Restored(
+            opened,
+            opened.owner,
+            opened.parent_id,
+            tuple(order),
+            is_closed=self._is_closed,
+            due=self._due,
+            spent=self._spent,
+            bounded=tuple(self._bounded.values()),
+        )

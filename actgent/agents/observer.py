@@ -4,7 +4,8 @@ import time
 
 import attrs
 
-from actgent.events import EventStream, ModelAnswered, PassStarted, ToolFinished, TurnEnded
+from actgent.errors import LimitReached
+from actgent.events import EventStream, LimitMet, ModelAnswered, PassStarted, ToolFinished, TurnEnded
 from actgent.llm.base import Answer
 from actgent.messages import Message, ToolResult
 
@@ -56,6 +57,8 @@ class Observer:
 
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         if self.stream.watched:
+            if isinstance(turn.error, LimitReached):
+                self._meet_limit(context, turn.error)
             self.stream.publish(
                 TurnEnded(
                     agent=self.agent,
@@ -66,3 +69,15 @@ class Observer:
                     failed=None if turn.error is None else kind_of(turn.error, turn.blame),
                 )
             )
+
+    def _meet_limit(self, context: SessionContext, error: LimitReached) -> None:
+        self.stream.publish(
+            LimitMet(
+                agent=self.agent,
+                session_id=context.id,
+                limit=error.field,
+                value=error.value,
+                owner_agent=error.agent,
+                owner_session_id=error.session_id,
+            )
+        )

@@ -11,15 +11,16 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError, JournalDamaged, SessionClosed, SessionNotFound, WireError
-from actgent.journal.records import Opened
+from actgent.journal.records import NO_LIMITS, Opened
 from actgent.journal.reducers import Reducer
 from actgent.memory.base import Memory
 from actgent.messages import OnBusy, Part, Sender
 
-from .checks import check_id
+from .checks import check_id, check_limits
 from .context import SessionContext
 from .double_texting import check_rule
 from .handlers import to_awaitable
+from .limits import Limits
 from .log import owner_of, restore
 from .running import RunningAgent
 from .session import Session
@@ -55,6 +56,7 @@ class SessionOpener:
         parent: Session | None = None,
         system: str | None = None,
         on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
     ) -> Session:
         """A session that nobody has been told of yet; see `introduce`.
 
@@ -81,11 +83,11 @@ class SessionOpener:
         session = context.session = Session(context, self.running)
         self.running.open(context)
         context.log = self.running.new_log(context.id)
+        bounds = NO_LIMITS if limits is None else limits.shared
+        if bounds or context.parent is not None:
+            self.running.core.ledger.open_session(context, self.running.name, bounds)
         if context.log is not None:
-            parent_id = None if context.parent is None else context.parent.id
-            context.log.note(
-                Opened(owner=sender, parent_id=parent_id, created_at=time.time(), on_busy=on_busy)
-            )
+            context.log.note(_opened(context, bounds, on_busy))
         return session
 
     def fresh(self) -> Session:
@@ -104,11 +106,15 @@ class SessionOpener:
         parent: Session | None = None,
         system: str | None = None,
         on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
     ) -> Session:
         """See `Agent.create_session`."""
         if session_id is not None:
             await self._check_unused(session_id)
-        session = self.new(owner, session_id=session_id, parent=parent, system=system, on_busy=on_busy)
+        check_limits(limits)
+        session = self.new(
+            owner, session_id=session_id, parent=parent, system=system, limits=limits, on_busy=on_busy
+        )
         with self._forgetting(session):
             if session._context.log is not None:  # noqa: SLF001
                 await session._context.log.flush()  # noqa: SLF001
@@ -203,6 +209,8 @@ class SessionOpener:
         restored = await restore(records, context)
         if restored.is_closed:
             raise SessionClosed(session_id)
+        context.log = running.new_log(session_id, due=restored.due)
+        await running.core.ledger.restore(context, running.name, restored)
         if session_id in sessions:  # someone else was faster
             return sessions.find(session_id).session  # type: ignore[no-any-return]
         if (asleep := sessions.find_asleep(session_id)) is not None:
@@ -210,8 +218,19 @@ class SessionOpener:
         context.parent = sessions.get(restored.parent_id or "")
         session = context.session = Session(context, running)
         running.open(context)
-        context.log = running.new_log(session_id, due=restored.due)
         context.tell_due()
         await self.introduce(session)
         running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
         return session
+
+
+def _opened(context: SessionContext, limits: Mapping[str, float], on_busy: OnBusy | None) -> Opened:
+    """How a session's records begin."""
+    return Opened(
+        owner=context.owner,
+        parent_id=None if context.parent is None else context.parent.id,
+        created_at=time.time(),
+        on_busy=on_busy,
+        limits=limits,
+        within=tuple(account.key for account in context.accounts if account.key.session_id != context.id),
+    )

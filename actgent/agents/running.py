@@ -24,12 +24,12 @@ from actgent.messages import Message, Priority
 
 from .alarms import Alarms
 from .clock import Clock
-from .context import SessionContext, Turn, TurnWaiter, is_inside, running_turn
+from .context import Asked, SessionContext, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
 from .double_texting import check_busy, is_collected
 from .log import SessionLog
 from .sessions import SessionTable
-from .waiting import awaiting, would_wait_for_itself
+from .waiting import awaiting, running_session, would_wait_for_itself
 
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""
@@ -288,6 +288,8 @@ class RunningAgent:
         self.sessions.stir(context)
         if waiter is not None:
             context.wait_for(message.id, waiter)
+        if waiter is not None or context.parent is not None:
+            _note_asker(context, message, waiter)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             if context.log is not None:
@@ -306,6 +308,8 @@ class RunningAgent:
         self._check_open(context)
         context.pending += 1
         self.sessions.stir(context)
+        if context.parent is not None:
+            _note_asker(context, message, None)
         try:
             if context.log is not None:
                 await self._write(context, message)
@@ -350,7 +354,7 @@ class RunningAgent:
     async def _write(self, context: SessionContext, message: Message) -> None:
         """Make an accepted message durable before it is in the inbox."""
         context.is_written = message.id
-        await context.log.accept(message)
+        await context.log.accept(message, asked=context.asked(message.id))
         self._check_open(context)  # it may have been closed meanwhile
 
     def _refuse(self, context: SessionContext, message: Message) -> None:
@@ -494,6 +498,28 @@ def slot_lent(target: SessionContext | None = None) -> Iterator[None]:
         finally:
             if is_lent:
                 host.reclaim_slot(turn)
+
+
+def _note_asker(context: SessionContext, message: Message, waiter: TurnWaiter | None) -> None:
+    """What a message's turn is paid from: limits of its own, and the budget of the turn that asks for it.
+
+    That is one that waits for the answer, or speaks to a session below its own.
+    """
+    limits = None if waiter is None else waiter.options.limits
+    asker = running_session()
+    budget = None if asker is None or asker.turn is None else asker.turn.budget
+    if waiter is None and not any(above is asker for above in _above(context)):
+        budget = None
+    if limits is not None or budget is not None:
+        bounds = None if limits is None else limits.shared
+        context.ask(message.id, Asked(bounds, () if budget is None else budget.accounts))
+
+
+def _above(context: SessionContext) -> Iterator[SessionContext]:
+    """The sessions of which this one is a child."""
+    while context.parent is not None:
+        context = context.parent
+        yield context
 
 
 def _interrupted(turn: Turn | None, reason: str) -> trio.Event | None:

@@ -19,6 +19,7 @@ from actgent.tools.threads import Threads
 from .clock import Clock
 from .collector import calm_collector
 from .context import is_inside
+from .ledger import Ledger
 from .running import RunningAgent
 from .watchdog import Watch, open_watch
 
@@ -58,6 +59,7 @@ class Runtime:
         self.epoch = epoch
         self.timer = Timer()
         self.clock = Clock()
+        self.ledger = Ledger(journal, epoch)
         self._nursery = nursery
         self._supervision = supervision
         self._agents: dict[str, tuple[RunningAgent, float]] = {}
@@ -110,6 +112,8 @@ class Runtime:
             if is_inside(context.turn):
                 raise WouldDeadlock("delete_session()", session_id)
             await session.aclose()
+            if context.log is not None:
+                context.log.close()
             context.log = None  # what it still has to say is not to be found behind its end
 
     def check_names(self, names: Sequence[str]) -> None:

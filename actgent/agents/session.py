@@ -20,6 +20,7 @@ from actgent.messages import (
     to_parts,
 )
 
+from .budget import Budget
 from .checks import check_id, check_seconds
 from .context import SessionContext
 from .double_texting import check_rule
@@ -272,6 +273,17 @@ class Session:
     def usage(self) -> Usage:
         """What the session's model calls took."""
         return self._context.usage
+
+    @property
+    def budget(self) -> Budget | None:
+        """What the running turn may still spend, or the session between turns; None where nothing bounds it.
+
+        `budget.left` tells what is left of each bound.
+        """
+        turn, accounts = self._context.turn, self._context.accounts
+        if turn is not None and turn.budget is not None:
+            return turn.budget
+        return Budget(accounts) if accounts else None
 
     @property
     def status(self) -> Status:

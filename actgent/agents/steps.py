@@ -15,6 +15,7 @@ from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 from .agent import STREAM_CAPACITY, Agent
 from .dispatcher import Delivery
 from .layers import Prompt
+from .limits import Limits
 from .opening import Content
 from .reader import TurnReader
 from .session import Session
@@ -85,13 +86,19 @@ class StepsAgent(Agent):
         output: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        limits: Limits | None = None,
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery | StepsEvent], None]:
         """Say something and read what comes of it: the deliveries of any stream, and the events of the steps.
 
         A slow reader slows the model's stream down. Leaving the block early stops the turn.
         """
         options = self._options_for(
-            output, temperature=temperature, max_tokens=max_tokens, prompt=prompt, session=session
+            output,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            prompt=prompt,
+            session=session,
+            limits=limits,
         )
         reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
         waiter = StepsWaiter(options, reader=reader)

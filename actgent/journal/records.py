@@ -25,6 +25,17 @@ from actgent.messages import (
 from actgent.wire import Wire
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_LIMITS: Mapping[str, float] = MappingProxyType({})
+
+
+@attrs.frozen(kw_only=True)
+class AccountKey:
+    """Whose budget it is: a session's, or that of one of its turns."""
+
+    session_id: str
+    turn: str = ""
+    """The outside message that began the turn; empty is the session itself."""
+    agent: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +48,10 @@ class Opened:
     """Unix time in seconds."""
     on_busy: OnBusy | None = None
     """What messages do while the session works; None is the agent's rule."""
+    limits: Mapping[str, float] = NO_LIMITS
+    """Of the session as a whole."""
+    within: tuple[AccountKey, ...] = ()
+    """Further budgets that all its turns draw on: those of the sessions above it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +59,10 @@ class Accepted:
     """A message waits in the inbox."""
 
     message: Message
+    limits: Mapping[str, float] = NO_LIMITS
+    """Of its turn, where its sender set them."""
+    within: tuple[AccountKey, ...] = ()
+    """The budgets of the turn that asks; its answer is paid from them, too."""
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +72,8 @@ class Appended:
     message_id: str
     joins: bool = False
     """True: it is answered together with the one appended before it, by the same turn."""
+    limits: Mapping[str, float] = NO_LIMITS
+    """Of the turn that it begins."""
 
 
 @attrs.frozen(kw_only=True)
@@ -84,6 +105,22 @@ class Finished:
     """A tool call has its result."""
 
     result: ToolResult
+
+
+@attrs.frozen(kw_only=True)
+class Spent:
+    """Something was taken from a budget of this session, by itself or by another that works for it."""
+
+    turn: str = ""
+    """The outside message whose turn's budget it was; empty is the session's."""
+    of: str = ""
+    """The answer whose tool calls these are, so that they are not counted again."""
+    model_calls: int = 0
+    tool_calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    """US dollars."""
+    seconds: float = 0.0
 
 
 @attrs.frozen(kw_only=True)
@@ -187,6 +224,7 @@ Record = (
     | Said
     | Started
     | Finished
+    | Spent
     | Changed
     | ActionFailed
     | RolledBack
@@ -236,6 +274,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "suspended": Suspended,
     "resumed": Resumed,
     "closed": Closed,
+    "spent": Spent,
 }
 
 WIRE = Wire({Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})

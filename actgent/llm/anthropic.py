@@ -39,6 +39,7 @@ class Anthropic(Remote):
     key_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY",)
     url_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_BASE_URL",)
     default_url: ClassVar[str] = "https://api.anthropic.com"
+    default_max_tokens: ClassVar[int | None] = DEFAULT_MAX_TOKENS
     key_needed_everywhere: ClassVar[bool] = True
 
     def __init__(self, model: str, *, cache: bool = True, **options: Unpack[RemoteOptions]) -> None:

@@ -64,6 +64,8 @@ class LLM(abc.ABC):
 
     name: str = ""
     """`provider:model`, for people and logs."""
+    max_tokens: int | None = None
+    """The longest answer where a chat does not say; None: not known here."""
     dialect: ClassVar[str] = ""
     """The wire it speaks; thinking blocks go back only to the dialect that wrote them."""
 
@@ -78,6 +80,10 @@ class LLM(abc.ABC):
             ModelError: no answer, or a broken one. A refusal, a content filter and a cut at
                 `max_tokens` are answers with that `stop`, not errors.
         """
+
+    def price_of(self, usage: Usage) -> float | None:
+        """US dollars for so many tokens, before or after they are used; None where nobody knows."""
+        return None
 
     async def aclose(self) -> None:
         """Close the connections; the client may not be used afterwards."""

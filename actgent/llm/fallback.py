@@ -11,6 +11,7 @@ from actgent.errors import (
     QuotaExhausted,
     RateLimited,
 )
+from actgent.messages import Usage
 
 from .base import LLM, Answer, Chat, OnText
 from .models import resolve_model
@@ -45,6 +46,9 @@ class Fallback(LLM):
         if not self.models:
             raise ConfigurationError("Fallback(...) takes at least one model")
         self.name = f"fallback({', '.join(model.name for model in self.models)})"
+        self.max_tokens = (
+            max(bounds) if all(bounds := [model.max_tokens or 0 for model in self.models]) else None
+        )
         self._when = when
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
@@ -58,6 +62,11 @@ class Fallback(LLM):
                     raise _with_notes(error, failures) from None
                 failures.append(error)
         raise AssertionError("unreachable: the last model either answers or raises")
+
+    def price_of(self, usage: Usage) -> float | None:
+        """The dearest model's, since any of them may answer; None where one has none."""
+        prices = [price for model in self.models if (price := model.price_of(usage)) is not None]
+        return max(prices) if len(prices) == len(self.models) else None
 
     async def aclose(self) -> None:
         for model in self.models:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from actgent.errors import ConfigurationError
 from actgent.messages import Usage
 
 
@@ -29,3 +30,21 @@ def reported_cost(usage: Mapping[str, Any]) -> float | None:
     cost = usage.get("cost")
     known = isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0
     return float(cost) if known and cost is not None else None
+
+
+def check_price(price: object) -> tuple[float, float] | None:
+    """A price as it was given, or None.
+
+    Raises:
+        ConfigurationError: it is no two amounts of US dollars.
+    """
+    if price is None:
+        return None
+    match price:
+        case (int() | float() as prompt, int() | float() as answer) if (
+            0 <= prompt < math.inf and 0 <= answer < math.inf
+        ):
+            return float(prompt), float(answer)
+    raise ConfigurationError(
+        f"price= is US dollars for a million tokens of prompts and of answers, e.g. (1.25, 10), not {price!r}"
+    )

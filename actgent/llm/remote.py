@@ -33,7 +33,7 @@ from actgent.messages import Usage
 from .access import find_key, find_url
 from .base import LLM, Answer, Chat, OnText
 from .failures import broken, provider_error
-from .prices import cost_of, reported_cost
+from .prices import check_price, cost_of, reported_cost
 from .retry import Retry
 from .sse import EventDecoder, EventTooLarge
 from .wire_names import real_names
@@ -55,6 +55,8 @@ class RemoteOptions(TypedDict, total=False):
     """For chats that have none of their own."""
     max_tokens: int | None
     """For chats that have none of their own."""
+    price: tuple[float, float]
+    """US dollars for a million tokens of prompts and of answers; without it the tables of genai-prices are asked."""
     timeout: float | None
     """Seconds that one attempt may take, stream included; None waits without end. Default 120."""
     retry: Retry
@@ -100,6 +102,8 @@ class Remote(LLM):
     key_variables: ClassVar[tuple[str, ...]]
     url_variables: ClassVar[tuple[str, ...]]
     default_url: ClassVar[str]
+    default_max_tokens: ClassVar[int | None] = None
+    """Sent where nobody says how long an answer may get; None sends nothing."""
     key_needed_everywhere: ClassVar[bool] = False
     """False: a server at an `http://` address, one's own, is asked without a key."""
 
@@ -122,7 +126,8 @@ class Remote(LLM):
         self.base_url = self._url(options.get("base_url"))
         self._key = self._find_key(options.get("api_key"))
         self._temperature = options.get("temperature")
-        self._max_tokens = options.get("max_tokens")
+        self.max_tokens = options.get("max_tokens") or self.default_max_tokens
+        self._price = check_price(options.get("price"))
         timeout = options.get("timeout", DEFAULT_TIMEOUT)
         self._timeout = math.inf if timeout is None else timeout
         self._retry = options.get("retry") or Retry()
@@ -186,8 +191,8 @@ class Remote(LLM):
     def _with_defaults(self, chat: Chat) -> Chat:
         if chat.temperature is None and self._temperature is not None:
             chat = attrs.evolve(chat, temperature=self._temperature)
-        if chat.max_tokens is None and self._max_tokens is not None:
-            chat = attrs.evolve(chat, max_tokens=self._max_tokens)
+        if chat.max_tokens is None and self.max_tokens is not None:
+            chat = attrs.evolve(chat, max_tokens=self.max_tokens)
         return chat
 
     async def _attempt(self, call: "_Call", attempt: int) -> Answer:
@@ -341,8 +346,17 @@ class Remote(LLM):
         """`usage` with its cost: as the provider reports it in `raw`, else by the tables, else None."""
         cost = reported_cost(raw)
         if cost is None and usage.input_tokens + usage.output_tokens:
-            cost = cost_of(usage, model or self.model, url=self.base_url)
+            cost = self._cost(usage, model or self.model)
         return attrs.evolve(usage, cost=cost)
+
+    def price_of(self, usage: Usage) -> float | None:
+        return self._cost(usage, self.model)
+
+    def _cost(self, usage: Usage, model: str) -> float | None:
+        if self._price is None:
+            return cost_of(usage, model, url=self.base_url)
+        prompt, answer = self._price
+        return (usage.input_tokens * prompt + usage.output_tokens * answer) / 1e6
 
 
 @attrs.frozen

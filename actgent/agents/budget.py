@@ -1,0 +1,351 @@
+"""What turns and sessions may still spend: reserved before a model call, settled after it.
+
+An `Account` is one bounded thing: a turn with all that it delegates, or a session with its children. A `Budget` is
+what one turn draws on: its own account, and those of its session, of the sessions above, and of the turn that asked
+for it. Each is there once, however many ways lead to it, and what is taken is taken from all of them or from none.
+
+    room = limit - spent - reserved
+
+What is guaranteed: `spent + reserved` never passes a limit when something is reserved. A call that ends takes what it
+took instead of its reservation; only by the difference of the calls that were under way can `spent` pass the limit,
+and then nothing further is reserved. Model and tool calls have no such difference.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import LimitReached
+from actgent.journal.records import AccountKey, Spent
+
+ANSWER_TOKENS = 4096
+"""What an answer is reckoned with where nothing says how long it may get."""
+LEAST_ANSWER = 16
+"""Tokens; for less no model is asked. Some providers take no smaller limit."""
+IN_WORDS = {
+    "model_calls": "model calls",
+    "tool_calls": "tool calls",
+    "tokens": "tokens",
+    "cost": "US dollars",
+    "seconds": "seconds",
+}
+
+Price = Callable[[int, int], float]
+"""US dollars for so many tokens of prompt and answer; rises with both."""
+
+
+@attrs.frozen(kw_only=True)
+class Amounts:
+    """What something takes or took."""
+
+    model_calls: int = 0
+    tool_calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    """US dollars."""
+    seconds: float = 0.0
+
+    def __add__(self, other: "Amounts") -> "Amounts":
+        return Amounts(
+            model_calls=self.model_calls + other.model_calls,
+            tool_calls=self.tool_calls + other.tool_calls,
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+            seconds=self.seconds + other.seconds,
+        )
+
+    def __sub__(self, other: "Amounts") -> "Amounts":
+        return Amounts(
+            model_calls=self.model_calls - other.model_calls,
+            tool_calls=self.tool_calls - other.tool_calls,
+            tokens=self.tokens - other.tokens,
+            cost=self.cost - other.cost,
+            seconds=self.seconds - other.seconds,
+        )
+
+    @classmethod
+    def of(cls, record: Spent) -> "Amounts":
+        """What a record of the journal tells."""
+        return cls(
+            model_calls=record.model_calls,
+            tool_calls=record.tool_calls,
+            tokens=record.tokens,
+            cost=record.cost,
+            seconds=record.seconds,
+        )
+
+    @property
+    def used(self) -> dict[str, float]:
+        """Those that are not zero, by name."""
+        return {name: amount for name in IN_WORDS if (amount := getattr(self, name))}
+
+
+NOTHING = Amounts()
+
+
+def spent_in(records: Iterable[Spent]) -> Amounts:
+    """What records of spending add up to."""
+    return sum(map(Amounts.of, records), NOTHING)
+
+
+@attrs.define(eq=False)
+class Account:
+    """What one turn or session may spend, and has spent; shared by all that work for it."""
+
+    key: AccountKey
+    limits: Mapping[str, float]
+    """By the names of `Amounts`; what is not in it is counted and not bounded."""
+    spent: Amounts = NOTHING
+    reserved: Amounts = NOTHING
+    """By calls under way."""
+    log: Any = attrs.field(default=None, repr=False)
+    """Its session's end of the journal, or None."""
+    _calls: int = 0
+    """How many of them there are."""
+    _waiting: trio.lowlevel.ParkingLot | None = attrs.field(default=None, repr=False)
+
+    @property
+    def left(self) -> Mapping[str, float]:
+        """What may still be spent of each bound, without what is reserved; never below zero."""
+        return {name: max(0, self._room(name)) for name in self.limits}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls are under way that may give back some of what they reserved."""
+        return self._calls > 0
+
+    def reached(self, name: str) -> LimitReached:
+        """The error that says so."""
+        return LimitReached(
+            IN_WORDS[name],
+            self.limits[name],
+            field=name,
+            used={name: amount for name, amount in self.spent.used.items() if self._is_told(name)},
+            agent=self.key.agent,
+            session_id=self.key.session_id,
+            is_session=not self.key.turn,
+        )
+
+    def _is_told(self, name: str) -> bool:
+        """Seconds pass in every turn; they are told where they are bounded."""
+        return name != "seconds" or name in self.limits
+
+    def check(self, name: str, count: float) -> None:
+        """Raise where so much more is too much.
+
+        Raises:
+            LimitReached: it is.
+        """
+        if name in self.limits and count > self._room(name):
+            raise self.reached(name)
+
+    def longest(self, prompt: int, answer: int, price: Price, *, at_best: bool) -> tuple[int, str]:
+        """How long the answer to a prompt may get, at most `answer`, and what keeps it there; -1: not even the prompt.
+
+        `at_best` is where all that is reserved comes back.
+        """
+        why = ""
+        if "tokens" in self.limits:
+            room = int(self._room("tokens", at_best=at_best)) - prompt
+            if room < answer:
+                answer, why = max(room, -1), "tokens"
+        if "cost" in self.limits and answer >= 0:
+            dollars = self._room("cost", at_best=at_best)
+            if price(prompt, answer) > dollars:
+                answer, why = _affordable(prompt, answer, price, dollars), "cost"
+        return answer, why
+
+    def _room(self, name: str, *, at_best: bool = False) -> float:
+        taken: float = getattr(self.spent, name)
+        if not at_best:
+            taken += getattr(self.reserved, name)
+        return self.limits[name] - taken
+
+    def reserve(self, amounts: Amounts) -> None:
+        self.reserved += amounts
+        self._calls += 1
+
+    def settle(self, reserved: Amounts, taken: Amounts) -> None:
+        """A call is over: what it took instead of what was reserved for it."""
+        self._calls -= 1
+        self.reserved = (
+            self.reserved - reserved if self._calls else NOTHING
+        )  # fractions may not add up to zero
+        self.spent += taken
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            waiting.unpark_all()
+
+    async def wait_settled(self) -> None:
+        """Wait until a call that is under way has ended."""
+        if self._waiting is None:
+            self._waiting = trio.lowlevel.ParkingLot()
+        await self._waiting.park()
+
+    def note(self, amounts: Amounts, of: str = "") -> None:
+        """Write down what was spent; its session's next step carries it."""
+        if self.log is not None:
+            self.log.note(
+                Spent(
+                    turn=self.key.turn,
+                    of=of,
+                    model_calls=amounts.model_calls,
+                    tool_calls=amounts.tool_calls,
+                    tokens=amounts.tokens,
+                    cost=amounts.cost,
+                    seconds=amounts.seconds,
+                )
+            )
+
+
+def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
+    """The longest answer that so much money is enough for; -1 where the prompt alone is dearer."""
+    if price(prompt, 0) > dollars:
+        return -1
+    least, most = 0, answer
+    while least < most:  # prices have steps, so they are tried out
+        middle = (least + most + 1) // 2
+        if price(prompt, middle) <= dollars:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+@attrs.frozen
+class Room:
+    """What there is for one model call."""
+
+    answer: int
+    """Tokens that its answer may take."""
+    account: Account | None = None
+    """Which allows no more; None where the answer may be as long as was asked."""
+    why: str = ""
+    """Which of its bounds it is."""
+
+
+@attrs.define(eq=False)
+class Budget:
+    """The accounts that one turn draws on."""
+
+    accounts: tuple[Account, ...]
+    """Its own first."""
+    clocked: tuple[Account, ...] = ()
+    """Those whose seconds its own are; where another turn waits for it, that one's clock runs already."""
+    cut: LimitReached | None = None
+    """The limit that cut the last answer short."""
+    _since: float = math.nan
+    """Until when its seconds are counted, by trio's clock."""
+
+    @property
+    def own(self) -> Account:
+        """The turn's own account."""
+        return self.accounts[0]
+
+    @property
+    def left(self) -> Mapping[str, float]:
+        """What may still be spent of each bound, by the tightest account."""
+        found: dict[str, float] = {}
+        for account in self.accounts:
+            for name, amount in account.left.items():
+                found[name] = min(amount, found.get(name, math.inf))
+        return found
+
+    def bounds(self, *names: str) -> bool:
+        """Whether one of these is bounded."""
+        return any(name in account.limits for account in self.accounts for name in names)
+
+    # --- model calls -----------------------------------------------------------------------
+
+    def plan(self, prompt: int, answer: int, price: Price) -> Room | Account:
+        """What room there is for an answer; or an account that may have more when a call under way has ended.
+
+        Raises:
+            LimitReached: there is not enough, and there will not be.
+        """
+        for account in self.accounts:
+            account.check("model_calls", 1)
+            best, why = account.longest(prompt, answer, price, at_best=True)
+            if best < min(LEAST_ANSWER, answer):
+                raise account.reached(why)
+        room = Room(answer)
+        for account in self.accounts:
+            longest, why = account.longest(prompt, room.answer, price, at_best=False)
+            if longest < room.answer:
+                if account.is_busy:
+                    return account
+                room = Room(longest, account, why)
+        return room
+
+    def reserve(self, amounts: Amounts) -> None:
+        """Set apart what `plan` has found room for."""
+        for account in self.accounts:
+            account.reserve(amounts)
+
+    def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
+        """Count what a call took, and write it down, before anyone acts on its answer."""
+        for account in self.accounts:
+            account.settle(reserved, taken)
+        self._note(taken, self.tick(now))
+
+    # --- tool calls ------------------------------------------------------------------------
+
+    def take_tool_calls(self, count: int, *, of: str, now: float) -> None:
+        """Count the tool calls of an answer, which are about to start.
+
+        Raises:
+            LimitReached: they are too many, and none of them is counted.
+        """
+        for account in self.accounts:
+            account.check("tool_calls", count)
+        amounts = Amounts(tool_calls=count)
+        for account in self.accounts:
+            account.spent += amounts
+        self._note(amounts, self.tick(now), of=of)
+
+    # --- seconds ---------------------------------------------------------------------------
+
+    def start_clock(self, now: float) -> tuple[float, Account | None]:
+        """Count seconds from now on; returns when they are over, and the account whose they are."""
+        self._since = now
+        bounded = [account for account in self.clocked if "seconds" in account.limits]
+        if not bounded:
+            return math.inf, None
+        tightest = min(bounded, key=lambda account: account.left["seconds"])
+        return now + tightest.left["seconds"], tightest
+
+    def tick(self, now: float) -> float:
+        """Count the seconds since the last tick; returns them."""
+        if math.isnan(self._since):
+            return 0.0
+        passed, self._since = now - self._since, now
+        amounts = Amounts(seconds=passed)
+        for account in self.clocked:
+            account.spent += amounts
+        return passed
+
+    def stop_clock(self, now: float) -> None:
+        """The turn has ended, or is suspended."""
+        passed = self.tick(now)
+        self._since = math.nan
+        if passed:
+            self._note(NOTHING, passed)
+
+    # --- the journal -----------------------------------------------------------------------
+
+    def _note(self, amounts: Amounts, seconds: float, of: str = "") -> None:
+        """Write it down with each account; with other sessions first, so that none knows of an answer that was not paid."""
+        timed = amounts + Amounts(seconds=seconds) if seconds else amounts
+        for account in reversed(self.accounts):
+            account.note(timed if account in self.clocked else amounts, of)
+            if account.key.session_id != self.own.key.session_id and account.log is not None:
+                account.log.flush_soon()
+
+
+def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:
+    """A turn's budget: its own account, those of its session and of the turn that asked for it, each of them once."""
+    found = tuple(dict.fromkeys((own, *session, *asker)))
+    return Budget(found, clocked=tuple(account for account in found if account not in asker))

@@ -1,0 +1,63 @@
+"""How many tokens a prompt takes, before its provider has counted them.
+
+Tokenizers of today take three to four bytes of English or Chinese a token, and fewer of code and numbers: three keeps
+the estimate above the truth for most prompts, by about a third for English.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.messages import Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
+
+from .base import Chat
+
+BYTES_A_TOKEN = 3
+MEDIA_BYTES = 6000
+"""What a picture, a document or an opaque block is counted as."""
+MESSAGE_BYTES = 12
+"""What a message takes besides its words."""
+
+
+@attrs.define(eq=False)
+class PromptEstimator:
+    """Estimates prompts; remembers what the tools that it saw last take, which seldom change."""
+
+    _tools: Sequence[ToolSpec] | None = None
+    _tools_bytes: int = 0
+
+    def tokens(self, chat: Chat) -> int:
+        """About how many tokens the prompt of a chat takes."""
+        if chat.tools is not self._tools:
+            self._tools, self._tools_bytes = chat.tools, sum(_size(repr(spec)) for spec in chat.tools)
+        size = _size(chat.system) + self._tools_bytes
+        if chat.response_format is not None:
+            size += _size(repr(chat.response_format.schema))
+        for message in chat.messages:
+            size += MESSAGE_BYTES + _parts_size(message.parts)
+        return size // BYTES_A_TOKEN + 1
+
+
+def _parts_size(parts: Iterable[Part]) -> int:
+    return sum(map(_part_size, parts))
+
+
+def _part_size(part: Part) -> int:
+    match part:
+        case Text() | Thinking():
+            return _size(part.text)
+        case ToolResult():
+            return MESSAGE_BYTES + _size(part.text)
+        case ToolCall():
+            return MESSAGE_BYTES + len(part.name) + _size(_as_text(part.arguments))
+        case _:
+            return MEDIA_BYTES
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else str(arguments)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,272 @@
+"""What was spent before a restart is spent after it: crashes at each write of the journal."""
+
+import collections
+from functools import partial
+
+import pytest
+import trio
+
+from actgent import BareAgent, LimitReached, Limits, ScriptedLLM, Text, ToolCall, Usage, open_runtime, tool
+from actgent.agents.budget import Amounts
+from actgent.journal.base import Entry
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Appended, Opened, Said, Spent
+from actgent.llm.base import Answer
+from actgent.messages import Message, Sender
+from actgent.testing import DyingJournal
+
+TOKENS = 400
+"""What each model call takes."""
+
+
+class World:
+    """What is outside of the process."""
+
+    def __init__(self):
+        self.asked = collections.Counter()
+        """Model calls, by agent; also those whose answer was lost in a crash."""
+        self.ran = []
+        """Tool calls."""
+        self.failures = []
+
+    def model(self, name, *, calls):
+        """Asks for a tool, over and over."""
+
+        def answer(chat):
+            self.asked[name] += 1
+            parts = tuple(ToolCall(tool_name, arguments) for tool_name, arguments in calls(chat))
+            usage = Usage(input_tokens=TOKENS - 5, output_tokens=5)
+            return Answer(parts=parts or (Text("done"),), stop="tool_calls" if parts else "end", usage=usage)
+
+        return ScriptedLLM(answer, keep=0)
+
+    def count_tool(self):
+        @tool(effect="idempotent")
+        async def count(n: int) -> int:
+            """Count something that is to be counted once."""
+            await trio.lowlevel.checkpoint()
+            self.ran.append(n)
+            return n
+
+        return count
+
+    def looping(self, **options):
+        """An agent that never ends by itself, and calls two tools at a time."""
+        calls = lambda chat: [("count", {"n": len(chat.messages) + extra}) for extra in (0, 1)]  # noqa: E731
+        agent = BareAgent("loop", llm=self.model("loop", calls=calls), tools=[self.count_tool()], **options)
+        agent.on_session(lambda session: session.on_exception(self.failures.append))
+        return agent
+
+    def leading(self, **options):
+        """An agent that asks four others at once; each of them counts, and answers."""
+
+        def once(chat):
+            return [] if chat.messages[-1].role == "tool" else [("count", {"n": 1})]
+
+        def four(chat):
+            return [("worker", {"task": f"{len(chat.messages)} {n}"}) for n in range(4)]
+
+        worker = BareAgent(
+            "worker", llm=self.model("worker", calls=once), tools=[self.count_tool()], goal="count"
+        )
+        lead = BareAgent("lead", llm=self.model("lead", calls=four), tools=[worker.as_tool()], **options)
+        lead.on_session(lambda session: session.on_exception(self.failures.append))
+        return lead
+
+
+async def die(inner, writes, make, *, limits=None):
+    """A life that ends at its n-th write; False where it came to its end before."""
+    dying = DyingJournal(inner, writes)
+
+    async def run():
+        async with open_runtime(journal=dying) as runtime:
+            agent = await runtime.start(make())
+            session = await agent.create_session("ada", session_id="s", limits=limits)
+            await session.chat("go", message_id="m")
+            await session.wait_idle()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        with trio.move_on_after(5):
+            await dying.died.wait()
+        nursery.cancel_scope.cancel()
+    return dying.is_dead
+
+
+async def go_on(journal, make):
+    """The next life, until nothing is left to do; what the session may still spend then."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(make())
+        for running, _ in list(runtime._agents.values()):
+            for context in list(running.sessions.values()):
+                await context.session.wait_idle()
+        try:
+            session = await agent.open_session("s")
+        except LookupError:
+            return None
+        await session.wait_idle()
+        return session.budget and dict(session.budget.left)
+
+
+async def spent_in(journal, session_id="s", turn=""):
+    records = await journal.load(session_id)
+    return [record for record in records if isinstance(record, Spent) and record.turn == turn]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(model_calls=4), Limits(tool_calls=7), Limits(tokens=5 * TOKENS)],
+    ids=["model_calls", "tool_calls", "tokens"],
+)
+@pytest.mark.parametrize("scope", ["turn", "session"])
+async def test_counts_go_on_from_where_they_were(autojump_clock, limits, scope):
+    """After any crash only the model call whose answer was lost is not counted, and tool calls are counted exactly."""
+    whole = World()
+    async with MemoryJournal().running() as journal:
+        of_turn = {"limits": limits} if scope == "turn" else {}
+        of_session = limits if scope == "session" else None
+        assert not await die(journal, 1000, partial(whole.looping, **of_turn), limits=of_session)
+    for writes in range(1, 100):
+        world = World()
+        async with MemoryJournal().running() as journal:
+            died = await die(journal, writes, partial(world.looping, **of_turn), limits=of_session)
+            lost = world.asked["loop"] - sum(
+                record.model_calls for record in await spent_in(journal, turn="m" if scope == "turn" else "")
+            )
+            await go_on(journal, partial(world.looping, **of_turn))
+            spent = await spent_in(journal, turn="m" if scope == "turn" else "")
+        if not died:
+            break
+        if not world.asked:
+            continue
+        assert 0 <= lost <= 1
+        assert world.asked["loop"] == whole.asked["loop"] + lost, writes
+        assert sum(record.model_calls for record in spent) == whole.asked["loop"], writes
+        assert sum(record.tool_calls for record in spent) == sum(r.tool_calls for r in spent if r.of)
+        assert [failure.kind for failure in world.failures][-1:] == ["limit"], writes
+        assert isinstance(world.failures[-1].error, LimitReached)
+    assert writes > 10
+
+
+@pytest.mark.parametrize("scope", ["turn", "session"])
+async def test_what_children_took_before_a_crash_is_found_again(autojump_clock, scope):
+    """A lead and its four workers take what the limit says, and at most one call more for each whose answer was lost."""
+    limits = Limits(model_calls=7)
+    of_turn = {"limits": limits} if scope == "turn" else {}
+    of_session = limits if scope == "session" else None
+    crashes = 0
+    for writes in range(1, 400):
+        world = World()
+        async with MemoryJournal().running() as journal:
+            died = await die(journal, writes, partial(world.leading, **of_turn), limits=of_session)
+            asked = sum(world.asked.values())
+            turn = "m" if scope == "turn" else ""
+            known = sum(record.model_calls for record in await spent_in(journal, turn=turn))
+            lost = asked - known
+            assert 0 <= lost <= 4, (writes, asked, known)
+            await go_on(journal, partial(world.leading, **of_turn))
+            spent = sum(record.model_calls for record in await spent_in(journal, turn=turn))
+        if not died:
+            assert sum(world.asked.values()) == 7
+            break
+        crashes += 1
+        assert sum(world.asked.values()) <= 7 + lost, (writes, world.asked)
+        assert spent <= 7, writes
+    assert crashes > 20
+
+
+async def test_a_session_that_is_opened_again_knows_what_is_left(autojump_clock):
+    """With its children's part, also where a child is opened first; another session's is its own."""
+    async with MemoryJournal().running() as journal:
+        world = World()
+        agent = BareAgent("a", llm=world.model("a", calls=lambda _: []))
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            parent = await agent.create_session(
+                "ada", session_id="p", limits=Limits(model_calls=5, tokens=50_000)
+            )
+            child = await agent.create_session("ada", session_id="c", parent=parent)
+            other = await agent.create_session("ada", session_id="o", limits=Limits(model_calls=5))
+            for session in (parent, child, child, other):
+                await agent.run("hello", session=session)
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            child = await agent.open_session("c")
+            assert dict(child.budget.left) == {"model_calls": 2, "tokens": 50_000 - 3 * TOKENS}
+            await agent.run("hello", session=child)
+            parent = await agent.open_session("p")
+            assert dict(parent.budget.left) == {"model_calls": 1, "tokens": 50_000 - 4 * TOKENS}
+            assert parent.budget.accounts[0] is child.budget.accounts[0]
+            await agent.run("hello", session=parent)
+            with pytest.raises(LimitReached) as caught:
+                await agent.run("hello", session=child)
+            assert caught.value.session_id == "p"
+            assert dict((await agent.open_session("o")).budget.left) == {"model_calls": 4}
+
+
+async def test_seconds_before_a_restart_count(autojump_clock):
+    """Those of the turn that was stopped, too: four are gone, and one is left."""
+
+    async def slow(chat):
+        await trio.sleep(2)
+        return "fine" if len(chat.messages) > 1 else ToolCall("wait", {})
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await trio.sleep(3)
+        return "waited"
+
+    heard = []
+
+    def make():
+        agent = BareAgent("a", llm=ScriptedLLM(slow, keep=0), tools=[wait], limits=Limits(seconds=5))
+        agent.on_session(lambda session: session.on_exception(heard.append))
+        return agent
+
+    async with MemoryJournal().running() as journal:
+        with trio.move_on_after(4):  # in the middle of the tool
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(make())
+                session = await agent.create_session("ada", session_id="s", limits=Limits(seconds=100))
+                await agent.run("go", session=session)
+        begun = trio.current_time()
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make())
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            assert session.budget.left["seconds"] == pytest.approx(95)
+    assert trio.current_time() - begun == pytest.approx(1)
+    assert [failure.kind for failure in heard] == ["stopped", "limit"]
+
+
+async def test_a_journal_of_an_earlier_version_has_no_budgets_and_its_calls_count(autojump_clock):
+    """Counts of model calls stood there before budgets did."""
+    message = Message(id="m", session_id="s", sender=Sender("ada"), parts=(Text("go"),))
+    asks = Message(session_id="s", sender=Sender("loop", "assistant"), parts=(ToolCall("count", {"n": 1}, id="c"),),
+                   causation_id="m", correlation_id="m")  # fmt: skip
+    records = (
+        Opened(owner=Sender("ada"), created_at=0.0),
+        Accepted(message=message),
+        Appended(message_id="m"),
+        Said(message=asks, stop="tool_calls", calls=3),
+    )
+    world = World()
+    async with MemoryJournal().running() as journal:
+        await journal.commit(
+            Entry(session_id="s", agent="loop", records=records), epoch=await journal.acquire()
+        )
+        await go_on(journal, partial(world.looping, limits=Limits(model_calls=5)))
+    assert world.asked["loop"] == 2
+
+
+async def test_an_erased_session_takes_its_account_with_it(autojump_clock):
+    """What its children still take is written nowhere, and does not bring it back."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["fine"])))
+        parent = await agent.create_session("ada", session_id="p", limits=Limits(model_calls=5))
+        account = parent.budget.accounts[0]
+        await runtime.delete_session("p")
+        account.note(Amounts(model_calls=1))
+        account.log.flush_soon()
+        assert await journal.load("p") == ()
