@@ -39,6 +39,7 @@ class OpenAIResponses(Remote):
 
     provider: ClassVar[str] = "openai-responses"
     dialect: ClassVar[str] = _DIALECT
+    conversation: ClassVar[str] = "input"
     path: ClassVar[str] = "/responses"
     key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)

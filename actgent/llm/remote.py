@@ -99,6 +99,8 @@ class Remote(LLM):
     provider: ClassVar[str]
     """As in `provider:model`."""
     path: ClassVar[str]
+    conversation: ClassVar[str] = "messages"
+    """The field of a request that holds what was said."""
     key_variables: ClassVar[tuple[str, ...]]
     url_variables: ClassVar[tuple[str, ...]]
     default_url: ClassVar[str]
@@ -186,6 +188,8 @@ class Remote(LLM):
         body = {"model": self.model, **self.encode(chat), **(self.stream_fields() if streams else {})}
         if self._extra_body:
             body = {key: value for key, value in {**body, **self._extra_body}.items() if value is not None}
+        if self.conversation in body:  # last, so that a request begins with the bytes of the one before it
+            body[self.conversation] = body.pop(self.conversation)
         return to_json(body)
 
     def _with_defaults(self, chat: Chat) -> Chat:

@@ -4,14 +4,13 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from actgent.errors import ToolError
+from actgent.errors import AskPerson, InvalidArguments, ToolError
 
 from .base import Tool, ToolContext
-from .results import describe, to_text
+from .results import describe, leaves, to_text
 
-_OPTIONS = (
-    "name description parameters effect timeout retries retry_on retry_delay cache alone hooks inline".split()
-)
+class _WorthRepeating(ToolError):
+    """An error that the inner tool declared retryable, in its envelope."""
 
 
 class EnvelopedTool(Tool):
@@ -23,16 +22,24 @@ class EnvelopedTool(Tool):
 
     def __init__(self, inner: Tool) -> None:
         self.inner = inner
-        for option in _OPTIONS:
+        for option in Tool.__annotations__:
             setattr(self, option, getattr(inner, option))
+        self.retry_on = (_WorthRepeating,)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         try:
             return {"success": True, "result": await self.inner.execute(arguments, context)}
+        except AskPerson:
+            raise  # a question, and no error
         except Exception as error:
-            if self.retries and isinstance(error, self.retry_on):
-                raise  # it is worth a repetition
-            raise ToolError(to_text(_failed(error))) from error
+            kind = _WorthRepeating if self._is_retryable(error) else ToolError
+            raise kind(to_text(_failed(error))) from error
+
+    def _is_retryable(self, error: Exception) -> bool:
+        return all(
+            isinstance(leaf, self.inner.retry_on) and not isinstance(leaf, InvalidArguments)
+            for leaf in leaves(error)
+        )
 
     def __repr__(self) -> str:
         return f"EnvelopedTool({self.inner!r})"

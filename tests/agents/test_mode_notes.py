@@ -1,0 +1,245 @@
+"""Each change of mode is told exactly once, whatever happens: crashes, rollbacks, interruptions."""
+
+import pytest
+import trio
+
+from actgent import BareAgent, Mode, Modes, Priority, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.memory import MemoryJournal
+from actgent.testing import DyingJournal, check_transcript
+
+
+def marks(session):
+    """Of the notes in the record, and of the changes in the state."""
+    told = [m.causation_id for m in session.history if m.sender.kind == "system" and m.sender.name == "mode"]
+    return told, [change.mark for change in session.mode_changes]
+
+
+def clerk(seen, paid):
+    """An agent whose model switches, works, switches back, and says so."""
+
+    @tool(effect="idempotent")
+    async def pay() -> str:
+        """Pay."""
+        await trio.lowlevel.checkpoint()
+        paid.append(1)
+        return "paid"
+
+    script = {
+        "work": [ToolCall("set_mode", {"mode": "act", "reason": "to work"}), ToolCall("pay", {})],
+        "rest": [ToolCall("set_mode", {"mode": "plan"}), ToolCall("set_mode", {"mode": "onboarding"})],
+    }
+
+    def answer(chat):
+        assert check_transcript(chat) == []
+        seen.append(chat.messages)
+        last = chat.messages[-1]
+        if last.role == "user" and last.parts[0].text in script:
+            return script[last.parts[0].text]
+        return f"answer {len(chat.messages)}"
+
+    modes = Modes(commands=True, agent_may=["act", "plan", "onboarding"])
+    return BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), tools=[pay], modes=modes)
+
+
+async def drive(journal, seen, paid):
+    """Say all that is to be said, as a caller does who repeats what it does not know to be done."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk(seen, paid))
+        session = await agent.ensure_session("ada", "s")
+        await session.wait_idle()
+        for number, text in enumerate(("hello", "work", "plan", "rest", "bye")):
+            await session.chat(text, message_id=f"m{number}")
+            await session.wait_idle()
+            if text == "hello" and not any(change.by == "admin" for change in session.mode_changes):
+                await session.set_mode("integration", by="admin")
+        return session
+
+
+def conversation(messages):
+    return [(m.role, [getattr(part, "text", "") or repr(part.name) for part in m.parts]) for m in messages]
+
+
+async def test_a_crash_at_every_write_tells_each_change_once(autojump_clock):
+    """And the last conversation that the model sees is that of a life without a crash."""
+    whole, paid = [], []
+    async with MemoryJournal().running() as journal:
+        session = await drive(journal, whole, paid)
+        told, changed = marks(session)
+        assert told == changed
+        assert [change.current for change in session.mode_changes] == [
+            "integration", "act", "plan", "onboarding",
+        ]  # fmt: skip
+    crashes = 0
+    for writes in range(1, 200):
+        seen, paid = [], []
+        async with MemoryJournal().running() as journal:
+            dying = DyingJournal(journal, writes)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drive, dying, seen, paid)
+                with trio.move_on_after(1):
+                    await dying.died.wait()
+                nursery.cancel_scope.cancel()
+            if not dying.is_dead:
+                break
+            crashes += 1
+            session = await drive(journal, seen, paid)
+            told, changed = marks(session)
+            assert told == changed, (writes, told, changed)
+            assert len(set(told)) == len(told)
+            assert len(changed) == 4, (writes, changed)
+            assert conversation(seen[-1]) == conversation(whole[-1]), writes
+    assert crashes > 20
+
+
+async def test_what_was_changed_while_nobody_listened_is_told_in_order():
+    """Many changes between two turns are as many notes; the model reads them before the next message."""
+    llm = ScriptedLLM(lambda _: "ok")
+    async with BareAgent("a", llm=llm, modes=Modes()) as agent:
+        session = await agent.create_session("ada")
+        for mode in ("plan", "act", "plan", "integration"):
+            await session.set_mode(mode)
+        await session.chat("hello")
+        await session.wait_idle()
+        told, changed = marks(session)
+        assert told == changed
+        assert len(told) == 4
+    texts = [message.parts[0].text for message in llm.chats[0].messages]
+    assert [text.startswith("<system>") for text in texts] == [True] * 4 + [False]
+
+
+async def test_a_rollback_is_told_too():
+    """The state goes back behind a change that was told: the mode of now is told once more, later ones as ever."""
+    async with BareAgent("a", llm=ScriptedLLM(lambda _: "ok"), modes=Modes()) as agent:
+        session = await agent.create_session("ada")
+
+        async def said():
+            before = len(session.history)
+            await session.chat("hello")
+            await session.wait_idle()
+            return [m.text.split("(")[0] for m in session.history[before:] if m.sender.kind == "system"]
+
+        await session.set_mode("plan")
+        planned = session.state.number
+        await session.set_mode("act")
+        assert await said() == []
+        session.state.rollback(planned)
+        assert session.mode == "plan"
+        assert await said() == ["The mode is now plan "]
+        assert await said() == []
+        await session.set_mode("integration")
+        session.state.rollback(0)
+        assert session.mode == "onboarding"
+        assert await said() == ["The mode is now onboarding "]
+        assert await said() == []
+        await session.set_mode("act")
+        assert session.history[-1].text.startswith("The mode is now act")
+        assert await said() == []
+
+
+async def test_only_the_last_hundred_changes_are_kept():
+    async with BareAgent("a", llm=ScriptedLLM(lambda _: "ok"), modes=Modes()) as agent:
+        session = await agent.create_session("ada")
+        for number in range(150):
+            await session.set_mode(("act", "plan")[number % 2])
+        told, changed = marks(session)
+        assert len(told) == 150
+        assert len(changed) == 100
+        assert told[-100:] == changed
+
+
+async def test_an_urgent_message_finds_the_new_mode_told(autojump_clock):
+    """A turn that is stopped after its switch: the note comes with the next one, once."""
+    llm = ScriptedLLM([[ToolCall("set_mode", {"mode": "plan"}), ToolCall("sleep", {})], "at once"])
+
+    @tool
+    async def sleep() -> str:
+        """Sleep."""
+        await trio.sleep(100)
+        return "slept"
+
+    async with BareAgent("a", llm=llm, tools=[sleep], modes=Modes(universal=[sleep])) as agent:
+        session = await agent.create_session("ada", "work")
+        await trio.sleep(1)
+        assert session.mode == "plan"
+        await session.chat("stop", priority=Priority.URGENT)
+        await session.wait_idle()
+        told, changed = marks(session)
+        assert told == changed
+        assert len(told) == 1
+    kinds = [m.sender.kind for m in session.history]
+    assert kinds == ["user", "assistant", "tool", "system", "user", "assistant"]
+
+
+async def test_a_message_of_an_agent_is_still_answered_as_a_users(autojump_clock):
+    """The note goes before it, so that it is last and goes as user."""
+    llm = ScriptedLLM(lambda _: "ok")
+    async with BareAgent("a", llm=llm, modes=Modes(commands=True)) as agent:
+        session = await agent.create_session("ada")
+        await session.set_mode("act")
+        await session.chat("do this", "agent")
+        await session.wait_idle()
+    assert [m.role for m in llm.chats[0].messages] == ["user", "user"]
+    assert llm.chats[0].messages[-1].parts[0].text == "do this"
+
+
+async def test_switching_while_a_session_is_opened_waits_for_its_open_calls(autojump_clock):
+    """`on_session` may switch a recovered session whose calls are still open: the note comes behind their results."""
+
+    @tool(effect="idempotent")
+    async def slow() -> str:
+        """Be slow."""
+        await trio.sleep(10)
+        return "done"
+
+    def build(seen):
+        def answer(chat):
+            seen.append(chat)
+            assert check_transcript(chat) == []
+            return (
+                "ok"
+                if chat.messages[-1].role != "user" or "<system>" in chat.messages[-1].parts[0].text
+                else [ToolCall("slow", {})]
+            )
+
+        return BareAgent("a", llm=ScriptedLLM(answer), tools=[slow], modes=Modes(universal=[slow]))
+
+    async with MemoryJournal().running() as journal:
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(build([]))
+                await agent.create_session("ada", "work", session_id="s")
+                await trio.sleep(1)
+                raise RuntimeError
+        seen = []
+        agent = build(seen)
+
+        @agent.on_session
+        async def switch(session):
+            await session.set_mode("act", by="admin")
+
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+    assert [m.sender.kind for m in session.history] == ["user", "assistant", "tool", "system", "assistant"]
+    assert session.mode == "act"
+
+
+async def test_a_mode_that_is_gone_is_told_all_the_same():
+    """A change to a mode that the code no longer knows was not told yet when the code changed."""
+    async with MemoryJournal().running() as journal:
+        dying = DyingJournal(journal, 1000)
+        async with open_runtime(journal=dying) as runtime:
+            agent = await runtime.start(
+                BareAgent("a", llm=ScriptedLLM(lambda _: "ok"), modes=Modes(Mode("old")))
+            )
+            session = await agent.create_session("ada", session_id="s")
+            agent.modes.switch(session.state, "old", by="admin")
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "ok"), modes=Modes()))
+            session = await agent.open_session("s")
+            await session.chat("hello")
+            await session.wait_idle()
+            told, changed = marks(session)
+            assert told == changed
+            assert [change.current for change in session.mode_changes] == ["old", "plan"]

@@ -1,0 +1,111 @@
+"""The prompt's prefix over fifty turns with mode changes, state writes and tool results, measured on the wire."""
+
+import itertools
+
+import pytest
+
+from actgent import Anthropic, BareAgent, Modes, OpenAI, OpenAIResponses, ToolCall, ToolResult, tool
+from actgent.testing import open_provider
+
+TURNS = 50
+LEAST = 0.95
+"""How much of each request stands unchanged in the next."""
+MODES = ("plan", "act", "integration", "onboarding")
+MARK = b'"cache_control":{"type":"ephemeral"}'
+"""Anthropic's mark says where a prefix ends that may be kept; it moves with the end and is no part of the prompt."""
+
+
+@tool(thread=False)
+def deploy(number: int) -> str:
+    """Deploy something."""
+    return f"deployed number {number}"
+
+
+@tool(thread=False)
+def get_time() -> str:
+    """Tell the time."""
+    return "noon"
+
+
+def script(request):
+    """What the model does in a turn, told by the number that the user says."""
+    last = request.chat.messages[-1]
+    said = "".join(getattr(part, "text", "") for part in last.parts)
+    if last.role != "user" or "turn " not in said or any(isinstance(part, ToolResult) for part in last.parts):
+        return "Very well, that is done now."
+    number = int(said.split("turn ")[1].split()[0])
+    calls = [
+        ToolCall("set_mode", {"mode": MODES[number % 4]}, f"a{number}"),
+        ToolCall("save_settings", {"settings": {f"key{number}": number}}, f"b{number}"),
+        ToolCall("deploy", {"number": number}, f"c{number}"),
+        ToolCall("get_agent_state", {}, f"d{number}"),
+    ]
+    return calls[: number % 5] or "Nothing to do."
+
+
+def client(wire, provider):
+    if wire == "anthropic":
+        return Anthropic("m", base_url=provider.anthropic_url, api_key="k")
+    kind = OpenAI if wire == "openai" else OpenAIResponses
+    return kind("m", base_url=provider.openai_url, api_key="k")
+
+
+def unmarked(body):
+    return body.replace(b"," + MARK, b"").replace(MARK + b",", b"")
+
+
+async def bodies_of(wire, modes):
+    """What fifty turns put on a wire, and how often the mode changed meanwhile."""
+    async with open_provider(script, keep=1000) as provider:
+        llm = client(wire, provider)
+        async with BareAgent("app", llm=llm, tools=[get_time, deploy], modes=modes) as agent:
+            session = await agent.create_session("ada")
+            for number in range(TURNS):
+                if number % 7 == 0:
+                    await session.set_mode(MODES[number % 3], by="admin")
+                await session.chat(f"turn {number} of this session")
+                await session.wait_idle()
+            changes, state = len(session.mode_changes), session.state.number
+            notes = [m.causation_id for m in session.history if m.sender.name == "mode"]
+            assert notes == [change.mark for change in session.mode_changes]
+        await llm.aclose()
+        assert not any(request.problems for request in provider.requests)
+        return [request.body for request in provider.requests], changes, state
+
+
+def shares(bodies):
+    """For each request but the last, how much of it the next one begins with."""
+    return [common(*pair) / len(pair[0]) for pair in itertools.pairwise(bodies)]
+
+
+def common(first, second):
+    """How many bytes two texts begin with alike."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if first[:middle] == second[:middle] else (low, middle - 1)
+    return low
+
+
+@pytest.mark.parametrize("wire", ["openai", "openai-responses", "anthropic"])
+async def test_the_prefix_stands(wire):
+    """At least 95 % of the bytes of each request, from the first on, stand unchanged in the next."""
+    modes = Modes(universal=[get_time], agent_may=MODES)
+    bodies, changes, state_changes = await bodies_of(wire, modes)
+    assert len(bodies) >= TURNS + 40
+    assert changes >= 20
+    assert state_changes >= changes + 10
+    shared = shares([unmarked(body) for body in bodies])
+    assert min(shared) >= LEAST
+    assert min(shared) >= 0.999  # what it really is: all but the end of the list
+
+
+async def test_the_measure_sees_a_prompt_that_moves():
+    """With the state in the system prompt, as many frameworks have it, the same measure falls below the bar."""
+    modes = Modes(universal=[get_time], agent_may=MODES)
+    bodies, *_ = await bodies_of("openai", modes)
+    moving = [
+        body.replace(b"You work in modes.", f"You are in turn {number}.".encode())
+        for number, body in enumerate(bodies)
+    ]
+    assert min(shares(moving)) < LEAST

@@ -1,0 +1,81 @@
+"""Results and errors of a tool in one form."""
+
+import json
+
+from actgent import EnvelopedTool, ToolCall, ToolError, ToolRegistry, tool
+from actgent.tools.execution import Batch
+
+
+async def result_of(inner, arguments=None):
+    registry = ToolRegistry([EnvelopedTool(inner)])
+    batch = Batch([ToolCall(inner.name, arguments or {}, "c1")], registry)
+    await batch.run()
+    return batch.results()[0]
+
+
+async def test_a_result_stays_what_it_is():
+    @tool(thread=False)
+    def add(a: int, b: int) -> dict:
+        """Add."""
+        return {"sum": a + b}
+
+    result = await result_of(add, {"a": 1, "b": 2})
+    assert (result.status, json.loads(result.content)) == ("success", {"success": True, "result": {"sum": 3}})
+    assert EnvelopedTool(add).spec == add.spec
+
+
+async def test_an_error_keeps_its_status_and_its_words():
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise ToolError("the door is shut")
+
+    result = await result_of(fail)
+    said = json.loads(result.error)
+    assert result.status == "error"
+    assert (said["success"], said["error"]["message"], said["error"]["details"]) == (
+        False, "the door is shut", "ToolError",
+    )  # fmt: skip
+
+
+async def test_what_is_worth_a_repetition_is_repeated(autojump_clock):
+    """As often as the inner tool says, and the last error is in its envelope, too."""
+    tries = []
+
+    @tool(retries=2, retry_on=ConnectionError)
+    async def shaky(times: int) -> str:
+        """Fail a few times."""
+        tries.append(1)
+        if len(tries) <= times:
+            raise ConnectionError("gone")
+        return "there"
+
+    assert json.loads((await result_of(shaky, {"times": 2})).content)["result"] == "there"
+    assert len(tries) == 3
+    tries.clear()
+    result = await result_of(shaky, {"times": 9})
+    assert len(tries) == 3
+    assert json.loads(result.error)["error"]["message"] == "ConnectionError: gone"
+
+
+def test_it_is_as_its_inner_tool_in_all_else():
+    @tool(effect="idempotent", timeout=3, alone=True, approval=True)
+    async def careful() -> str:
+        """Be careful."""
+        return ""
+
+    outer = EnvelopedTool(careful)
+    assert (outer.effect, outer.timeout, outer.alone, outer.approval) == ("idempotent", 3, True, True)
+
+
+async def test_what_is_not_declared_is_not_repeated(autojump_clock):
+    tries = []
+
+    @tool(retries=2, retry_on=ConnectionError)
+    async def wrong() -> str:
+        """Fail in another way."""
+        tries.append(1)
+        raise KeyError("x")
+
+    assert json.loads((await result_of(wrong)).error)["error"]["details"] == "KeyError"
+    assert len(tries) == 1
