@@ -182,6 +182,12 @@ def test_sessions_travel(folder):
     good("journal", "export", folder / "a.db", folder / "case", "--session", "s1")
     good("journal", "import", folder / "b.db", folder / "case")
     assert good("replay", folder / "a.db", "s1") == good("replay", folder / "b.db", "s1")
+    good("journal", "import", folder / "b.db", folder / "case", "--new-ids")
+    (copied,) = [
+        line for line in good("inspect", folder / "b.db").splitlines() if "ada" in line and "s1" not in line
+    ]
+    shown = [good("replay", folder / "b.db", session) for session in ("s1", copied.split()[0])]
+    assert shown[0].splitlines()[2:] == shown[1].splitlines()[2:]  # the digest is of another session
 
 
 def test_a_damaged_journal_is_checked_and_salvaged(folder):

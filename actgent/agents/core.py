@@ -311,10 +311,9 @@ class AgentCore:
         is_idle = context.turn is None and context.resume is None and not context.open_calls
         if is_idle and self.modes is not None:
             tell_notes(context, (self.modes,))
-        if context.log is None:
-            await trio.lowlevel.checkpoint()
-        else:
-            await context.log.sync()
+        if context.log is not None:
+            await context.log.flush()
+        await trio.lowlevel.checkpoint()
 
     # --- remember ------------------------------------------------------------------------
 

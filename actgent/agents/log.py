@@ -100,17 +100,6 @@ class SessionLog:
             self._pending = step + self._pending
             raise
 
-    async def sync(self) -> None:
-        """Write what was noted, and wait for what was queued before; all of it is durable on return.
-
-        Raises:
-            JournalError, Fenced: as `flush`.
-        """
-        if self._pending:
-            await self.flush()
-        else:
-            await self._journal.commit(self._entry(()), epoch=self._epoch)
-
     def flush_soon(self) -> None:
         """Write what was noted, without waiting: durable with the next step, or shortly."""
         if self._pending:

@@ -34,6 +34,7 @@ from actgent.journal.records import (
     Started,
     Suspended,
 )
+from actgent.journal.renaming import with_new_ids
 from actgent.journal.salvage import check as find_problems, salvage as carry_over
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 
@@ -304,9 +305,11 @@ async def export(place: str, file: str, terminal: Terminal, *, agent: str | None
     return 0
 
 
-async def import_(place: str, file: str, terminal: Terminal) -> int:
+async def import_(place: str, file: str, terminal: Terminal, *, new_ids: bool) -> int:
     """Add the sessions of a file to a journal, which is made where there is none."""
     sessions = load_sessions(Path(file))
+    if new_ids:
+        sessions = with_new_ids(sessions)
     url = place if "://" in place else f"sqlite:///{place}"
     async with open_journal(url) as journal:
         await write_sessions(journal, sessions, epoch=await journal.acquire())

@@ -264,16 +264,17 @@ def export(journal: str, file: str, /, *, agent: str | None = None, session: str
 
 
 @journals.command(name="import")
-def import_sessions(journal: str, file: str, /) -> int:
+def import_sessions(journal: str, file: str, /, *, new_ids: bool = False) -> int:
     """Add the sessions of an exported file to a journal. What is unfinished in them goes on when their agent starts.
 
     Args:
         journal: The file of a journal, made where there is none, or postgres://HOST/DATABASE.
         file: The exported file.
+        new_ids: Give the sessions new ids, so that they can stand beside those that they were exported from.
     """
     from .journal import import_ as add  # noqa: PLC0415
 
-    return _run(lambda terminal, _: add(journal, file, terminal))
+    return _run(lambda terminal, _: add(journal, file, terminal, new_ids=new_ids))
 
 
 def _run(command: Callable[[Terminal, Shutdown], Awaitable[int]]) -> int:

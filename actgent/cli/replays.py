@@ -12,7 +12,8 @@ from actgent.errors import ConfigurationError
 from actgent.journal.base import Entry
 from actgent.journal.exporting import ExportedSession, write_sessions
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Closed, Record, Said
+from actgent.journal.records import Closed, Record
+from actgent.journal.renaming import renamed
 from actgent.messages import Failure
 from actgent.testing.recorded import Recording
 
@@ -62,9 +63,9 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
         if await journal.load(session_id):
             raise ConfigurationError(f"the journal has a session {session_id!r} already: choose another id")
         step = (await rebuild(records, to=options.to)).step
-        begun = [
-            _addressed(record, session_id) for record in records[:step] if not isinstance(record, Closed)
-        ]
+        kept = tuple(record for record in records[:step] if not isinstance(record, Closed))
+        old = ExportedSession(options.session, agent.name, kept)
+        begun = renamed(old, {options.session: session_id}).records
         gone_on = await _go_on(agent, session_id, begun, message=options.agent.message, heard=heard)
         await write_sessions(journal, [ExportedSession(session_id, agent.name, gone_on)], epoch=epoch)
     terminal.notice(f"session {session_id} has {len(gone_on)} records, {len(begun)} of them from before")
@@ -81,13 +82,6 @@ def _check_changes(who: ChatOptions) -> None:
         )
     if who.model is not None and not is_folder(who.file):
         raise ConfigurationError("--model changes a folder's agent; the one of a Python file names its own")
-
-
-def _addressed(record: Record, session_id: str) -> Record:
-    """The record, its message addressed to another session."""
-    if isinstance(record, Accepted | Said):
-        return attrs.evolve(record, message=attrs.evolve(record.message, session_id=session_id))
-    return record
 
 
 async def _go_on(

@@ -9,6 +9,7 @@ from actgent.errors import AskPerson, InvalidArguments, ToolError
 from .base import Tool, ToolContext
 from .results import describe, leaves, to_text
 
+
 class _WorthRepeating(ToolError):
     """An error that the inner tool declared retryable, in its envelope."""
 

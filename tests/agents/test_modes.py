@@ -28,7 +28,9 @@ from actgent import (
     tool,
 )
 from actgent.agents.mode import ACT, INTEGRATION, ONBOARDING, PLAN
+from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.renaming import with_new_ids
 from actgent.protocols.templates import fill_template
 
 ran = []
@@ -783,3 +785,40 @@ async def test_sessions_have_modes_of_their_own():
         two = await agent.create_session("bob")
         await one.set_mode("act")
         assert (one.mode, two.mode) == ("act", "onboarding")
+
+
+# --- 20: export and import --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keeps_id", [True, False])
+async def test_case_20_a_session_travels_with_its_mode(tmp_path, keeps_id):
+    """State, messages and mode are the same in a fresh agent of another process; a new id is one more option."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent, _ = agent_of("ok")
+            await runtime.start(agent)
+            session = await agent.create_session("ada", session_id="s")
+            await session.set_mode("plan")
+            session.state.dispatch(("found", [1, 2]))
+            await talk(session, "hello")
+            await session.set_mode("act")
+            history, state, changes = session.history, dict(session.state), session.mode_changes
+        save_sessions(tmp_path / "case", await read_sessions(journal))
+    sessions = load_sessions(tmp_path / "case")
+    if not keeps_id:
+        sessions = with_new_ids(sessions)
+    (session_id,) = [each.session_id for each in sessions]
+    assert (session_id == "s") is keeps_id
+    async with MemoryJournal().running() as journal:
+        await write_sessions(journal, sessions, epoch=await journal.acquire())
+        async with open_runtime(journal=journal) as runtime:
+            agent, llm = agent_of([ToolCall("deploy", {})], "done")
+            await runtime.start(agent)
+            session = await agent.open_session(session_id)
+            assert (dict(session.state), session.mode_changes, session.mode) == (state, changes, "act")
+            assert [m.text for m in session.history] == [m.text for m in history]
+            assert {m.session_id for m in session.history} == {session_id}
+            (result,) = await talk(session, "go on")
+            assert result.status == "success"
+            assert len(notes_of(session)) == 2
+            assert len(llm.chats[0].messages) == len(history) + 1

@@ -1,0 +1,47 @@
+"""Sessions under other ids: copies that can stand beside the ones that they were made from."""
+
+from collections.abc import Mapping, Sequence
+from secrets import token_hex
+
+import attrs
+
+from actgent.approvals import Approval, approval_id
+
+from .exporting import ExportedSession
+from .records import Accepted, Asked, Decided, Opened, Record, Resumed, Said, Suspended
+
+
+def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
+    """The same sessions under new ids, also where they name each other as parents, or wait for approvals."""
+    ids = {session.session_id: token_hex(16) for session in sessions}
+    return [renamed(session, ids) for session in sessions]
+
+
+def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession:
+    """A session under the id that `ids` has for it; others that it names get theirs."""
+    new = ids[session.session_id]
+    asked = [record.approval for record in session.records if isinstance(record, Asked)]
+    approvals = {approval.id: _moved(approval, new) for approval in asked}
+    names = {old: approval.id for old, approval in approvals.items()}
+
+    def record_of(record: Record) -> Record:
+        match record:
+            case Opened(parent_id=str(parent)):
+                return attrs.evolve(record, parent_id=ids.get(parent, parent))
+            case Accepted(message=message) | Said(message=message):
+                return attrs.evolve(record, message=attrs.evolve(message, session_id=new))
+            case Asked(approval=approval):
+                return attrs.evolve(record, approval=approvals[approval.id])
+            case Decided(approval_id=old):
+                return attrs.evolve(record, approval_id=names.get(old, old))
+            case Suspended(ids=waits) | Resumed(ids=waits):
+                return attrs.evolve(record, ids=tuple(names.get(wait, wait) for wait in waits))
+        return record
+
+    return attrs.evolve(session, session_id=new, records=tuple(map(record_of, session.records)))
+
+
+def _moved(approval: Approval, session_id: str) -> Approval:
+    """An approval of the same call in another session."""
+    new = approval_id(session_id, approval.call_id, approval.tool_name, approval.arguments, approval.question)
+    return attrs.evolve(approval, id=new, session_id=session_id)

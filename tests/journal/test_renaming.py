@@ -1,0 +1,56 @@
+"""Copies of sessions under other ids."""
+
+from actgent import Reject, Sender
+from actgent.approvals import Approval, approval_id
+from actgent.journal.exporting import ExportedSession
+from actgent.journal.records import Accepted, Asked, Closed, Decided, Opened, Resumed, Said, Suspended
+from actgent.journal.renaming import renamed, with_new_ids
+from actgent.messages import Message
+
+
+def message(session_id):
+    return Message(session_id=session_id, sender=Sender("ada"), parts="hello")
+
+
+def test_families_stay_together():
+    """Parents that travel with their children are named by their new ids, others keep their names."""
+
+    def session(session_id, parent_id):
+        opened = Opened(owner=Sender("ada"), parent_id=parent_id, created_at=1.0)
+        return ExportedSession(session_id, "a", (opened, Accepted(message=message(session_id)), Closed()))
+
+    one, two, three = with_new_ids([session("1", None), session("2", "1"), session("3", "elsewhere")])
+    assert len({"1", "2", "3", one.session_id, two.session_id, three.session_id}) == 6
+    assert [each.records[0].parent_id for each in (one, two, three)] == [None, one.session_id, "elsewhere"]
+    assert [each.records[1].message.session_id for each in (one, two)] == [one.session_id, two.session_id]
+    assert one.records[2] == Closed()
+
+
+def test_approvals_are_genuine_in_the_copy():
+    """What waits for a person can be answered in the copy by the id that it has there, and by no other."""
+    old = approval_id("s", "c1", "pay", {"sum": 3}, "Pay?")
+    approval = Approval(
+        id=old,
+        session_id="s",
+        agent="a",
+        call_id="c1",
+        tool_name="pay",
+        arguments={"sum": 3},
+        question="Pay?",
+    )
+    records = (
+        Said(message=message("s")),
+        Asked(approval=approval),
+        Suspended(message_id="m", ids=(old, "timer")),
+        Decided(approval_id=old, decision=Reject("no"), at=2.0),
+        Resumed(ids=(old,)),
+    )
+    copy = renamed(ExportedSession("s", "a", records), {"s": "t"})
+    said, asked, suspended, decided, resumed = copy.records
+    new = asked.approval.id
+    assert said.message.session_id == asked.approval.session_id == "t"
+    assert asked.approval.is_genuine
+    assert new != old
+    assert suspended.ids == (new, "timer")
+    assert decided.approval_id == new
+    assert resumed.ids == (new,)
