@@ -384,7 +384,8 @@ class Failure:
 
     id: str = ""
     kind: str
-    """`parse`, `model`, `limit`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `stopped`, `internal`."""
+    """`parse`, `model`, `limit`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `stopped`, `journal`,
+    `internal`."""
     error: Exception
     message_id: str
     """The outside message that it ended."""

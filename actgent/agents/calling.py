@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import attrs
 import trio
 
 from actgent.errors import LimitReached
-from actgent.journal.records import Finished, Said, Started
-from actgent.messages import Message, Sender, ToolCall, ToolResult
+from actgent.journal.records import Said, Started
+from actgent.messages import Message, Sender, ToolCall
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import Threads
 
 from .budget import Budget
-from .context import SessionContext, Turn
+from .context import Resume, SessionContext, Turn, TurnWaiter
 from .dispatcher import Dispatcher
 from .limits import Limits
 from .observer import Observer
@@ -30,11 +29,6 @@ def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
     """Take the calls of an answer from the turn's budget, once."""
     if turn.resume is None or turn.answer_id not in turn.resume.charged:
         budget.take_tool_calls(len(calls), of=turn.answer_id, now=trio.current_time())
-
-
-def _note_result(log: Any, result: ToolResult) -> None:
-    log.note(Finished(result=result))
-    log.flush_soon()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -70,9 +64,9 @@ class Calling:
             self._count_identical(context, turn, calls)
             if turn.budget is not None:
                 _count_calls(turn, turn.budget, calls)
-            await self._prepare(context, turn, batch)
+            self._prepare(context, turn, batch)
             if turn.waiter is not None:
-                turn.waiter.take_calls(known)
+                await self._tell_reader(context, turn.waiter, known)
             turn.exposed = True
             await batch.run()
             is_over = True
@@ -103,31 +97,48 @@ class Calling:
             self.observer.take_result(context, result)
             await self.dispatcher.deliver(context, turn, result)
 
-    async def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
+    def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
         """With a journal: what ran before a restart is not run again, and what may have an effect is written first."""
-        log = context.log
-        if log is None:
+        if context.log is None:
             return
-        started = [
-            call.id for place, call in enumerate(batch.calls) if self._is_to_run(turn, batch, place, call)
-        ]
-        if started:
-            log.note(Started(call_ids=tuple(started)))
-        await log.flush()
+        if turn.resume is not None:
+            self._settle(context, turn.resume, batch)
+        batch.on_stage = partial(self._begin_stage, context, turn, batch)
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
-            batch.on_finish = partial(_note_result, log)
+            batch.on_finish = context.log.finish
 
-    def _is_to_run(self, turn: Turn, batch: Batch, place: int, call: ToolCall) -> bool:
-        """Whether a call will run, with an effect that a restart has to know of."""
-        tool = self.registry.get(call.name)
-        if turn.resume is not None and call.id in turn.resume.finished:
-            batch.settle(place, turn.resume.finished[call.id])
-            return False
-        effect = "once" if tool is None else tool.effect
-        if turn.resume is not None and call.id in turn.resume.started and effect == "once":
-            batch.settle(place, None)
-            return False
-        return effect != "pure"
+    async def _tell_reader(
+        self, context: SessionContext, waiter: TurnWaiter, calls: Sequence[ToolCall]
+    ) -> None:
+        """Who reads along hears of calls that are in the journal."""
+        if waiter.hears and context.log is not None:
+            await context.log.flush()
+        waiter.take_calls(calls)
+
+    def _settle(self, context: SessionContext, resume: Resume, batch: Batch) -> None:
+        for place, call in enumerate(batch.calls):
+            tool = self.registry.get(call.name)
+            if call.id in resume.finished:
+                batch.settle(place, resume.finished[call.id])
+                context.log.know_finished(call.id)
+            elif call.id in resume.started and (tool is None or tool.effect == "once"):
+                batch.settle(place, None)
+
+    async def _begin_stage(
+        self, context: SessionContext, turn: Turn, batch: Batch, places: Sequence[int]
+    ) -> None:
+        """Write which calls are about to start with an effect that a restart has to know of; nothing cuts the write."""
+        started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
+        if started:
+            context.log.note(Started(call_ids=started))
+        turn.exposed = False
+        await context.log.flush()
+        turn.check()
+        turn.exposed = True
+
+    def _has_effect(self, batch: Batch, place: int) -> bool:
+        tool = self.registry.get(batch.calls[place].name)
+        return tool is not None and tool.effect != "pure" and batch.would_start(place)
 
     def _batch(self, context: SessionContext, calls: Sequence[ToolCall], limits: Limits) -> Batch:
         told = ToolContext(
@@ -185,7 +196,7 @@ class Calling:
         closing = message.caused(TOOLS, results, stage=stage)
         context.append(closing)
         if context.log is not None and (is_over or turn.stop is not None):
-            context.log.note(Said(message=closing, calls=turn.calls, repairs=turn.repairs))
+            context.log.say_results(Said(message=closing, calls=turn.calls, repairs=turn.repairs))
         context.open_calls = ()
         turn.results.extend(results)
         return closing

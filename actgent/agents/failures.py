@@ -4,8 +4,10 @@ from actgent.errors import (
     BrokenAnswer,
     ContentFiltered,
     EmptyAnswer,
+    Fenced,
     HandlerFailed,
     Interrupted,
+    JournalError,
     LimitReached,
     ModelError,
     ParseError,
@@ -30,6 +32,8 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (Interrupted, "interrupted"),
     (Stopped, "stopped"),
     (SessionClosed, "stopped"),
+    (JournalError, "journal"),
+    (Fenced, "journal"),
 )
 """Everything else is what the turn was doing: `model`, or `internal` for a mistake in actgent or in a user's protocol."""
 

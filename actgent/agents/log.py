@@ -24,8 +24,9 @@ from actgent.journal.records import (
     Spent,
     Started,
 )
+from actgent.journal.references import refer
 from actgent.journal.store import StateRecord
-from actgent.messages import Message, Sender
+from actgent.messages import Message, Sender, ToolResult
 
 from .budget import NOTHING, Amounts
 from .context import Asked, Resume, SessionContext
@@ -40,6 +41,8 @@ class SessionLog:
     _journal: Journal
     _epoch: int
     _pending: list[Record] = attrs.field(factory=list)
+    _finished: set[str] = attrs.field(factory=set)
+    """Calls of the answer that is dealt with whose results were written."""
     _steps: int = 0
     """How many the journal was given."""
     _durable: int = 0
@@ -78,6 +81,26 @@ class SessionLog:
         except Exception:
             self._pending = noted + self._pending
             raise
+
+    def finish(self, result: ToolResult) -> None:
+        """One of several tool calls has its result."""
+        self.note(Finished(result=result))
+        self._finished.add(result.call_id)
+        self.flush_soon()
+
+    def know_finished(self, call_id: str) -> None:
+        """A tool call has had its result since before a restart."""
+        self._finished.add(call_id)
+
+    def say_results(self, said: Said) -> None:
+        """All calls of an answer have their results; where some were written already, each is written once."""
+        if self._finished:
+            for result in said.message.tool_results:
+                if result.call_id not in self._finished:
+                    self.note(Finished(result=result))
+            said = refer(said)
+            self._finished.clear()
+        self.note(said)
 
     def end(self, *message_ids: str, failed: str | None) -> None:
         """Messages were dealt with, all in one turn."""

@@ -91,6 +91,8 @@ class Said:
     """Rounds in which the model was asked again for a readable answer."""
     prompt: str = ""
     """Eight hexadecimal digits that stand for the system prompt and the tools that an answer was asked with."""
+    results: tuple[str, ...] = ()
+    """In storage only: calls whose results, written as `Finished` before, are all that the message holds."""
 
 
 @attrs.frozen(kw_only=True)

@@ -20,6 +20,7 @@ from actgent.wire import SCHEMA_VERSION
 
 from .base import Entry, SessionSummary
 from .records import WIRE, Accepted, Closed, Due, Ended, Opened, Record, Resumed, Suspended
+from .references import resolve
 
 _DIGEST = 8
 """Bytes that stand for a message id in a head."""
@@ -132,7 +133,10 @@ def decode_rows(rows: Iterable[Row], *, head: Head, identity: bytes) -> tuple[Re
             session_id=head.session_id,
             record=min(len(records), head.records) + 1,
         )
-    return tuple(records)
+    try:
+        return tuple(resolve(records))
+    except LookupError as error:
+        raise JournalDamaged(f"the result of call {error} is missing", session_id=head.session_id) from error
 
 
 def read_step(row: Row, agent: str) -> Step:

@@ -9,7 +9,7 @@ A call goes `waiting -> started -> finished`. What a call is told apart by when 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -59,6 +59,8 @@ class Batch:
     """Seconds, for tools that say nothing themselves."""
     max_characters: int = attrs.field(default=DEFAULT_MAX_CHARACTERS, kw_only=True)
     """The longest result; longer ones are cut, with a notice."""
+    on_stage: Callable[[Sequence[int]], Awaitable[object]] | None = attrs.field(default=None, kw_only=True)
+    """Awaited with the places of calls that may run side by side, before the first of them starts."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
     """Told of each result as soon as it is there."""
     _started: dict[int, Tool] = attrs.field(factory=dict, init=False, repr=False)
@@ -99,6 +101,8 @@ class Batch:
         A batch of inline tools makes no checkpoint. Where a call waits for a person, those behind the next barrier wait, too.
         """
         for places in self._stages():
+            if self.on_stage is not None:
+                await self.on_stage(places)
             await self._run_stage(places)
             if self.asked:
                 return
@@ -154,6 +158,16 @@ class Batch:
         except ToolError as error:
             self._finished[place] = _failed(call, self._capped(describe(error)))
             return None
+
+    def would_start(self, place: int) -> bool:
+        """Whether a call may run as things are now; nothing is changed by the question."""
+        if place in self._finished:
+            return False
+        try:
+            self._admit(place, self.calls[place])
+        except (AskPerson, ToolError):
+            return False
+        return True
 
     def _admit(self, place: int, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
         tool = self.registry.find(call)
