@@ -29,6 +29,18 @@ def answer_text(text: str) -> str:
     return shown
 
 
+def misspelt(value: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
+    """What is wrong with a member that has a known name in another case, None if there is none.
+
+    Passed over, a plan without its list or a step without its calls would be left. `names` are by their lower case.
+    """
+    for key in value:
+        name = names.get(key.lower())
+        if name is not None and name != key:
+            return f"write {name!r}, not {key!r}"
+    return None
+
+
 # --- native calls that stand in the text ------------------------------------------------------
 
 

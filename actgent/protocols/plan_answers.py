@@ -14,6 +14,7 @@ import attrs
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
 
+from .actions import misspelt
 from .extract import extract_only, is_cut, loads, visible
 from .todo import STATUSES, Plan, TodoItem
 
@@ -26,6 +27,10 @@ PLAN_FORM = (
 )
 STEP_FORM = 'the answer must be a JSON object with "content", "toolCalls" or "nextStepDecision"'
 
+_NAMES = {
+    name.lower(): name
+    for name in ("plan", "todoList", "toolCalls", "content", "nextStepDecision", "updatedPlan")
+}
 _THINK = re.compile(r"<think(?:ing)?>(.*?)</think(?:ing)?>", re.DOTALL)
 _SECTION = re.compile(r"^[ \t]*[*#]*[ \t]*(Title|Intent|Plan)[ \t]*:[ \t*]*", re.MULTILINE)
 _SNAKE = re.compile(r"_([a-z])")
@@ -187,7 +192,11 @@ def _planned_reason(value: Any) -> str | None:
         return PLAN_FORM
     if not (_outline(value.get("plan")) or value.get("todoList") or value.get("toolCalls")):
         return PLAN_FORM
-    return _list_reason(value.get("todoList", [])) or _calls_reason(value.get("toolCalls"))
+    return (
+        misspelt(value, _NAMES)
+        or _list_reason(value.get("todoList", []))
+        or _calls_reason(value.get("toolCalls"))
+    )
 
 
 def _list_reason(items: Any) -> str | None:
@@ -315,7 +324,7 @@ def _executed_reason(value: Any) -> str | None:
         return "content must be text"
     if value.get("nextStepDecision") not in (None, *DECISIONS):
         return f"nextStepDecision must be one of {', '.join(DECISIONS)}"
-    return _update_reason(value) or _calls_reason(value.get("toolCalls"))
+    return misspelt(value, _NAMES) or _update_reason(value) or _calls_reason(value.get("toolCalls"))
 
 
 def _update_reason(value: Mapping[str, Any]) -> str | None:

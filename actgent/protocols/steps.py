@@ -23,7 +23,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 
-from .actions import answer_text, encoded_calls
+from .actions import answer_text, encoded_calls, misspelt
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .extract import extract, grown, visible
 from .templates import WHO
@@ -57,6 +57,7 @@ _MEANT_AS_JSON = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 
+_NAMES = {name: name for name in ("plan", "tool_calls", "final_answer")}
 _BROKEN = ("truncated", "broken", "nested")
 """What the reasons begin with for which JSON cannot be read."""
 _NO_OBJECT = "the answer must be one JSON object"
@@ -256,8 +257,10 @@ def _is_json(text: str) -> bool:
 def _reason(value: Any) -> str | None:
     if not isinstance(value, dict):
         return _NO_OBJECT
-    if not value.keys() & {"plan", "tool_calls", "final_answer"}:
+    if not value.keys() & _NAMES.keys():
         return _NO_STEP
+    if reason := misspelt(value, _NAMES):
+        return reason
     if calls := value.get("tool_calls"):
         return _calls_reason(calls)
     if (answer := value.get("final_answer")) is not None:

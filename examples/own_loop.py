@@ -1,0 +1,74 @@
+"""A loop of your own, in which two models talk: a cheap one drafts, a strong one judges, until it is content.
+
+Each call names the role of its model, and `models=` says who that is. What the loop has to remember stands in the
+session's state, so with a journal it goes on after a crash. Nothing of actgent had to be changed for it.
+"""
+
+import json
+from typing import Any, ClassVar
+
+import trio
+
+from actgent import Agent, Event, ScriptedLLM
+from actgent.llm.base import Answer
+from actgent.protocols.base import Change, Continue, Outcome, Protocol, Request, Say, View
+from actgent.protocols.extract import extract_only
+
+ROUNDS = 3
+"""Drafts at most; then the last one counts, with what is still wrong with it."""
+
+
+class Reviewed(Protocol):
+    """Draft, review, draft again."""
+
+    name: ClassVar[str] = "reviewed"
+    template: ClassVar[str] = "You are {{ profile.name }}, {{ profile.role }}."
+
+    def request(self, view: View) -> Request:
+        if view.stage == "review":
+            return Request(
+                model="critic", tail='Judge the draft strictly, as JSON: {"good": true, "flaws": []}'
+            )
+        return Request(model="drafter", tail="Write the text, and nothing else.")
+
+    def read(self, answer: Answer, view: View) -> list[Outcome]:
+        if view.stage == "review":
+            return self._judge(extract_only(answer.text, _what_is_wrong), view)
+        number = view.state.get("drafts", 0) + 1
+        kept = Change(lambda _: [("draft", answer.text), ("drafts", number)])
+        return [kept, Event(name="draft", data=number), Continue("review", "Here is the draft.")]
+
+    def _judge(self, judged: dict[str, list[str]], view: View) -> list[Outcome]:
+        flaws, draft = "; ".join(judged["flaws"]), view.state["draft"]
+        if judged["good"] or view.state["drafts"] == ROUNDS:
+            said = Say(text=draft, message_type="good" if judged["good"] else f"still wrong: {flaws}")
+            return [Change(lambda _: ("drafts", 0)), said]
+        return [Continue("draft", f"Mend these flaws: {flaws}.")]
+
+
+def _what_is_wrong(value: Any) -> str | None:
+    flaws = value.get("flaws") if isinstance(value, dict) else None
+    if not isinstance(flaws, list) or not isinstance(value.get("good"), bool):
+        return 'the answer must be {"good": true or false, "flaws": ["..."]}'
+    return None if value["good"] or flaws else "say what is wrong with it"
+
+
+async def main() -> None:
+    cheap = ScriptedLLM(["Oslo is big.", "Oslo has 720,000 people and lies by a fjord."], name="cheap")
+    flaw = {"good": False, "flaws": ["it does not say how big"]}
+    strong = ScriptedLLM([json.dumps(flaw), '{"good": true, "flaws": []}'], name="strong")
+    writer = Agent(
+        "writer",
+        role="a writer of short texts",
+        llm=cheap,
+        models={"drafter": cheap, "critic": strong},
+        protocol=Reviewed(),
+    )
+    async with writer:
+        reply = await writer.run("Describe Oslo.")
+    print(f"{reply.message_type}: {reply}")
+    print(f"calls: {len(cheap.chats)} of {cheap.name}, {len(strong.chats)} of {strong.name}")
+
+
+if __name__ == "__main__":
+    trio.run(main)
