@@ -42,6 +42,12 @@ ESSENTIAL = {
         "success after 3 model calls: Lake Baikal is about 1.6 km deep.",
         "[x] depth: find the depth",
     ],
+    "limits.py": [
+        "worker: a part",
+        "lead: the turn reached its limit of 5 model calls",
+        "tokens left",
+        "clerk: the session reached its limit of 200 tokens",
+    ],
     "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],
     "steps.py": [
         "1. plan: Look up the distance / Look  ...",

@@ -21,6 +21,8 @@ from .failures import check_answer
 
 REFUSED = (BadRequest, NotAuthorized, QuotaExhausted, RateLimited, ProviderUnavailable)
 """The provider gave no answer and takes no money for that: only the call counts."""
+MOST_UNSEEN = 1000
+"""Tokens that a provider is expected to add to a prompt; what is more comes from tools on its side, and not each time."""
 
 
 @attrs.define(eq=False)
@@ -28,6 +30,8 @@ class Spending:
     """Asks models for turns that have a budget."""
 
     _estimator: PromptEstimator = attrs.field(factory=PromptEstimator)
+    _unseen: dict[str, int] = attrs.field(factory=dict)
+    """By the names of models: tokens by which the last prompt was longer than its estimate."""
 
     async def complete(
         self, turn: Turn, budget: Budget, llm: LLM, chat: Chat, *, on_text: OnText | None
@@ -46,7 +50,8 @@ class Spending:
         """
         counts = budget.bounds("tokens", "cost")
         price = _price_of(llm) if budget.bounds("cost") else _free
-        prompt = self._estimator.tokens(chat) if counts else 0
+        seen = self._estimator.tokens(chat) if counts else 0
+        prompt = seen + self._unseen.get(llm.name, 0)
         wanted = (chat.max_tokens or llm.max_tokens or ANSWER_TOKENS) if counts else 0
         while isinstance(room := budget.plan(prompt, wanted, price), Account):
             await room.wait_settled()
@@ -59,6 +64,8 @@ class Spending:
         try:
             answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
             taken = _taken(answer.usage, llm, reserved)
+            if counts and answer.usage.input_tokens:
+                self._unseen[llm.name] = max(0, min(answer.usage.input_tokens - seen, MOST_UNSEEN))
         except REFUSED:
             taken = Amounts(model_calls=1)
             raise

@@ -279,8 +279,7 @@ async def test_tokens_are_reserved_before_and_counted_after(listen):
         heard = listen(session)
         await session.wait_idle()
     assert limit_of(heard[-1]) == ("tokens", 1000, "a")
-    assert heard[-1].error.used["tokens"] == 400 * len(llm.chats)
-    assert len(llm.chats) == 3, "the third passes the limit by its own error, and there is no fourth"
+    assert (heard[-1].error.used["tokens"], len(llm.chats)) == (800, 2)
 
 
 async def test_an_answer_may_take_no_more_than_is_left():
@@ -302,6 +301,18 @@ async def test_a_model_that_says_nothing_of_its_usage_counts_with_the_estimate()
             await agent.run("go")
     assert 0 < len(llm.chats) < 10
     assert caught.value.used["tokens"] <= 1000
+
+
+async def test_what_a_provider_adds_to_prompts_is_known_from_the_first_answer_on():
+    """The second call is not begun where the prompt, as long as the first one was, would pass the limit."""
+    llm = ScriptedLLM(lambda _: said("fine", tokens=(600, 10)), keep=None)
+    async with BareAgent("a", llm=llm, max_tokens=20) as agent:
+        session = await agent.create_session("ada", limits=Limits(tokens=1000))
+        await agent.run("go", session=session)
+        with pytest.raises(LimitReached):
+            await agent.run("go", session=session)
+        assert len(llm.chats) == 1
+        assert session.budget.left["tokens"] == 390
 
 
 async def test_what_the_provider_refuses_takes_no_tokens():
@@ -354,7 +365,7 @@ async def test_parallel_children_wait_for_tokens_that_others_may_give_back(autoj
 
 
 async def test_cost_is_bounded_by_the_price_of_the_model():
-    """Each answer costs 0.4 dollars; a dollar pays two, and a third that fits into what is left."""
+    """Each answer costs 0.4 dollars; a dollar pays two, and not the prompt of a third."""
     count = iter(range(1000))
     llm = Priced(
         lambda _: said("", tokens=(300, 100), calls=[("add", {"a": next(count), "b": 1})]), keep=None
@@ -362,8 +373,8 @@ async def test_cost_is_bounded_by_the_price_of_the_model():
     async with BareAgent("a", llm=llm, tools=[add], max_tokens=50, limits=Limits(cost=1)) as agent:
         with pytest.raises(LimitReached) as caught:
             await agent.run("go")
-    assert (caught.value.field, len(llm.chats)) == ("cost", 3)
-    assert caught.value.used["cost"] == pytest.approx(1.2)
+    assert (caught.value.field, len(llm.chats)) == ("cost", 2)
+    assert caught.value.used["cost"] == pytest.approx(0.8)
     assert "US dollars" in str(caught.value)
 
 

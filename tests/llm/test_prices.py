@@ -2,21 +2,25 @@
 
 import pytest
 
+from actgent import OpenAI
+from actgent.errors import ConfigurationError
+from actgent.llm.fallback import Fallback
 from actgent.llm.prices import cost_of, reported_cost
+from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Usage
 
-OPENAI = "https://api.openai.com/v1"
+URL = "https://api.openai.com/v1"
 
 
 def test_a_known_model_has_a_price():
     """A million tokens of a model whose price is public and has not moved for years."""
-    assert cost_of(Usage(input_tokens=1_000_000), "gpt-3.5-turbo-0125", url=OPENAI) == pytest.approx(0.5)
+    assert cost_of(Usage(input_tokens=1_000_000), "gpt-3.5-turbo-0125", url=URL) == pytest.approx(0.5)
 
 
 def test_cached_tokens_are_cheaper():
     """The cached part of the input has its own price."""
-    full = cost_of(Usage(input_tokens=1000), "gpt-4o", url=OPENAI)
-    cached = cost_of(Usage(input_tokens=1000, cached_tokens=900), "gpt-4o", url=OPENAI)
+    full = cost_of(Usage(input_tokens=1000), "gpt-4o", url=URL)
+    cached = cost_of(Usage(input_tokens=1000, cached_tokens=900), "gpt-4o", url=URL)
     assert full is not None
     assert cached is not None
     assert cached < full
@@ -24,7 +28,7 @@ def test_cached_tokens_are_cheaper():
 
 @pytest.mark.parametrize(
     ("model", "url"),
-    [("no-such-model", OPENAI), ("gpt-4o", "http://localhost:8000/v1"), ("", OPENAI), ("gpt-4o", "")],
+    [("no-such-model", URL), ("gpt-4o", "http://localhost:8000/v1"), ("", URL), ("gpt-4o", "")],
 )
 def test_unknown_is_none(model, url):
     """A model or a server that no table has costs nobody knows what."""
@@ -33,7 +37,7 @@ def test_unknown_is_none(model, url):
 
 def test_impossible_counts_are_none():
     """Contradicting counts of a provider give no price, and no exception."""
-    assert cost_of(Usage(input_tokens=10, cached_tokens=900), "gpt-4o", url=OPENAI) is None
+    assert cost_of(Usage(input_tokens=10, cached_tokens=900), "gpt-4o", url=URL) is None
 
 
 @pytest.mark.parametrize(
@@ -43,3 +47,24 @@ def test_impossible_counts_are_none():
 def test_reported_costs(cost, read):
     """The provider's own price is believed if it is one."""
     assert reported_cost({"cost": cost}) == read
+
+
+async def test_a_client_may_be_told_its_price():
+    """Dollars for a million tokens of prompts and answers, instead of the tables; a chain takes the dearest."""
+    usage = Usage(input_tokens=1_000_000, output_tokens=500_000)
+    told = OpenAI("own", api_key="x", base_url="http://localhost:9/v1", price=(2, 10))
+    known = OpenAI("gpt-3.5-turbo-0125", api_key="x", base_url=URL)
+    assert told.price_of(usage) == pytest.approx(7)
+    assert told.priced(usage, "own", {}).cost == pytest.approx(7)
+    assert known.price_of(usage) == pytest.approx(1.25)
+    assert Fallback(known, told).price_of(usage) == pytest.approx(7)
+    assert Fallback(told, ScriptedLLM(["?"])).price_of(usage) is None
+    for client in (told, known):
+        await client.aclose()
+
+
+@pytest.mark.parametrize("price", [3, (1,), (1, -1), ("1", "2"), (1, float("nan")), (1, 2, 3)])
+def test_a_price_that_is_none_is_refused(price):
+    """The text says what is wanted."""
+    with pytest.raises(ConfigurationError, match="price="):
+        OpenAI("own", api_key="x", price=price)

@@ -1,0 +1,37 @@
+"""How many tokens a prompt takes, before its provider has counted them."""
+
+from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.estimate import PromptEstimator
+from actgent.messages import Image, Text, ToolCall, ToolResult, ToolSpec
+
+
+def estimate(*parts, **fields):
+    return PromptEstimator().tokens(Chat(messages=(ChatMessage("user", parts),), **fields))
+
+
+def test_three_bytes_are_a_token():
+    """And so one Chinese character."""
+    assert estimate(Text("abc" * 100)) == estimate(Text("")) + 100
+    assert estimate(Text("\u4f60" * 100)) == estimate(Text("")) + 100
+
+
+def test_everything_in_a_prompt_counts():
+    """System, tools, schemas, calls, results and pictures."""
+    bare = estimate(Text("x"))
+    spec = ToolSpec("add", "Add two integers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert estimate(Text("x"), system="Be kind. " * 20) > bare + 50
+    assert estimate(Text("x"), tools=(spec,)) > bare + 20
+    assert estimate(Text("x"), response_format=ResponseFormat("out", {"type": "object"})) > bare
+    assert estimate(Text("x"), ToolCall("add", {"a": 2, "b": 3})) > bare + 5
+    assert estimate(Text("x"), ToolResult(call_id="c", tool_name="add", content="5" * 300)) > bare + 100
+    assert estimate(Text("x"), Image(media_type="image/png", data=b"x")) > bare + 1000
+
+
+def test_tools_are_looked_at_once():
+    """As long as they are the same object."""
+    estimator = PromptEstimator()
+    one, two = (ToolSpec("a", "b" * 300, {}),), (ToolSpec("a", "b" * 600, {}),)
+    first = estimator.tokens(Chat(tools=one))
+    assert estimator.tokens(Chat(tools=one)) == first
+    assert estimator.tokens(Chat(tools=two)) > first + 90
+    assert estimator.tokens(Chat(tools=one)) == first
