@@ -398,6 +398,8 @@ class AgentCore:
             temperature=options.temperature,
             max_tokens=options.max_tokens,
             response_format=request.response_format,
+            session=context.id,
+            priority=turn.message.priority,
         )
 
     def _prompt_of(self, chat: Chat) -> str:
@@ -413,7 +415,7 @@ class AgentCore:
         if context.handlers.of("token") or (turn.waiter is not None and turn.waiter.hears):
             on_text = GrowingAnswer(self.dispatcher, context, turn).add
         alarm = self.timer.call_at(
-            trio.current_time() + turn.limits.model_timeout, partial(self._time_out, turn, llm)
+            trio.current_time() + turn.limits.model_timeout, partial(self._time_out, context, turn, llm)
         )
         turn.exposed = True
         try:
@@ -431,8 +433,11 @@ class AgentCore:
         turn.check()
         return answer
 
-    def _time_out(self, turn: Turn, llm: LLM) -> None:
-        turn.stop_with(ModelTimeout(f"no answer within {turn.limits.model_timeout:g} s", model=llm.name))
+    def _time_out(self, context: SessionContext, turn: Turn, llm: LLM) -> None:
+        text = f"no answer within {turn.limits.model_timeout:g} s"
+        if waited := llm.waited(context.id):
+            text += f": it still waited for the provider's rate limit, after {waited:.1f} s"
+        turn.stop_with(ModelTimeout(text, model=llm.name))
 
     def _keep_partial(self, context: SessionContext, turn: Turn) -> None:
         """What an answer had come to when it was cut stays in the record, marked as such."""

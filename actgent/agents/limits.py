@@ -62,7 +62,7 @@ class Limits:
     repairs: int = attrs.field(default=2, validator=_count(0))
     """How often in a row the model is asked again after an answer that cannot be used."""
     model_timeout: float = attrs.field(default=120.0, validator=_seconds)
-    """Seconds a model call may take, its retries included."""
+    """Seconds a model call may take, with its retries and what it waits for the provider's limits."""
     tool_timeout: float = attrs.field(default=60.0, validator=_seconds)
     """Seconds a tool call may take, for tools that say nothing themselves."""
     result_characters: int = attrs.field(default=60_000, validator=_count(1))

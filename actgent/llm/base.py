@@ -6,7 +6,17 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from actgent.messages import NO_USAGE, ChatMessage, Part, Role, Text, ToolCall, ToolSpec, Usage
+from actgent.messages import (
+    NO_USAGE,
+    ChatMessage,
+    Part,
+    Priority,
+    Role,
+    Text,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
 
 __all__ = ["LLM", "Answer", "Chat", "ChatMessage", "OnText", "ResponseFormat", "Role", "StopReason"]
 
@@ -34,6 +44,10 @@ class Chat:
     temperature: float | None = None
     max_tokens: int | None = None
     response_format: ResponseFormat | None = None
+    session: str = ""
+    """Who asks; sessions take turns where calls have to wait. The model is not told."""
+    priority: Priority = Priority.NORMAL
+    """Who goes first where calls have to wait. The model is not told."""
 
 
 @attrs.frozen(kw_only=True)
@@ -84,6 +98,10 @@ class LLM(abc.ABC):
     def price_of(self, usage: Usage) -> float | None:
         """US dollars for so many tokens, before or after they are used; None where nobody knows."""
         return None
+
+    def waited(self, session: str) -> float:
+        """Seconds for which a call of this session has been waiting for the provider's limits by now; 0 if none waits."""
+        return 0.0
 
     async def aclose(self) -> None:
         """Close the connections; the client may not be used afterwards."""

@@ -68,6 +68,9 @@ class Fallback(LLM):
         prices = [price for model in self.models if (price := model.price_of(usage)) is not None]
         return max(prices) if len(prices) == len(self.models) else None
 
+    def waited(self, session: str) -> float:
+        return max(model.waited(session) for model in self.models)
+
     async def aclose(self) -> None:
         for model in self.models:
             await model.aclose()

@@ -1,7 +1,8 @@
 """What the clients of remote providers share: the way from a chat to an answer, and no wire format.
 
     complete          one call with its repetitions
-      _attempt        one request, bounded in time; foreign exceptions become ours here and nowhere else
+      _attempt        one admission by the governor
+      _bounded        one request, bounded in time; foreign exceptions become ours here and nowhere else
         _exchange     through the provider's SDK, which owns addresses, headers and authentication
           _read       a stream event by event, or a whole body
             decode    the client's own: what the body says
@@ -33,6 +34,7 @@ from actgent.messages import Usage
 from .access import find_key, find_url
 from .base import LLM, Answer, Chat, OnText
 from .failures import broken, provider_error
+from .governor import Governor, Permit, door_of, shared_governor
 from .prices import check_price, cost_of, reported_cost
 from .retry import Retry
 from .sse import EventDecoder, EventTooLarge
@@ -58,8 +60,10 @@ class RemoteOptions(TypedDict, total=False):
     price: tuple[float, float]
     """US dollars for a million tokens of prompts and of answers; without it the tables of genai-prices are asked."""
     timeout: float | None
-    """Seconds that one attempt may take, stream included; None waits without end. Default 120."""
+    """Seconds that one attempt may take with the provider, stream included; None waits without end. Default 120."""
     retry: Retry
+    governor: Governor | None
+    """Admits each attempt. None shares one with all clients of the same address and key."""
     stream: bool | None
     """None streams if the caller wants the text as it comes."""
     http_client: httpx2.AsyncClient | None
@@ -133,6 +137,9 @@ class Remote(LLM):
         timeout = options.get("timeout", DEFAULT_TIMEOUT)
         self._timeout = math.inf if timeout is None else timeout
         self._retry = options.get("retry") or Retry()
+        self._governor = options.get("governor")
+        self._is_own_governor = self._governor is not None
+        self._door = door_of(self.base_url, self._key)
         self._stream = options.get("stream")
         self._extra_body = dict(options.get("extra_body") or {})
         self._owns_connections = options.get("http_client") is None
@@ -178,13 +185,13 @@ class Remote(LLM):
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         streams = self._stream if self._stream is not None else on_text is not None
+        chat = self._with_defaults(chat)
         content = self._request(chat, streams=streams)
-        call = _Call(content, streams, real_names(chat.tools), on_text)
+        call = _Call(chat, content, streams, real_names(chat.tools), on_text, trio.current_time())
         answer = await self._retry.run(lambda attempt: self._attempt(call, attempt))
         return answer if answer.model else attrs.evolve(answer, model=self.model)
 
     def _request(self, chat: Chat, *, streams: bool) -> bytes:
-        chat = self._with_defaults(chat)
         body = {"model": self.model, **self.encode(chat), **(self.stream_fields() if streams else {})}
         if self._extra_body:
             body = {key: value for key, value in {**body, **self._extra_body}.items() if value is not None}
@@ -200,19 +207,28 @@ class Remote(LLM):
         return chat
 
     async def _attempt(self, call: "_Call", attempt: int) -> Answer:
+        async with self.governor.admit(
+            call.chat, model=self.model, size=len(call.content), arrived=call.begun
+        ) as permit:
+            answer = await self._bounded(call, attempt, permit)
+            permit.settle(answer.usage)
+            return answer
+
+    async def _bounded(self, call: "_Call", attempt: int, permit: Permit) -> Answer:
         failure: ModelError | None = None
         with trio.move_on_after(self._timeout):
             try:
-                return await self._exchange(call, attempt)
+                return await self._exchange(call, attempt, permit)
             except (self._sdk.error, httpx2.HTTPError, httpx2.StreamError) as error:
-                failure = self._failure(error)
+                failure = self._failure(error, permit)
         # Raised out here so that the foreign exception, whose text may quote the key, is not its context.
         raise failure or ModelTimeout(f"no answer within {self._timeout:g} s", model=self.name)
 
-    async def _exchange(self, call: "_Call", attempt: int) -> Answer:
+    async def _exchange(self, call: "_Call", attempt: int, permit: Permit) -> Answer:
         response: httpx2.Response = await self._sdk.client.post(
             self.path, content=call.content, cast_to=httpx2.Response, stream=call.streams
         )
+        permit.read(response.headers)
         try:
             return await self._read(response, call, attempt)
         finally:
@@ -305,10 +321,11 @@ class Remote(LLM):
         what = str(error) if type(error) is ValueError else repr(error)
         return broken(f"the answer is not what the API promises: {what}", self.name, response.headers)
 
-    def _failure(self, error: Exception) -> ModelError:
+    def _failure(self, error: Exception, permit: Permit) -> ModelError:
         """A foreign exception as ours."""
         response: httpx2.Response | None = getattr(error, "response", None)
         if response is not None:
+            permit.read(response.headers)
             return provider_error(
                 _detail(getattr(error, "body", None)),
                 model=self.name,
@@ -323,6 +340,16 @@ class Remote(LLM):
         return BrokenAnswer(f"the connection broke before the answer's end: {_root(error)}", model=self.name)
 
     # --- where and who -------------------------------------------------------------------------
+
+    @property
+    def governor(self) -> Governor:
+        """Who admits its requests in this trio run: the one it was given, or that of its address and key."""
+        if not self._is_own_governor or self._governor is None:
+            self._governor = shared_governor(self._door)  # kept, for it lives as long as somebody keeps it
+        return self._governor
+
+    def waited(self, session: str) -> float:
+        return self.governor.waited(session)
 
     @property
     def _host(self) -> str:
@@ -367,10 +394,12 @@ class Remote(LLM):
 class _Call:
     """What all attempts of one call share."""
 
+    chat: Chat
     content: bytes
     streams: bool
     names: Mapping[str, str]
     on_text: OnText | None
+    begun: float
 
     async def show(self, texts: Sequence[str], attempt: int) -> None:
         """Pass pieces of text on to whoever listens."""

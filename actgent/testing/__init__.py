@@ -18,6 +18,7 @@ from .faults import (
 )
 from .leaks import assert_no_leaks
 from .provider import Provider, ProviderFailed, ProviderStatistics, open_provider
+from .rate_limits import RateLimits
 from .recorded import Difference, Recording, assert_replays, load_recording
 from .transcripts import assert_valid_transcript, check_transcript
 
@@ -34,6 +35,7 @@ __all__ = [
     "ProviderFailed",
     "ProviderRequest",
     "ProviderStatistics",
+    "RateLimits",
     "RawAnswer",
     "Recording",
     "ScriptedLLM",

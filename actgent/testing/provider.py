@@ -21,10 +21,20 @@ import trio
 from actgent.errors import ConfigurationError
 
 from .anthropic_messages import AnthropicDialect
-from .exchange import Dialect, MalformedRequest, Pace, Plan, ProviderRequest, error_plan
-from .faults import Scripted, plan_for
+from .exchange import (
+    Dialect,
+    MalformedRequest,
+    Pace,
+    Plan,
+    ProviderRequest,
+    error_plan,
+    to_answer,
+    usage_of,
+)
+from .faults import Fault, Scripted, plan_for
 from .openai_chat import OpenAIChatDialect
 from .openai_responses import OpenAIResponsesDialect
+from .rate_limits import Meter, RateLimits
 from .transcripts import check_transcript
 
 Chooser = Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
@@ -50,6 +60,8 @@ class ProviderStatistics:
     """Of these, not yet answered to the end."""
     connections: int
     """Open connections."""
+    refused: int = 0
+    """Requests that went beyond its limits, and got 429."""
 
 
 class ProviderFailed(ConfigurationError):
@@ -65,6 +77,7 @@ class Provider:
     _pace: Pace
     _api_key: str | None
     _kept: deque[ProviderRequest]
+    _meter: Meter
     _failure: Exception | None = None
     _served: int = 0
     _running: int = 0
@@ -88,7 +101,7 @@ class Provider:
         return list(self._kept)
 
     def statistics(self) -> ProviderStatistics:
-        return ProviderStatistics(self._served, self._running, self._connections)
+        return ProviderStatistics(self._served, self._running, self._connections, self._meter.refused)
 
     def check_script(self) -> None:
         """Raise what the script has done wrong so far; done when the provider's block ends.
@@ -101,18 +114,18 @@ class Provider:
 
     # --- deciding ------------------------------------------------------------------------
 
-    async def _decide(self, head: h11.Request, body: bytes) -> Plan:
+    async def _decide(self, number: int, head: h11.Request, body: bytes) -> Plan:
         """What goes back for one request."""
-        self._served += 1
         path = head.target.decode("ascii", "replace").partition("?")[0]
         dialect = _DIALECTS.get(path)
         if dialect is None or head.method != b"POST":
             text = f"Invalid URL ({head.method.decode()} {path})"
             plan = error_plan(OpenAIChatDialect().error(404, code="unknown_url", message=text))
             return attrs.evolve(plan, pieces=()) if head.method == b"HEAD" else plan
-        request = _read_request(self._served, dialect, path, head=head, body=body)
+        request = _read_request(number, dialect, path, head=head, body=body)
         self._kept.append(request)
-        return self._identified(self._refusal(request) or await self._play(request), request)
+        refusal = self._refusal(request) or self._meter.enter(request, trio.current_time())
+        return self._identified(refusal or await self._play(request), request)
 
     def _refusal(self, request: ProviderRequest) -> Plan | None:
         """The error that a real provider answers before it thinks."""
@@ -125,12 +138,24 @@ class Provider:
 
     async def _play(self, request: ProviderRequest) -> Plan:
         try:
-            return plan_for(await self._scripted(request), request, self._pace)
+            scripted = await self._scripted(request)
+            self._count_usage(scripted, request)
+            plan = plan_for(scripted, request, self._pace)
+            limits = self._meter.headers(request, trio.current_time())
+            return attrs.evolve(plan, headers={**limits, **plan.headers}) if limits else plan
         except MalformedRequest as error:
             return error_plan(request.dialect.error(400, message=str(error)))
         except Exception as error:  # noqa: BLE001 - a user's function; it is raised where the block ends
             self._failure = self._failure or error
             return error_plan(request.dialect.error(400, code="script_failed", message=repr(error)))
+
+    def _count_usage(self, scripted: Scripted, request: ProviderRequest) -> None:
+        said = scripted
+        while isinstance(said, Fault):  # faults wrap answers, and each other
+            if not hasattr(said, "answer"):
+                return
+            said = said.answer
+        self._meter.use(request.number, usage_of(to_answer(said), request))
 
     async def _scripted(self, request: ProviderRequest) -> Scripted:
         entry = next(self._script, None)
@@ -153,10 +178,13 @@ class Provider:
         try:
             while (received := await connection.receive()) is not None:
                 self._running += 1
+                self._served += 1
+                number = self._served
                 try:
-                    await connection.send(await self._decide(*received))
+                    await connection.send(await self._decide(number, *received))
                 finally:
                     self._running -= 1
+                    self._meter.leave(number, trio.current_time())
         except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
             pass  # the client went away, which is its right
         finally:
@@ -264,6 +292,7 @@ async def open_provider(
     gap: float | None = None,
     keep: int = 1000,
     api_key: str | None = None,
+    limits: RateLimits | None = None,
 ) -> AsyncIterator[Provider]:
     """Run a provider on a free port of 127.0.0.1 for as long as the block is open.
 
@@ -281,6 +310,7 @@ async def open_provider(
         gap: seconds before each streamed event; None sends them all at once.
         keep: how many requests `requests` holds.
         api_key: the only key that is accepted; None takes any.
+        limits: requests and tokens a minute, and calls at once; beyond that the answer is 429.
 
     Every connection is closed when the block is left, open streams included.
 
@@ -295,6 +325,7 @@ async def open_provider(
         pace=Pace(chunk=chunk, delay=delay, gap=gap),
         api_key=api_key,
         kept=deque(maxlen=keep),
+        meter=Meter(limits or RateLimits()),
     )
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

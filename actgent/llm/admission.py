@@ -1,0 +1,234 @@
+"""Which calls may go to a provider now: the deciding half of the governor, without a clock and without waiting.
+
+A call is admitted when the window of its lane has room, no refusal asks everybody to wait, and every bucket holds what
+it costs: those that the user set, which all lanes share, and those that the provider's headers tell of, a lane
+each, because providers count each model apart. A lane that is not ready lets the others go ahead; a bucket
+that all share lets nobody overtake, or the dearest call would wait for ever.
+"""
+
+import math
+from collections.abc import Sequence
+
+import attrs
+
+from actgent.errors import ModelError, ProviderUnavailable, RateLimited
+from actgent.messages import Usage
+
+from .rates import NO_COST, Bucket, Cost, Headers, read_limits
+from .waiting import Call, Waiting
+from .window import Window
+
+MAX_LANES = 100
+"""Idle lanes beyond that are forgotten, the longest unused first."""
+_OVERLOADED = (503, 529)
+_WEIGHT = 0.1
+"""Of the newest answer in what an answer is expected to take."""
+_FIRST_OUTPUT = 256.0
+"""Tokens that an answer is expected to have before there was one."""
+_FIRST_RATIO = 0.25
+"""Tokens a byte of a request, before there was an answer."""
+
+
+@attrs.define(eq=False)
+class Expectation:
+    """How many tokens a call will take, learnt from those that were answered."""
+
+    ratio: float = _FIRST_RATIO
+    """Input tokens a byte of the request."""
+    output: float = _FIRST_OUTPUT
+    _weight: float = 1.0
+
+    def cost(self, size: int, max_tokens: int | None) -> Cost:
+        """What to reserve for a request of `size` bytes."""
+        return Cost(size * self.ratio, self.output if max_tokens is None else min(self.output, max_tokens))
+
+    def learn(self, size: int, usage: Usage) -> None:
+        self.output += (usage.output_tokens - self.output) * self._weight
+        if size:
+            self.ratio += (usage.input_tokens / size - self.ratio) * self._weight
+        self._weight = max(_WEIGHT, self._weight / 2)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Lane:
+    """The calls to one model, and what its provider grants them."""
+
+    window: Window
+    waiting: Waiting
+    period: float
+    running: int = 0
+    paused_until: float = -math.inf
+    expectation: Expectation = attrs.field(factory=Expectation)
+    learnt: dict[str, Bucket] = attrs.field(factory=dict)
+    """Limits that headers told of, by kind."""
+    total: Cost = NO_COST
+    """All that was ever reserved."""
+    admitted: int = 0
+    _read: int = 0
+    """The serial number of the youngest call whose headers were read."""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.running and not self.waiting
+
+    def ready_at(self, call: Call, now: float) -> float:
+        """When a call may start; infinity where another has to end first."""
+        ready = max(now, self.paused_until, self.window.ready_at(self.running, now))
+        return max([ready, *(bucket.ready_at(call.cost, now) for bucket in self.learnt.values())])
+
+    def start(self, call: Call, now: float) -> None:
+        self.running += 1
+        self.admitted += 1
+        self.total += call.cost
+        call.started, call.serial, call.total = now, self.admitted, self.total
+        self.window.start(now)
+        for bucket in self.learnt.values():
+            bucket.take(call.cost, now)
+
+    def read(self, call: Call, headers: Headers, now: float) -> None:
+        """Believe what an answer's headers say of the limits.
+
+        The provider counted when the call came in: what has filled up since and what was sent since is reckoned in.
+        """
+        if call.serial <= self._read:
+            return  # A call that was sent later has told already.
+        for reading in read_limits(headers):
+            self._read = call.serial
+            bucket = self.learnt.get(reading.kind)
+            rate = reading.rate(bucket.rate if bucket else reading.limit / self.period)
+            spent = (self.total - call.total).of(reading.kind)
+            level = reading.level(now - call.started, rate, spent)
+            self.learnt[reading.kind] = Bucket(reading.kind, rate, reading.limit, level, now)
+
+    def answer(self, call: Call, now: float) -> None:
+        self.window.grow(self.running, seconds=now - call.started, now=now)
+
+    def refuse(self, call: Call, wish: float | None, now: float) -> None:
+        """The provider took no call: wait as long as it wishes, and send fewer, unless a known limit explains it."""
+        if wish is not None:
+            self.paused_until = max(self.paused_until, now + wish)
+        if all(bucket.ready_at(call.cost, now) <= now for bucket in self.learnt.values()):
+            self.window.cut(self.running - 1, now)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Admissions:
+    """All calls that share one provider's limits."""
+
+    buckets: Sequence[Bucket]
+    """The limits that the user set."""
+    window: int
+    """Calls at once in a lane of which nothing is known yet."""
+    concurrency: int
+    """The most calls at once, over all lanes."""
+    period: float
+    recovery: float
+    age_step: float
+    max_pause: float
+    """The longest wish of a provider that holds everybody up, in seconds."""
+    lanes: dict[str, Lane] = attrs.field(factory=dict)
+    running: int = 0
+    admitted: int = 0
+    refused: int = 0
+    wakes_at: float = math.inf
+    """When to decide again if nothing happens until then."""
+
+    def lane(self, model: str) -> Lane:
+        """The lane of a model, made where there is none."""
+        lane = self.lanes.pop(model, None)
+        if lane is None:
+            window = Window(size=self.window, limit=self.concurrency, recovery=self.recovery)
+            lane = Lane(window=window, waiting=Waiting(self.age_step), period=self.period)
+            self._forget()
+        self.lanes[model] = lane
+        return lane
+
+    def _forget(self) -> None:
+        if len(self.lanes) >= MAX_LANES:
+            idle = next((model for model, lane in self.lanes.items() if lane.is_idle), None)
+            self.lanes.pop(idle or "", None)
+
+    # --- deciding ------------------------------------------------------------------------
+
+    def decide(self, now: float) -> list[tuple[Lane, Call]]:
+        """Admit whom there is room for, in order."""
+        admitted: list[tuple[Lane, Call]] = []
+        while (found := self._next(now)) is not None:
+            self._start(*found, now)
+            admitted.append(found)
+        return admitted
+
+    def _next(self, now: float) -> tuple[Lane, Call] | None:
+        self.wakes_at = math.inf
+        firsts = [(*first, lane) for lane in self.lanes.values() if (first := lane.waiting.first())]
+        for _, call, lane in sorted(firsts, key=_by_place) if len(firsts) > 1 else firsts:
+            shared = self._shared_ready_at(call, now)
+            ready = max(shared, lane.ready_at(call, now))
+            if ready <= now:
+                return lane, call
+            self.wakes_at = min(self.wakes_at, ready)
+            if shared > now:
+                break
+        return None
+
+    def _shared_ready_at(self, call: Call, now: float) -> float:
+        if self.running >= self.concurrency:
+            return math.inf
+        return max([now, *(bucket.ready_at(call.cost, now) for bucket in self.buckets)])
+
+    def _start(self, lane: Lane, call: Call, now: float) -> None:
+        limits = (*self.buckets, *lane.learnt.values())
+        lane.waiting.admit(
+            call, now, seconds=max((limit.seconds(call.cost) for limit in limits), default=0.0)
+        )
+        lane.start(call, now)
+        self.running += 1
+        self.admitted += 1
+        self._take(call.cost, now)
+
+    def earliest(self, lane: Lane, call: Call, now: float) -> float:
+        """No sooner than this can a call start, even if no other one waited or ran."""
+        buckets = (*self.buckets, *lane.learnt.values())
+        return max([now, lane.paused_until, *(bucket.ready_at(call.cost, now) for bucket in buckets)])
+
+    # --- what became of a call -------------------------------------------------------------
+
+    def answer(self, lane: Lane, call: Call, usage: Usage | None, now: float) -> None:
+        """The call was answered; with its usage the reservation becomes what it really took."""
+        lane.answer(call, now)
+        if usage is not None:
+            used = Cost.used(usage)
+            self._correct(lane, call, used, now)
+
+    def fail(self, lane: Lane, call: Call, error: ModelError, now: float) -> None:
+        """The call has no answer. What the provider did not work on takes no tokens, but counts as a request."""
+        if isinstance(error, RateLimited) or error.status in _OVERLOADED:
+            self.refused += 1
+            lane.refuse(call, self._wish(error), now)
+            self._take(NO_COST - attrs.evolve(call.cost, requests=0), now)
+        elif isinstance(error, ProviderUnavailable) or error.status in range(400, 500):
+            self._correct(lane, call, Cost(), now)
+
+    def end(self, lane: Lane, call: Call) -> None:
+        """The call is over, whatever became of it."""
+        call.state = "over"
+        lane.running -= 1
+        self.running -= 1
+
+    def _wish(self, error: ModelError) -> float | None:
+        wish: float | None = getattr(error, "retry_after", None)
+        return None if wish is None or wish > self.max_pause else wish
+
+    def _correct(self, lane: Lane, call: Call, used: Cost, now: float) -> None:
+        more = used - attrs.evolve(call.cost, requests=used.requests)
+        self._take(more, now)
+        for bucket in lane.learnt.values():
+            bucket.take(more, now)
+
+    def _take(self, cost: Cost, now: float) -> None:
+        for bucket in self.buckets:
+            bucket.take(cost, now)
+
+
+def _by_place(first: tuple[float, Call, Lane]) -> float:
+    return first[0]

@@ -1,0 +1,372 @@
+"""One door to one provider: how many calls go through it, and in which order.
+
+Clients with the same address and key share a governor by themselves. It asks nothing of the user: it takes
+more and more calls until the provider refuses one, reads the limits from the headers of answers, and obeys
+Retry-After for everybody who waits. What is known of the limits can be said: `Governor(requests_per_minute=500)`.
+
+Each attempt of a call asks anew, so a pause before a repetition holds nothing. A call that waits is its caller's own
+task, parked: it has no connection, no slot and no timer. One of those who wait, the *watch*, sleeps until the next
+one can be admitted; it admits whoever is next then, and hands the watch on when it is admitted itself or cancelled.
+Source of the algorithms: `window.py`, `rates.py`, `waiting.py`.
+"""
+
+import hashlib
+import math
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from weakref import WeakValueDictionary
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageError
+from actgent.messages import NO_USAGE, Usage
+
+from .admission import Admissions, Lane
+from .base import LLM, Answer, Chat, OnText
+from .rates import Bucket, Headers
+from .waiting import AGE_STEP, Call
+
+MINUTE = 60.0
+_RECOVERY = 0.25
+"""Of the period: how long the window takes back to the size that was refused."""
+
+
+@attrs.frozen(kw_only=True)
+class GovernorStatistics:
+    """A snapshot of a governor."""
+
+    waiting: int
+    """Attempts that wait for admission."""
+    running: int
+    """Attempts that are with the provider."""
+    window: float
+    """How many may be there at once, over all models that were asked."""
+    admitted: int
+    """Attempts that were ever admitted."""
+    refused: int
+    """Of these, those that the provider refused: 429, 503 and 529."""
+    waited: float
+    """Seconds that all attempts together waited for admission."""
+
+
+class Governor:
+    """Admits model calls as fast as a provider takes them, in order of priority and with a turn for every session.
+
+    One governor serves one trio run at a time. In the next run it begins anew.
+    """
+
+    def __init__(
+        self,
+        *,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        concurrency: int = 1000,
+        first_window: int = 100,
+        burst: float = 0.1,
+        period: float = MINUTE,
+        age_step: float = AGE_STEP,
+        max_wait: float = 600.0,
+        max_pause: float = 120.0,
+        capacity: int = 100_000,
+    ) -> None:
+        """See `docs/control.md`.
+
+        Args:
+            requests_per_minute: What the provider grants; None finds it out.
+            tokens_per_minute: The same for tokens, of requests and answers together.
+            concurrency: The most calls at once.
+            first_window: Calls at once as long as nothing is known; it grows with each answer until a refusal.
+            burst: The share of a minute's allowance that may be spent at once. 1 suits a provider that grants a
+                minute's worth in one go; what its headers say is obeyed in any case.
+            period: The length of a "minute", in seconds.
+            age_step: Seconds of waiting that are worth a level of priority.
+            max_wait: Seconds that an attempt waits at most, whatever its own deadline; then it is `RateLimited`.
+            max_pause: The longest Retry-After, in seconds, that holds everybody up. A longer one fails its call alone.
+            capacity: The most attempts that wait; the next one is `RateLimited` at once.
+
+        Raises:
+            ConfigurationError: a number makes no sense; the text names it.
+        """
+        _check_positive(
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            period=period,
+            max_wait=max_wait,
+        )
+        _check_counts(concurrency=concurrency, first_window=first_window, capacity=capacity)
+        if not 0 < burst <= 1:
+            raise ConfigurationError(f"Governor(burst=...) is a share above 0 and up to 1, not {burst!r}")
+        if not (age_step >= 0 and max_pause >= 0):
+            raise ConfigurationError("Governor(age_step=..., max_pause=...) are seconds, at least 0")
+        self._limits = {"requests": requests_per_minute, "tokens": tokens_per_minute}
+        self._burst, self._period = burst, period
+        self._max_wait, self._capacity = max_wait, capacity
+        self._new_desk = partial(
+            Admissions,
+            window=min(first_window, concurrency),
+            concurrency=concurrency,
+            period=period,
+            recovery=_RECOVERY * period,
+            age_step=age_step,
+            max_pause=max_pause,
+        )
+        self._run: trio.lowlevel.TrioToken | None = None
+        self._desk: Admissions = self._new_desk(buckets=())
+        self._parked: dict[Call, None] = {}
+        """The calls that wait, oldest first."""
+        self._watch: Call | None = None
+        self._alarm = trio.CancelScope()
+        self._waited = 0.0
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the size of a call matters from the beginning."""
+        return self._limits["tokens"] is not None
+
+    def statistics(self) -> GovernorStatistics:
+        lanes = self._desk.lanes.values()
+        return GovernorStatistics(
+            waiting=len(self._parked),
+            running=self._desk.running,
+            window=min(self._desk.concurrency, sum(lane.window.size for lane in lanes) or self._desk.window),
+            admitted=self._desk.admitted,
+            refused=self._desk.refused,
+            waited=self._waited,
+        )
+
+    def waited(self, session: str) -> float:
+        """Seconds for which the next call of a session has been waiting by now; 0 if none waits."""
+        arrivals = [lane.waiting.since(session) for lane in self._desk.lanes.values()]
+        since = min((arrival for arrival in arrivals if arrival is not None), default=math.inf)
+        return max(0.0, trio.current_time() - since)
+
+    # --- the way of an attempt ---------------------------------------------------------------
+
+    @asynccontextmanager
+    async def admit(
+        self, chat: Chat, *, model: str, size: int = 0, arrived: float | None = None
+    ) -> AsyncGenerator["Permit"]:
+        """Wait until an attempt may go to the provider; it counts as running until the block is left.
+
+        Args:
+            chat: Its session and priority decide its place, its `max_tokens` bounds what is reserved for it.
+            model: Calls to different models wait apart, and share only what the user set.
+            size: Bytes of the request.
+            arrived: When the call first asked, where this is not its first attempt; it keeps its age.
+
+        Raises:
+            RateLimited: it waited for `max_wait`, it would certainly have to wait longer than it can, or too many wait.
+        """
+        self._begin()
+        lane = self._desk.lane(model)
+        now = trio.current_time()
+        cost = lane.expectation.cost(size, chat.max_tokens)
+        call = Call(
+            session=chat.session,
+            priority=chat.priority,
+            cost=cost,
+            arrived=now if arrived is None else arrived,
+        )
+        await self._enter(lane, call, model)
+        permit = Permit(self, lane, call, size)
+        try:
+            yield permit
+        except ModelError as error:
+            self._desk.fail(lane, call, error, trio.current_time())
+            raise
+        finally:
+            self._desk.end(lane, call)
+            self._admit_next()
+
+    async def _enter(self, lane: Lane, call: Call, model: str) -> None:
+        """Wait for admission. Whatever ends the waiting otherwise leaves nothing behind."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if len(self._parked) >= self._capacity:
+            raise _limited(f"{self._capacity} calls wait for the provider's rate limit already", model)
+        now = trio.current_time()
+        lane.waiting.add(call)
+        self._parked[call] = None
+        try:
+            self._admit_next()
+            if call.state == "running":
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            else:
+                self._check_hope(lane, call, model, now)
+                with trio.move_on_at(now + self._max_wait):
+                    await self._wait(call)
+        finally:
+            self._waited += trio.current_time() - now
+            self._leave(lane, call)
+        if call.state != "running":
+            raise _limited(f"waited {self._max_wait:g} s for the provider's rate limit", model)
+
+    def _check_hope(self, lane: Lane, call: Call, model: str, now: float) -> None:
+        """Fail at once where waiting cannot help."""
+        soonest = self._desk.earliest(lane, call, now) - now
+        if soonest > min(self._max_wait, trio.current_effective_deadline() - now):
+            text = f"the provider's rate limit leaves no room for another {soonest:.1f} s"
+            raise _limited(text, model, retry_after=soonest)
+
+    async def _wait(self, call: Call) -> None:
+        while call.state == "waiting":
+            if self._watch is None:
+                self._watch = call
+            if self._watch is call:
+                with trio.CancelScope(deadline=self._desk.wakes_at) as self._alarm:
+                    await _park(call)
+                self._admit_next()
+            else:
+                await _park(call)
+
+    def _leave(self, lane: Lane, call: Call) -> None:
+        """The call waits no more, admitted or not; somebody else keeps watch."""
+        self._parked.pop(call, None)
+        if call.state == "waiting":
+            lane.waiting.withdraw(call)
+        if self._watch is call:
+            self._watch = None
+            if self._parked:
+                _wake(next(reversed(self._parked)))  # the last one: it will be there for the longest time
+        if call.state == "over":
+            self._admit_next()
+
+    def _admit_next(self) -> None:
+        for _, call in self._desk.decide(trio.current_time()):
+            self._parked.pop(call, None)
+            _wake(call)
+        if self._watch is not None:
+            self._alarm.deadline = self._desk.wakes_at
+
+    def _begin(self) -> None:
+        """Be ready for this trio run, whose clock has nothing to do with another's."""
+        run = trio.lowlevel.current_trio_token()
+        if self._run is run:
+            return
+        if self._parked or self._desk.running:
+            raise UsageError("a Governor serves one trio run at a time: give the other one its own")
+        self._run, now, share = run, trio.current_time(), self._burst
+        self._desk = self._new_desk(
+            buckets=[
+                Bucket.full(kind, rate=limit / self._period, capacity=max(1.0, limit * share), now=now)
+                for kind, limit in self._limits.items()
+                if limit is not None
+            ]
+        )
+        self._waited = 0.0
+
+    def __repr__(self) -> str:
+        limits = [f"{kind}_per_minute={limit:g}" for kind, limit in self._limits.items() if limit is not None]
+        return f"Governor({', '.join(limits)})"
+
+
+class Permit:
+    """Leave for one attempt; lasts as long as its block."""
+
+    def __init__(self, governor: Governor, lane: Lane, call: Call, size: int) -> None:
+        self._governor = governor
+        self._lane = lane
+        self._call = call
+        self._size = size
+
+    def read(self, headers: Headers) -> None:
+        """Learn what the answer's headers say of the provider's limits."""
+        self._lane.read(self._call, headers, trio.current_time())
+
+    def settle(self, usage: Usage) -> None:
+        """The attempt was answered: what was reserved for it becomes what it took."""
+        known = None if usage == NO_USAGE else usage
+        self._governor._desk.answer(self._lane, self._call, known, trio.current_time())  # noqa: SLF001 - one thing
+        if known is not None:
+            self._lane.expectation.learn(self._size, known)
+
+
+class Governed(LLM):
+    """Any model behind a governor, one attempt a call: for models that are no `Remote`, which ask it by themselves."""
+
+    def __init__(self, llm: LLM, governor: Governor) -> None:
+        self.llm = llm
+        self.governor = governor
+        self.name = llm.name
+        self.dialect = llm.dialect  # type: ignore[misc] # an instance stands for its inner model
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        size = _size(chat) if self.governor.counts_tokens else 0
+        async with self.governor.admit(chat, model=self.name, size=size) as permit:
+            answer = await self.llm.complete(chat, on_text=on_text)
+            permit.settle(answer.usage)
+            return answer
+
+    def waited(self, session: str) -> float:
+        return self.governor.waited(session)
+
+    async def aclose(self) -> None:
+        await self.llm.aclose()
+
+    def __repr__(self) -> str:
+        return f"Governed({self.llm!r})"
+
+
+# --- the governor of a key --------------------------------------------------------------------
+
+_shared: trio.lowlevel.RunVar[WeakValueDictionary[str, Governor]] = trio.lowlevel.RunVar("governors")
+
+
+def door_of(address: str, key: str) -> str:
+    """What stands for an address and a key, and gives neither away."""
+    return hashlib.sha256(f"{address}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def shared_governor(door: str) -> Governor:
+    """The governor of all clients of this trio run with the same address and key, as long as one of them keeps it."""
+    try:
+        governors = _shared.get()
+    except LookupError:
+        governors = WeakValueDictionary()
+        _shared.set(governors)
+    governor = governors.get(door)
+    if governor is None:
+        governor = governors[door] = Governor()
+    return governor
+
+
+# --- small things -----------------------------------------------------------------------------
+
+
+async def _park(call: Call) -> None:
+    """Sleep until `_wake`."""
+    call.task = trio.lowlevel.current_task()
+    try:
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+    finally:
+        call.task = None
+
+
+def _wake(call: Call) -> None:
+    if isinstance(call.task, trio.lowlevel.Task):
+        trio.lowlevel.reschedule(call.task)
+        call.task = None
+
+
+def _limited(text: str, model: str, *, retry_after: float | None = None) -> RateLimited:
+    error = RateLimited(text, retry_after=retry_after, model=model)
+    error.retryable = False  # another attempt would only wait again
+    return error
+
+
+def _size(chat: Chat) -> int:
+    texts = (getattr(part, "text", "") for message in chat.messages for part in message.parts)
+    return len(chat.system) + sum(map(len, texts))
+
+
+def _check_positive(**numbers: float | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigurationError(f"Governor({name}=...) is a number above 0, not {value!r}")
+
+
+def _check_counts(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if type(value) is not int or value < 1:
+            raise ConfigurationError(f"Governor({name}=...) is a whole number, at least 1, not {value!r}")

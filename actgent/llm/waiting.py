@@ -1,0 +1,161 @@
+"""Who is next among the calls that wait: priority, ageing, and a turn for every session.
+
+Theory. A session waits with one call at a time, its first; the others stand behind it. The place of that call is a
+static key, the time since which it is the session's first plus its level times `age_step`, as in the inbox: HIGH
+goes before NORMAL within a step of time, an older call of a lower level overtakes, and nothing starves. URGENT is
+minus infinity. When a session's call is admitted, its next one becomes first *now*, and so goes behind all sessions that
+wait already: that is round robin (Nagle, RFC 970), and a session with a hundred calls delays one with a single call by
+at most one of its own.
+
+Turns are fair in calls; to be fair in tokens, too, a session whose call was dear is first so much later as the others'
+fair shares take (a start tag as in start-time fair queueing, Goyal et al. 1996), but never later than `age_step`.
+"""
+
+import heapq
+import itertools
+import math
+from typing import Literal
+
+import attrs
+
+from actgent.messages import Priority
+
+from .rates import NO_COST, Cost
+
+AGE_STEP = 30.0
+"""Seconds of waiting that are worth a level, as in the inbox."""
+
+State = Literal["new", "waiting", "running", "over"]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Call:
+    """One attempt of a model call, from its asking to its end."""
+
+    session: str
+    """Empty for a call of its own, which shares its turn with nobody."""
+    priority: Priority
+    cost: Cost
+    """What is reserved for it."""
+    arrived: float
+    state: State = "new"
+    started: float = -math.inf
+    key: float = math.inf
+    """Its place, while it is the first of its session."""
+    serial: int = 0
+    """Counts the admitted calls of its lane, from 1."""
+    total: Cost = NO_COST
+    """What its lane had taken when it was admitted, itself included."""
+    task: object = None
+    """The task that waits for it; nothing here looks at it."""
+
+
+_Entry = tuple[float, int, Call]
+"""Key, serial number, call: what is sorted."""
+
+
+@attrs.define(eq=False)
+class _Line:
+    """The calls of one session that wait; exists only while there are any."""
+
+    turn: float
+    """Not first before this time."""
+    calls: list[_Entry] = attrs.field(factory=list)
+    gone: int = 0
+    """Of `calls`, those that do not wait any more."""
+
+    def first(self) -> Call | None:
+        while self.calls and self.calls[0][2].state != "waiting":
+            heapq.heappop(self.calls)
+            self.gone -= 1
+        return self.calls[0][2] if self.calls else None
+
+    def leave(self) -> None:
+        self.gone += 1
+        if self.gone * 2 > len(self.calls):
+            self.calls = [entry for entry in self.calls if entry[2].state == "waiting"]
+            heapq.heapify(self.calls)
+            self.gone = 0
+
+
+class Waiting:
+    """The calls that wait, of all sessions."""
+
+    def __init__(self, age_step: float = AGE_STEP) -> None:
+        self._age_step = age_step
+        self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
+        self._lines: dict[object, _Line] = {}
+        self._heads: list[_Entry] = []
+        """The first call of each line, and entries that are not true any more."""
+        self._serial = itertools.count()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def entries(self) -> int:
+        """What is kept, true or not: bounded by what waits."""
+        return len(self._heads) + sum(len(line.calls) for line in self._lines.values())
+
+    def since(self, session: str) -> float | None:
+        """When the call that is next in a session came; None where none waits."""
+        line = self._lines.get(session)
+        first = None if line is None else line.first()
+        return None if first is None else first.arrived
+
+    def add(self, call: Call) -> None:
+        call.state = "waiting"
+        self._count += 1
+        line = self._lines.setdefault(call.session or call, _Line(-math.inf))
+        before = line.first()
+        heapq.heappush(line.calls, (call.arrived + self._delays[call.priority], next(self._serial), call))
+        if line.first() is not before:
+            self._list(line)
+
+    def first(self) -> tuple[float, Call] | None:
+        """The call that is next, and its key."""
+        while self._heads:
+            key, _, call = self._heads[0]
+            if self._is_true(self._heads[0]):
+                return key, call
+            heapq.heappop(self._heads)
+        return None
+
+    def _is_true(self, entry: _Entry) -> bool:
+        key, _, call = entry
+        line = self._lines.get(call.session or call)
+        return line is not None and key == call.key and line.first() is call
+
+    def admit(self, call: Call, now: float, *, seconds: float) -> None:
+        """Take out the call that is next; `seconds` is what it takes of all that the provider grants."""
+        turn = now + min(self._age_step, seconds * len(self._lines))
+        self._remove(call, "running", turn)
+
+    def withdraw(self, call: Call) -> None:
+        """Take out a call that waits no more."""
+        self._remove(call, "over", -math.inf)
+
+    def _remove(self, call: Call, state: State, turn: float) -> None:
+        line = self._lines[call.session or call]
+        was_first = line.first() is call
+        call.state = state
+        self._count -= 1
+        line.leave()
+        line.turn = max(line.turn, turn)
+        if line.first() is None:
+            del self._lines[call.session or call]
+        elif was_first:
+            self._list(line)
+        if len(self._heads) > 2 * len(self._lines) + 16:
+            self._relist()
+
+    def _list(self, line: _Line) -> None:
+        if (call := line.first()) is not None:
+            call.key = max(call.arrived, line.turn) + self._delays[call.priority]
+            heapq.heappush(self._heads, (call.key, next(self._serial), call))
+
+    def _relist(self) -> None:
+        """Throw the entries away that are not true any more."""
+        self._heads = list({entry[2]: entry for entry in self._heads if self._is_true(entry)}.values())
+        heapq.heapify(self._heads)
