@@ -94,6 +94,8 @@ _NAMES = {
     "llm.anthropic": ("Anthropic",),
     "llm.base": ("LLM", "Answer", "Chat"),
     "llm.fallback": ("Fallback",),
+    "llm.governed": ("Governed",),
+    "llm.governor": ("Governor",),
     "llm.openai": ("OpenAI",),
     "llm.openai_responses": ("OpenAIResponses",),
     "llm.scripted": ("ScriptedLLM",),

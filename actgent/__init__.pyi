@@ -120,6 +120,12 @@ from .llm.base import (
 from .llm.fallback import (
     Fallback as Fallback,
 )
+from .llm.governed import (
+    Governed as Governed,
+)
+from .llm.governor import (
+    Governor as Governor,
+)
 from .llm.openai import (
     OpenAI as OpenAI,
 )

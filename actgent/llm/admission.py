@@ -108,7 +108,7 @@ class Lane:
         if wish is not None:
             self.paused_until = max(self.paused_until, now + wish)
         if all(bucket.ready_at(call.cost, now) <= now for bucket in self.learnt.values()):
-            self.window.cut(self.running - 1, now)
+            self.window.cut(self.running - 1, started=call.started, now=now)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -208,6 +208,15 @@ class Admissions:
             self._take(NO_COST - attrs.evolve(call.cost, requests=0), now)
         elif isinstance(error, ProviderUnavailable) or error.status in range(400, 500):
             self._correct(lane, call, Cost(), now)
+
+    def withdraw(self, lane: Lane, call: Call, now: float) -> None:
+        """The call goes before it was sent, admitted or not; it leaves nothing behind."""
+        if call.state == "waiting":
+            lane.waiting.withdraw(call)
+        elif call.state == "running":
+            self.end(lane, call)
+            for bucket in (*self.buckets, *lane.learnt.values()):
+                bucket.take(NO_COST - call.cost, now)
 
     def end(self, lane: Lane, call: Call) -> None:
         """The call is over, whatever became of it."""

@@ -24,12 +24,12 @@ from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageErr
 from actgent.messages import NO_USAGE, Usage
 
 from .admission import Admissions, Lane
-from .base import LLM, Answer, Chat, OnText
+from .base import Chat
 from .rates import Bucket, Headers
 from .waiting import AGE_STEP, Call
 
 MINUTE = 60.0
-_RECOVERY = 0.25
+_RECOVERY = 0.5
 """Of the period: how long the window takes back to the size that was refused."""
 
 
@@ -188,6 +188,7 @@ class Governor:
         now = trio.current_time()
         lane.waiting.add(call)
         self._parked[call] = None
+        is_admitted = False
         try:
             self._admit_next()
             if call.state == "running":
@@ -196,10 +197,11 @@ class Governor:
                 self._check_hope(lane, call, model, now)
                 with trio.move_on_at(now + self._max_wait):
                     await self._wait(call)
+            is_admitted = call.state == "running"
         finally:
             self._waited += trio.current_time() - now
-            self._leave(lane, call)
-        if call.state != "running":
+            self._leave(lane, call, is_admitted=is_admitted)
+        if not is_admitted:
             raise _limited(f"waited {self._max_wait:g} s for the provider's rate limit", model)
 
     def _check_hope(self, lane: Lane, call: Call, model: str, now: float) -> None:
@@ -220,17 +222,16 @@ class Governor:
             else:
                 await _park(call)
 
-    def _leave(self, lane: Lane, call: Call) -> None:
-        """The call waits no more, admitted or not; somebody else keeps watch."""
+    def _leave(self, lane: Lane, call: Call, *, is_admitted: bool) -> None:
+        """The call waits no more; somebody else keeps watch."""
         self._parked.pop(call, None)
-        if call.state == "waiting":
-            lane.waiting.withdraw(call)
         if self._watch is call:
             self._watch = None
-            if self._parked:
-                _wake(next(reversed(self._parked)))  # the last one: it will be there for the longest time
-        if call.state == "over":
+        if not is_admitted:
+            self._desk.withdraw(lane, call, trio.current_time())
             self._admit_next()
+        if self._watch is None and self._parked:
+            _wake(next(reversed(self._parked)))  # the last one: it will be there for the longest time
 
     def _admit_next(self) -> None:
         for _, call in self._desk.decide(trio.current_time()):
@@ -282,32 +283,6 @@ class Permit:
             self._lane.expectation.learn(self._size, known)
 
 
-class Governed(LLM):
-    """Any model behind a governor, one attempt a call: for models that are no `Remote`, which ask it by themselves."""
-
-    def __init__(self, llm: LLM, governor: Governor) -> None:
-        self.llm = llm
-        self.governor = governor
-        self.name = llm.name
-        self.dialect = llm.dialect  # type: ignore[misc] # an instance stands for its inner model
-
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
-        size = _size(chat) if self.governor.counts_tokens else 0
-        async with self.governor.admit(chat, model=self.name, size=size) as permit:
-            answer = await self.llm.complete(chat, on_text=on_text)
-            permit.settle(answer.usage)
-            return answer
-
-    def waited(self, session: str) -> float:
-        return self.governor.waited(session)
-
-    async def aclose(self) -> None:
-        await self.llm.aclose()
-
-    def __repr__(self) -> str:
-        return f"Governed({self.llm!r})"
-
-
 # --- the governor of a key --------------------------------------------------------------------
 
 _shared: trio.lowlevel.RunVar[WeakValueDictionary[str, Governor]] = trio.lowlevel.RunVar("governors")
@@ -336,14 +311,17 @@ def shared_governor(door: str) -> Governor:
 
 async def _park(call: Call) -> None:
     """Sleep until `_wake`."""
-    call.task = trio.lowlevel.current_task()
-    try:
-        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
-    finally:
+
+    def abort(_: object) -> trio.lowlevel.Abort:
         call.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    call.task = trio.lowlevel.current_task()
+    await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 def _wake(call: Call) -> None:
+    """Wake the task of a call, unless something has woken it already."""
     if isinstance(call.task, trio.lowlevel.Task):
         trio.lowlevel.reschedule(call.task)
         call.task = None
@@ -353,11 +331,6 @@ def _limited(text: str, model: str, *, retry_after: float | None = None) -> Rate
     error = RateLimited(text, retry_after=retry_after, model=model)
     error.retryable = False  # another attempt would only wait again
     return error
-
-
-def _size(chat: Chat) -> int:
-    texts = (getattr(part, "text", "") for message in chat.messages for part in message.parts)
-    return len(chat.system) + sum(map(len, texts))
 
 
 def _check_positive(**numbers: float | None) -> None:

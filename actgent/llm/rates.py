@@ -186,9 +186,12 @@ def _duration(text: str | None) -> float | None:
 
 
 def _until(text: str | None) -> float | None:
-    """Seconds until a time of RFC 3339."""
+    """Seconds until a time of RFC 3339. One in whole seconds was cut, so it may be a second later."""
     try:
         when = datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return max(0.0, (when - datetime.now(UTC)).total_seconds()) if when.tzinfo else None
+    if when.tzinfo is None:
+        return None
+    cut = 0.0 if when.microsecond else 1.0
+    return max(0.0, (when - datetime.now(UTC)).total_seconds() + cut)

@@ -44,6 +44,7 @@ class Window:
     """Seconds since the cut in which it was used."""
     _seen: float = -math.inf
     _started: float = -math.inf
+    _cut: float = -math.inf
 
     def ready_at(self, running: int, now: float) -> float:
         """When one more call may start beside `running`; infinity where one of them has to end first."""
@@ -67,8 +68,12 @@ class Window:
             bend = (self._grown - self.recovery) / self.recovery
             self.size = min(self.limit, max(self.size, self._top * (1 + (1 - BETA) * bend**3)))
 
-    def cut(self, left: int, now: float) -> None:
-        """The provider refused a call, and works on `left` others."""
-        self._top = max(FLOOR, min(self.size, left if left >= 1 else 1.0))
-        self.size = max(FLOOR, BETA * self._top)
-        self._grown, self._seen = 0.0, now
+    def cut(self, left: int, *, started: float, now: float) -> None:
+        """The provider refused a call that was sent at `started`, and works on `left` others."""
+        if left < 1 and started < self._cut:
+            return  # It was refused together with others, and those have told.
+        top = float(left) if left >= 1 else min(1.0, self.size)
+        size = max(FLOOR, BETA * top)
+        if size < self.size:
+            self.size, self._top = size, max(FLOOR, top)
+            self._grown, self._seen, self._cut = 0.0, now, now

@@ -1,0 +1,404 @@
+"""The governor, mostly over HTTP with the real SDKs, at a provider that keeps its limits; the clock is virtual."""
+
+import random
+from contextlib import suppress
+from functools import partial
+
+import pytest
+import trio
+from hypothesis import given, settings, strategies as st
+from trio.testing import MockClock
+
+from actgent import (
+    Anthropic,
+    Chat,
+    ConfigurationError,
+    OpenAI,
+    OpenAIResponses,
+    Priority,
+    RateLimited,
+    ScriptedLLM,
+)
+from actgent.llm.base import Answer, ChatMessage
+from actgent.llm.fallback import Fallback
+from actgent.llm.governed import Governed
+from actgent.llm.governor import Governor
+from actgent.llm.retry import Retry
+from actgent.messages import Text, Usage
+from actgent.testing import ErrorStatus, RateLimits, Slow, assert_no_leaks, open_provider
+
+CLIENTS = {"openai": OpenAI, "openai-responses": OpenAIResponses, "anthropic": Anthropic}
+PATIENT = 100_000.0
+
+
+def chat(session="", text="x" * 400, **options):
+    return Chat(messages=(ChatMessage("user", (Text(text),)),), session=session, **options)
+
+
+def client(provider, dialect="openai", **options):
+    url = provider.anthropic_url if dialect == "anthropic" else provider.base_url
+    options = {"api_key": "k", "timeout": None, "retry": Retry(attempts=8), **options}
+    return CLIENTS[dialect]("model-1", base_url=url, **options)
+
+
+def answers(seconds=(1, 3), tokens=(100, 300), seed=1):
+    """A script: answers of various lengths after various times, with an honest usage."""
+    dice = random.Random(seed)
+
+    def script(request):
+        usage = Usage(input_tokens=1 + len(request.body) // 4, output_tokens=dice.randint(*tokens))
+        return Slow(Answer(parts=(Text("ok"),), usage=usage), delay=dice.uniform(*seconds))
+
+    return script
+
+
+async def crowd(model, *, sessions, calls):
+    """So many sessions, each with its calls one after the other; the times of the answers, ascending."""
+    ends = []
+
+    async def talk(name):
+        for _ in range(calls):
+            await model.complete(chat(name))
+            ends.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for number in range(sessions):
+            nursery.start_soon(talk, f"s{number}")
+    return ends
+
+
+def per_minute(ends, *, skip):
+    """The rate of the answers, without the first ones, which a full bucket grants."""
+    ends = ends[int(len(ends) * skip) : int(len(ends) * 0.97)]
+    return 60 * (len(ends) - 1) / (ends[-1] - ends[0])
+
+
+# --- bars ----------------------------------------------------------------------------------
+
+
+async def test_500_sessions_use_what_the_provider_grants(autojump_clock):
+    """At most 1 % is refused, at least 95 % of the allowed is used, an urgent call waits for at most two others."""
+    waits, asked, script = [], {}, answers()
+
+    def watching(request):
+        if request.text in asked:
+            waits.append(request.number - asked[request.text] - 1)
+        return script(request)
+
+    async def be_urgent(model, provider):
+        for number in range(10):
+            await trio.sleep(8)
+            asked[f"urgent {number}"] = provider.statistics().requests
+            await model.complete(chat("s0", f"urgent {number}", priority=Priority.URGENT))
+
+    limits = RateLimits(requests=400, tokens=200_000)
+    governor = Governor(requests_per_minute=400, tokens_per_minute=200_000)
+    async with assert_no_leaks(), open_provider(watching, limits=limits) as provider:
+        model = client(provider, governor=governor)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(be_urgent, model, provider)
+            ends = await crowd(model, sessions=500, calls=2)
+        await model.aclose()
+        statistics = provider.statistics()
+    assert len(ends) == 1000
+    assert statistics.refused <= 0.01 * statistics.requests
+    assert per_minute(ends, skip=0.1) >= 0.95 * 400
+    assert len(waits) == 10
+    assert max(waits) <= 2
+    assert (governor.statistics().waiting, governor.statistics().running) == (0, 0)
+
+
+@pytest.mark.parametrize("dialect", CLIENTS)
+async def test_tokens_bound_it_too(dialect, autojump_clock):
+    """A limit on tokens is used as well, whatever was estimated."""
+    limits = RateLimits(requests=10_000, tokens=30_000, is_told=False)
+    used = []
+    script = answers()
+
+    def counting(request):
+        said = script(request)
+        used.append((trio.current_time(), said.answer.usage.input_tokens + said.answer.usage.output_tokens))
+        return said
+
+    async with open_provider(counting, limits=limits) as provider:
+        model = client(provider, dialect, governor=Governor(tokens_per_minute=30_000))
+        await crowd(model, sessions=50, calls=4)
+        await model.aclose()
+        statistics = provider.statistics()
+    assert statistics.refused <= 0.01 * statistics.requests
+    later = used[40:]
+    tokens = sum(tokens for _, tokens in later[1:])
+    assert 60 * tokens / (later[-1][0] - later[0][0]) >= 0.95 * 30_000
+
+
+@pytest.mark.parametrize("dialect", CLIENTS)
+async def test_limits_are_read_from_headers(dialect, autojump_clock):
+    """Nobody said anything of limits: the headers of the first answers do."""
+    async with open_provider(answers(), limits=RateLimits(requests=60, tokens=30_000)) as provider:
+        model = client(provider, dialect)
+        ends = await crowd(model, sessions=40, calls=5)
+        await model.aclose()
+        statistics = provider.statistics()
+    assert statistics.refused <= 0.01 * statistics.requests
+    assert per_minute(ends, skip=0.5) >= 0.95 * 60
+
+
+@pytest.mark.parametrize("seconds", [(0.05, 0.2), (1, 3), (5, 20)])
+async def test_limits_are_found_by_refusals_alone(seconds, autojump_clock):
+    """Neither headers nor Retry-After: it goes up until it is refused, with calls of any length, and then stays near."""
+    refused, script = [], answers(seconds)
+
+    def counting(request):
+        refused.append(provider.statistics().refused)
+        return script(request)
+
+    limits = RateLimits(requests=60, is_told=False, is_wished=False)
+    async with open_provider(counting, limits=limits) as provider:
+        model = client(provider)
+        ends = await crowd(model, sessions=40, calls=8)
+        await model.aclose()
+    assert len(ends) == 320
+    assert refused[-1] <= 40, "what it cost to find the limit"
+    assert refused[-1] - refused[160] <= 0.05 * 160, "what it costs to stay there"
+    assert per_minute(ends, skip=0.5) >= 0.8 * 60
+
+
+async def test_a_limit_on_calls_at_once_is_found(autojump_clock):
+    """Of the first hundred calls all but five are refused; from then on hardly any."""
+    async with open_provider(answers(), limits=RateLimits(concurrency=5)) as provider:
+        model = client(provider)
+        ends = await crowd(model, sessions=100, calls=2)
+        await model.aclose()
+        refused = provider.statistics().refused
+    assert len(ends) == 200
+    assert refused <= 95 + 0.05 * 200
+    assert per_minute(ends, skip=0.2) >= 0.7 * 5 * 60 / 2
+
+
+async def test_retry_after_holds_everybody_up(autojump_clock):
+    """One call is told to come again in 20 s: none of the others goes before that."""
+    times = []
+
+    def script(request):
+        times.append(trio.current_time())
+        return ErrorStatus(429, retry_after=20) if len(times) == 1 else "ok"
+
+    async with open_provider(script) as provider:
+        model = client(provider)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(model.complete, chat("a"))
+            await trio.sleep(1)
+            for name in "bcdefg":
+                nursery.start_soon(model.complete, chat(name))
+        await model.aclose()
+    assert len(times) == 8
+    assert min(times[1:]) - times[0] >= 20
+
+
+async def test_a_very_long_retry_after_fails_its_call_alone(autojump_clock):
+    """A provider that says 49 days holds nobody up."""
+    said = [ErrorStatus(429, retry_after=49 * 86_400), "ok"]
+    async with open_provider(said) as provider:
+        model = client(provider)
+        with pytest.raises(RateLimited):
+            await model.complete(chat())
+        assert (await model.complete(chat())).text == "ok"
+        await model.aclose()
+
+
+# --- who waits -------------------------------------------------------------------------------
+
+
+async def test_who_waits_holds_nothing(autojump_clock):
+    """No connection and no task of its own; a repeated attempt sleeps without a place, too."""
+    governor = Governor(concurrency=3)
+    async with assert_no_leaks(), open_provider(answers((10, 10))) as provider:
+        model = client(provider, governor=governor)
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(model.complete, chat(f"s{number}"))
+            await trio.sleep(5)
+            tasks = len(nursery.child_tasks)
+            assert provider.statistics().connections == 3
+            assert governor.statistics().waiting == 47
+            assert governor.statistics().running == 3
+            assert tasks == 50
+            nursery.cancel_scope.cancel()
+        assert (governor.statistics().waiting, governor.statistics().running) == (0, 0)
+        await model.aclose()
+
+
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 40))
+@settings(max_examples=60)
+def test_cancelled_anywhere_it_leaves_nothing_behind(seed, count):
+    """Calls are cancelled while they wait, keep watch, are admitted, run or sleep: the next one finds a free door."""
+
+    async def main():
+        dice = random.Random(seed)
+        governor = Governor(requests_per_minute=60, tokens_per_minute=60_000, concurrency=dice.randint(1, 4))
+        failures = [RateLimited("no", retry_after=dice.choice([None, 2.0])), "ok", "ok"]
+
+        async def said(_):
+            await trio.sleep(dice.choice([0, 0.5, 3]))
+            what = dice.choice(failures)
+            if isinstance(what, RateLimited):
+                raise RateLimited("no", retry_after=what.retry_after)
+            return what
+
+        model = Governed(ScriptedLLM(said), governor)
+
+        async def call(number):
+            await trio.sleep(dice.choice([0, 0, 1, 5]))
+            with trio.move_on_after(dice.choice([0, 0.5, 1, 2, 7, PATIENT])):
+                with suppress(RateLimited):
+                    await model.complete(chat(f"s{number % 5}", priority=dice.choice(list(Priority))))
+
+        with trio.fail_after(5000):
+            async with trio.open_nursery() as nursery:
+                for number in range(count):
+                    nursery.start_soon(call, number)
+            assert (governor.statistics().waiting, governor.statistics().running) == (0, 0)
+            failures[:] = ["ok"]
+            assert (await model.complete(chat())).text == "ok"
+        lane = governor._desk.lane(model.name)
+        assert lane.waiting.entries == 0
+        await trio.sleep(80_000)
+        now = trio.current_time()
+        assert [bucket.fill(now) == bucket.capacity for bucket in governor._desk.buckets] == [True, True]
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_reservations_of_cancelled_waiters_are_given_back(autojump_clock):
+    """A hundred calls give up while they wait; the next one has the whole rate for itself."""
+    governor = Governor(requests_per_minute=60, burst=1 / 60)
+    model = Governed(ScriptedLLM(lambda _: "ok"), governor)
+    await model.complete(chat())
+    async with trio.open_nursery() as nursery:
+        for number in range(100):
+            nursery.start_soon(model.complete, chat(f"s{number}"))
+        await trio.sleep(0.5)
+        nursery.cancel_scope.cancel()
+    begun = trio.current_time()
+    await model.complete(chat())
+    assert trio.current_time() - begun == pytest.approx(0.5, abs=0.01)
+
+
+async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
+    """A hundred calls of one session wait; one of another session is second at the latest."""
+    order = []
+    model = Governed(
+        ScriptedLLM(lambda asked: order.append(asked.session) or "ok"),
+        Governor(requests_per_minute=60, burst=0.01),
+    )
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(model.complete, chat("many"))
+        await trio.sleep(10.5)
+        before = len(order)
+        nursery.start_soon(model.complete, chat("one"))
+    assert "one" in order[before : before + 2]
+
+
+# --- who gives up ------------------------------------------------------------------------------
+
+
+async def test_waiting_has_an_end(autojump_clock):
+    """At once where it is certain, after `max_wait`, and at once where too many wait: a typed error that is not repeated."""
+    governor = Governor(requests_per_minute=1, burst=1.0, max_wait=100, capacity=2)
+    model = Governed(ScriptedLLM(lambda _: "ok"), governor)
+    await model.complete(chat())
+    begun = trio.current_time()
+    with trio.move_on_after(30), pytest.raises(RateLimited, match=r"no room for another 60\.0 s") as caught:
+        await model.complete(chat())
+    assert trio.current_time() == begun
+    assert caught.value.retry_after == pytest.approx(60)
+    assert not caught.value.retryable
+
+    async def give_up():
+        with pytest.raises(RateLimited, match="waited 100 s"):
+            await model.complete(chat(priority=Priority.LOW))
+        assert trio.current_time() == begun + 100
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(give_up)
+        nursery.start_soon(partial(model.complete, chat(priority=Priority.HIGH)))
+        await trio.sleep(1)
+        with pytest.raises(RateLimited, match="2 calls wait"):
+            await model.complete(chat())
+
+
+async def test_a_fallback_goes_on_where_waiting_is_too_long(autojump_clock):
+    """A first model with little patience, and a second one."""
+    first = Governed(ScriptedLLM(lambda _: "first"), Governor(requests_per_minute=1, burst=1.0, max_wait=5))
+    model = Fallback(first, ScriptedLLM(lambda _: "second"))
+    assert [(await model.complete(chat())).text for _ in range(3)] == ["first", "second", "second"]
+
+
+# --- whose governor -----------------------------------------------------------------------------
+
+
+async def test_clients_of_one_key_share_one():
+    """The same address and key are one door, whatever the wire; another key or address is another."""
+    first = OpenAI("a", base_url="http://127.0.0.1:1/v1", api_key="secret-key-1")
+    second = OpenAIResponses("b", base_url="http://127.0.0.1:1/v1/", api_key="secret-key-1")
+    others = [
+        OpenAI("a", base_url="http://127.0.0.1:1/v1", api_key="secret-key-2"),
+        OpenAI("a", base_url="http://127.0.0.1:2/v1", api_key="secret-key-1"),
+    ]
+    assert first.governor is second.governor is first.governor
+    assert len({id(model.governor) for model in (first, *others)}) == 3
+    for model in (first, second, *others):
+        assert "secret" not in repr(model) + repr(model.governor) + repr(model.governor.statistics())
+        assert "secret" not in repr(vars(model.governor))
+        await model.aclose()
+
+
+async def test_models_of_one_key_wait_apart(autojump_clock):
+    """A provider counts each model apart: where one is used up, the other answers at once."""
+
+    def script(request):
+        return ErrorStatus(429, retry_after=50) if request.model == "model-1" else "ok"
+
+    async with open_provider(script) as provider:
+        large, governor = client(provider, retry=Retry(attempts=1)), Governor()
+        small = OpenAI("small", base_url=provider.base_url, api_key="k")
+        with pytest.raises(RateLimited):
+            await large.complete(chat())
+        begun = trio.current_time()
+        await small.complete(chat())
+        assert trio.current_time() - begun < 1
+        assert small.governor is large.governor is not governor
+        await large.aclose()
+        await small.aclose()
+
+
+def test_a_governor_begins_anew_in_each_run():
+    """The clock of another trio run means nothing."""
+    governor = Governor(requests_per_minute=1, burst=1.0)
+    model = Governed(ScriptedLLM(lambda _: "ok"), governor)
+
+    async def main():
+        await model.complete(chat())
+        return governor.statistics().admitted
+
+    assert [trio.run(main) for _ in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"requests_per_minute": 0},
+        {"tokens_per_minute": -1},
+        {"concurrency": 0},
+        {"concurrency": 1.5},
+        {"burst": 0},
+        {"burst": 2},
+        {"period": float("inf")},
+        {"max_pause": -1},
+    ],
+)
+def test_numbers_that_make_no_sense_are_named(wrong):
+    """The text says which argument it is."""
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        Governor(**wrong)

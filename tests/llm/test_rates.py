@@ -1,0 +1,99 @@
+"""Buckets, and what headers say of limits."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.llm.rates import Bucket, Cost, Reading, read_limits
+
+STEPS = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 500)), max_size=40)
+
+
+@given(steps=STEPS, rate=st.floats(0.1, 100), capacity=st.floats(1, 1000), start=st.floats(0, 1_000_000))
+def test_a_bucket_grants_its_rate_and_no_more(steps, rate, capacity, start):
+    """Whoever waits until `ready_at` never takes more than what was there and has come since."""
+    bucket = Bucket.full("tokens", rate=rate, capacity=capacity, now=start)
+    now, granted = start, 0.0
+    for pause, tokens in steps:
+        cost = Cost(input_tokens=min(tokens, capacity))
+        now = bucket.ready_at(cost, now + pause)
+        assert bucket.ready_at(cost, now) == pytest.approx(now, abs=1e-4)
+        bucket.take(cost, now)
+        granted += cost.input_tokens
+        assert granted <= capacity + rate * (now - start) + 0.1
+
+
+@given(steps=STEPS)
+def test_a_bucket_wastes_nothing_while_somebody_waits(steps):
+    """Asked without a pause, it grants all that its rate gives."""
+    bucket = Bucket.full("tokens", rate=10, capacity=100, now=0)
+    now, granted = 0.0, 0.0
+    for _, tokens in steps:
+        cost = Cost(input_tokens=min(tokens, 100))
+        now = bucket.ready_at(cost, now)
+        bucket.take(cost, now)
+        granted += cost.input_tokens
+    assert granted == pytest.approx(100 + 10 * now - bucket.fill(now), abs=0.1)
+
+
+def test_a_call_that_never_fits_goes_when_the_bucket_is_full():
+    """Its provider may answer it or not; it does not wait for ever, and what it took is owed."""
+    bucket = Bucket.full("tokens", rate=1, capacity=10, now=0)
+    huge = Cost(input_tokens=30)
+    assert bucket.ready_at(huge, 0) == 0
+    bucket.take(huge, 0)
+    assert bucket.ready_at(Cost(input_tokens=1), 0) == pytest.approx(21)
+
+
+def test_limits_by_the_day_are_found_in_their_headers():
+    """30 of 14,400 requests are back in 180 s: that is a day's limit, whatever a minute is."""
+    spent = Reading("requests", 14_400, 14_400 - 7_200, 43_200)
+    assert spent.rate(known=240) == pytest.approx(1 / 6)
+    hardly = Reading("requests", 14_400, 14_370, 180)
+    assert hardly.rate(known=240) == 240
+
+
+def test_openai_headers():
+    """Durations as Go writes them; a limit that is not told is none."""
+    headers = {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "59",
+        "x-ratelimit-reset-requests": "1s",
+        "x-ratelimit-limit-tokens": "150000",
+        "x-ratelimit-remaining-tokens": "0",
+        "x-ratelimit-reset-tokens": "1h6m0.5s",
+    }
+    assert read_limits(headers) == [
+        Reading("requests", 60, 59, 1.0),
+        Reading("tokens", 150_000, 0, 3960.5),
+    ]
+
+
+def test_anthropic_headers():
+    """Times of RFC 3339; the general limit repeats the tightest of the two others."""
+    later = datetime.now(UTC) + timedelta(seconds=30.5)
+    headers = {
+        f"anthropic-ratelimit-{kind}-{word}": text
+        for kind in ("requests", "input-tokens", "output-tokens", "tokens")
+        for word, text in (("limit", "1000"), ("remaining", "100"), ("reset", later.isoformat()))
+    }
+    found = read_limits(headers)
+    assert [reading.kind for reading in found] == ["requests", "input-tokens", "output-tokens"]
+    assert all(reading.reset == pytest.approx(30.5, abs=5) for reading in found)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "nan", "inf", "1x", "6m ago", "9" * 400])
+def test_headers_that_make_no_sense_are_no_limits(text):
+    """Nothing that a server sends does harm."""
+    names = ("limit", "remaining", "reset")
+    openai = {f"x-ratelimit-{name}-requests": text for name in names}
+    anthropic = {f"anthropic-ratelimit-requests-{name}": text for name in names}
+    assert read_limits(openai | anthropic) == []
+    assert read_limits({"x-ratelimit-limit-requests": "0", "x-ratelimit-remaining-requests": "0"}) == []
+    told = {
+        "x-ratelimit-limit-tokens": "5",
+        "x-ratelimit-remaining-tokens": "9",
+        "x-ratelimit-reset-tokens": text,
+    }
+    assert [(reading.remaining, reading.reset) for reading in read_limits(told)] == [(5, None)]

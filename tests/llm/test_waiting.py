@@ -1,0 +1,123 @@
+"""Who is next: priority, ageing, turns."""
+
+from collections import Counter
+
+from hypothesis import given, strategies as st
+
+from actgent import Priority
+from actgent.llm.rates import Cost
+from actgent.llm.waiting import Call, Waiting
+
+
+def call(session="s", priority=Priority.NORMAL, arrived=0.0, tokens=0.0):
+    return Call(session=session, priority=priority, cost=Cost(tokens), arrived=arrived)
+
+
+def drain(waiting, *, now=0.0, step=0.0, rate=1.0):
+    """The calls in the order of their admission, one every `step` seconds."""
+    order = []
+    while (found := waiting.first()) is not None:
+        waiting.admit(found[1], now, seconds=found[1].cost.input_tokens / rate)
+        order.append(found[1])
+        now += step
+    assert waiting.entries == 0
+    return order
+
+
+def test_priorities_go_in_order():
+    """URGENT, HIGH, NORMAL, LOW, whoever came first."""
+    waiting = Waiting()
+    for number, priority in enumerate(reversed(Priority)):
+        waiting.add(call(f"s{number}", priority, arrived=number))
+    assert [each.priority for each in drain(waiting)] == list(Priority)
+
+
+def test_waiting_is_worth_a_level():
+    """A LOW call goes before a HIGH one that came more than two steps later."""
+    waiting = Waiting(age_step=30)
+    waiting.add(call("old", Priority.LOW, arrived=0))
+    waiting.add(call("new", Priority.HIGH, arrived=61))
+    waiting.add(call("newer", Priority.HIGH, arrived=59))
+    assert [each.session for each in drain(waiting, now=61)] == ["newer", "old", "new"]
+
+
+def test_a_hundred_calls_do_not_starve_one():
+    """A session with a hundred waiting calls has one of them go before another's only one."""
+    waiting = Waiting()
+    for number in range(100):
+        waiting.add(call("many", arrived=number / 1000))
+    waiting.add(call("one", arrived=0.2))
+    order = drain(waiting, now=0.3, step=0.1)
+    assert [each.session for each in order[:3]] == ["many", "one", "many"]
+
+
+def test_sessions_take_turns():
+    """Any stretch of the order has nearly as many calls of one session as of another."""
+    waiting = Waiting()
+    for name, count in (("a", 50), ("b", 30), ("c", 30)):
+        for _ in range(count):
+            waiting.add(call(name))
+    first = Counter(each.session for each in drain(waiting, step=0.01)[:60])
+    assert max(first.values()) - min(first.values()) <= 1
+
+
+def test_dear_sessions_have_fewer_turns():
+    """Of two sessions that wait for tokens all the time, each gets about half of the tokens."""
+    waiting = Waiting()
+    for _ in range(200):
+        waiting.add(call("dear", tokens=10))
+        waiting.add(call("cheap", tokens=1))
+    now, tokens = 0.0, Counter()
+    while now < 300:
+        _, chosen = waiting.first()
+        cost = chosen.cost.input_tokens
+        waiting.admit(chosen, now, seconds=cost)
+        tokens[chosen.session] += cost
+        now += cost
+    assert 0.8 < tokens["cheap"] / tokens["dear"] < 1.25
+
+
+def test_calls_without_a_session_go_as_they_came():
+    """Each has a turn of its own."""
+    waiting = Waiting()
+    calls = [call("", arrived=number) for number in range(5)]
+    for each in reversed(calls):
+        waiting.add(each)
+    assert drain(waiting, now=9) == calls
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "admit", "withdraw"]),
+        st.sampled_from(["", "a", "b", "c"]),
+        st.sampled_from(Priority),
+        st.integers(0, 10_000),
+        st.floats(0, 50),
+    ),
+    max_size=120,
+)
+
+
+@given(EVENTS)
+def test_every_call_goes_once_and_leaves_nothing(events):
+    """Whatever is added, admitted and withdrawn: nobody is lost or doubled, URGENT goes first, and what is kept is bounded."""
+    waiting, there, now = Waiting(), [], 0.0
+    for what, session, priority, choice, pause in events:
+        now += pause
+        if what == "add":
+            there.append(call(session, priority, arrived=now, tokens=choice % 7))
+            waiting.add(there[-1])
+        elif there and what == "admit":
+            _, chosen = waiting.first()
+            assert (chosen.priority == 0) == any(each.priority == 0 for each in there)
+            mates = [each for each in there if session and each.session == chosen.session]
+            assert not any(
+                mate.priority <= chosen.priority and mate.arrived < chosen.arrived for mate in mates
+            )
+            waiting.admit(chosen, now, seconds=chosen.cost.input_tokens)
+            there.remove(chosen)
+        elif there:
+            waiting.withdraw(there.pop(choice % len(there)))
+        assert len(waiting) == len(there)
+        assert waiting.entries <= 4 * len(there) + 40
+    assert {id(each) for each in drain(waiting, now=now)} == {id(each) for each in there}
