@@ -1,5 +1,7 @@
 """Any model behind a governor."""
 
+from actgent.messages import Usage
+
 from .base import LLM, Answer, Chat, OnText
 from .governor import Governor
 
@@ -19,6 +21,9 @@ class Governed(LLM):
             answer = await self.llm.complete(chat, on_text=on_text)
             permit.settle(answer.usage)
             return answer
+
+    def price_of(self, usage: Usage) -> float | None:
+        return self.llm.price_of(usage)
 
     def waited(self, session: str) -> float:
         return self.governor.waited(session)
