@@ -34,6 +34,14 @@ ESSENTIAL = {
         "Missing: the depth of Tanganyika",
     ],
     "own_loop.py": ["good: Oslo has 720,000 people", "calls: 2 of cheap, 2 of strong"],
+    "modes.py": [
+        "plan: Error: Tool 'deploy' is not available in plan mode.",
+        "act: shop is at version 7 now",
+        "review: Error: Tool 'deploy' is not available in review mode.",
+        "the mode stays 'review' and does not become 'act'",
+        "- You review now what was done in act.",
+        "- The mode is now act (before: review).",
+    ],
     "plan.py": [
         "past: failed",
         "compare: cancelled",

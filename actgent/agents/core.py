@@ -303,7 +303,8 @@ class AgentCore:
     def _tell_modes(self, modes: Modes, context: SessionContext, turn: Turn, message: Message) -> None:
         """Do what the user says about the mode, and tell the model of all changes, while no calls are open."""
         if modes.commands and message is turn.message:
-            turn.aside = modes.obey(context.state, message)
+            refused = [modes.obey(context.state, each) for each in (*turn.joined, message)]
+            turn.aside = "\n".join(filter(None, refused))
         tell_notes(context, (modes,), calls=turn.calls, repairs=turn.repairs)
 
     async def tell_idle(self, context: SessionContext) -> None:

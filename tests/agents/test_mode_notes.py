@@ -91,6 +91,39 @@ async def test_a_crash_at_every_write_tells_each_change_once(autojump_clock):
     assert crashes > 20
 
 
+async def test_commands_that_are_collected_are_obeyed_in_order(autojump_clock):
+    """Messages that one turn answers together: each is a command, and the last word counts; also after a crash."""
+
+    async def say(journal):
+        async with open_runtime(journal=journal) as runtime:
+            llm = ScriptedLLM(lambda _: "ok", delay=0.1)
+            agent = BareAgent("a", llm=llm, modes=Modes(commands=True), on_busy="collect")
+            await runtime.start(agent)
+            session = await agent.ensure_session("ada", "s")
+            for number, text in enumerate(("hello", "act", "wait", "plan", "go on")):
+                await session.chat(text, message_id=f"m{number}")
+            await session.wait_idle()
+            return session
+
+    for writes in range(1, 100):
+        async with MemoryJournal().running() as journal:
+            dying = DyingJournal(journal, writes)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(say, dying)
+                with trio.move_on_after(5):
+                    await dying.died.wait()
+                nursery.cancel_scope.cancel()
+            session = await say(journal)
+            told, changed = marks(session)
+            assert told == changed, writes
+            assert [change.current for change in session.mode_changes] == ["act", "plan"], writes
+            if not dying.is_dead:
+                break
+    assert writes > 5
+    texts = [m.text for m in session.history if m.sender.kind == "user"]
+    assert texts == ["hello", "act", "wait", "plan", "go on"]
+
+
 async def test_what_was_changed_while_nobody_listened_is_told_in_order():
     """Many changes between two turns are as many notes; the model reads them before the next message."""
     llm = ScriptedLLM(lambda _: "ok")

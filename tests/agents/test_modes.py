@@ -474,6 +474,26 @@ async def test_case_15_a_skip_alone_is_no_obstacle_and_a_repetition_counts_once(
     assert session.state["tool_documentation"]["a"]["status"] == "working"
 
 
+async def test_suggestions_let_the_user_say_something_else():
+    """An "Other..." is added once, and a value is the label where none is given; it reaches the handlers."""
+    asked = [{"label": "Deploy", "primary": True}, {"label": "Wait", "value": "later"}]
+    own = [*asked, {"label": "Say more", "is_other": True}]
+    agent, _ = agent_of(
+        [ToolCall("suggest_actions", {"actions": actions}) for actions in (asked, own, [])], "choose"
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        shown, with_own, empty = await talk(session, "what now?")
+    actions = json.loads(shown.content)["actions"]
+    assert [(a["label"], a["value"], a["primary"], a["is_other"]) for a in actions] == [
+        ("Deploy", "Deploy", True, False),
+        ("Wait", "later", False, False),
+        ("Other...", "other", False, True),
+    ]
+    assert len(json.loads(with_own.content)["actions"]) == 3
+    assert empty.status == "error"
+
+
 # --- 18 to 21 ---------------------------------------------------------------------------------
 
 
