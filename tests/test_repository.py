@@ -67,6 +67,8 @@ FACE = [
     "Anthropic",
     "ScriptedLLM",
     "Fallback",
+    "Governor",
+    "Governed",
     "Instruction",
     "ClassificationType",
     "AgentBuilder",
@@ -82,7 +84,7 @@ FACE = [
 ]
 
 FAMILIES = {
-    "llm": "openai openai_responses anthropic scripted fallback",
+    "llm": "openai openai_responses anthropic scripted fallback governed",
     "protocols": "bare simple react router steps plan goal",
 }
 """The members that can replace each other, by family."""

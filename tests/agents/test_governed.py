@@ -1,0 +1,49 @@
+"""Agents whose models share a provider's limits."""
+
+import pytest
+import trio
+
+from actgent import BareAgent, Governed, Governor, Limits, ModelTimeout, OpenAI, Priority, ScriptedLLM
+from actgent.testing import RateLimits, open_provider
+
+
+async def test_the_model_is_asked_in_the_name_of_its_session():
+    """Session and priority of the message go with the call, for who admits it."""
+    asked = []
+    llm = Governed(ScriptedLLM(lambda chat: asked.append((chat.session, chat.priority)) or "ok"), Governor())
+    async with BareAgent("clerk", llm=llm) as agent:
+        session = await agent.create_session("ada")
+        await session.chat("one")
+        await session.wait_idle()
+        await session.chat("two", priority=Priority.HIGH)
+        await session.wait_idle()
+    assert asked == [(session.id, Priority.NORMAL), (session.id, Priority.HIGH)]
+
+
+async def test_a_timeout_says_that_the_call_waited(autojump_clock):
+    """Waiting for the provider's limits counts into the model's timeout, and the error tells it."""
+    slow = Governed(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=1, burst=1.0))
+    async with BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent:
+        await agent.run("one")
+        with pytest.raises(
+            ModelTimeout, match=r"within 20 s: it still waited for the provider's rate limit, after 20\.0 s"
+        ):
+            await agent.run("two")
+    assert slow.governor.statistics().waiting == 0
+
+
+async def test_agents_with_one_key_share_its_limits(no_keys, autojump_clock):
+    """Two agents that name their models with the same key ask one governor, and nobody is refused."""
+    async with open_provider(lambda _: "ok", limits=RateLimits(requests=30)) as provider:
+        models = [OpenAI("m", base_url=provider.base_url, api_key="k") for _ in range(2)]
+        agents = [BareAgent(f"a{number}", llm=model) for number, model in enumerate(models)]
+        async with agents[0], agents[1]:
+            assert models[0].governor is models[1].governor
+            async with trio.open_nursery() as nursery:
+                for number in range(60):
+                    nursery.start_soon(agents[number % 2].run, "Hello.")
+                    await trio.sleep(0.5)
+            assert models[0].governor.statistics().admitted == provider.statistics().requests
+        assert provider.statistics().refused <= 1
+        for model in models:
+            await model.aclose()
