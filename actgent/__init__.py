@@ -84,6 +84,8 @@ _NAMES = {
     "agents.plan": ("PlanAgent",),
     "agents.ready": ("BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),
+    "agents.delegation": ("delegation_tools",),
+    "agents.directory": ("AgentCard", "Directory"),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),
     "agents.limits": ("Limits",),
     "agents.mode": ("Mode",),

@@ -10,6 +10,13 @@ from .agents.builder import (
     AgentBuilder as AgentBuilder,
     SchemaBuilder as SchemaBuilder,
 )
+from .agents.delegation import (
+    delegation_tools as delegation_tools,
+)
+from .agents.directory import (
+    AgentCard as AgentCard,
+    Directory as Directory,
+)
 from .agents.goal import (
     GoalAgent as GoalAgent,
     GoalResult as GoalResult,

@@ -53,10 +53,11 @@ from .modes import Modes
 from .observer import Observer
 from .opening import Content, OnSession, SessionOpener
 from .reader import TurnReader
-from .running import RunningAgent, slot_lent
+from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
 from .settings import LLMSettings
+from .waiting import slot_lent
 
 F = TypeVar("F", bound=OnSession)
 H = TypeVar("H", bound=Handler)
@@ -388,6 +389,7 @@ class Agent:
         with opener.letting_go(session) if is_fresh else nullcontext():
             if is_fresh:
                 await opener.introduce(session)
+                session._context.transient = True  # noqa: SLF001
             message = session._question(content)  # noqa: SLF001
             await opener.running.accept(session._context, message, waiter=waiter)  # noqa: SLF001
 
@@ -433,9 +435,10 @@ class Agent:
 
     async def _post(self, content: Content, *, deadline: float) -> None:
         opener = self._require_opener()
-        session = opener.new("user")
+        session = opener.new("user", is_transient=True)
         with opener.letting_go(session):
             await opener.introduce(session)
+            session._context.transient = True  # noqa: SLF001
             await session.chat(content, deadline=deadline)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
@@ -446,6 +449,7 @@ class Agent:
             description or f"Give a task to {self.name}: {default}",
             run=self.run,
             agent=self,
+            opener=self._require_opener,
         )
 
     def companions(self) -> "Iterable[Agent]":
@@ -488,6 +492,7 @@ class Agent:
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
             runtime.host(running, grace=agent.grace)
             agent._opener = agent._opener_of(running)  # noqa: SLF001
+            runtime.agents.add(agent, agent._opener)  # noqa: SLF001
         return agents
 
     def _with_companions(self) -> "list[Agent]":
@@ -546,6 +551,7 @@ class Agent:
             on_stop=self._stopped,
             timer=runtime.timer,
             clock=runtime.clock,
+            tasks=runtime.tasks,
             journal=runtime.journal,
             epoch=runtime.epoch,
         )

@@ -317,6 +317,8 @@ class SessionContext:
     children: "dict[str, SessionContext] | None" = None
     accounts: tuple[Account, ...] = ()
     """Its own, where it is bounded as a whole, and those of the sessions above it that are."""
+    task: Any = None
+    """The `Task` that it was opened for by another session, if it was."""
     waits: WaitNode | None = None
     """Who waits for it, and for whom it waits, while there is anyone."""
     reducers: Mapping[str, Reducer] | None = None
@@ -454,6 +456,8 @@ class SessionContext:
         return bool(self.accounts or self._asked)
 
     def waiter_of(self, message: Message) -> TurnWaiter | None:
+        if self.task is not None and message.id == self.task.message_id:
+            return self.task.waiter  # type: ignore[no-any-return]
         return self._waiters.pop(message.id, None) if self._waiters else None
 
     # --- dates ---------------------------------------------------------------------------

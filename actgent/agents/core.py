@@ -60,6 +60,7 @@ from .modes import Modes
 from .notes import tell_notes
 from .observer import Observer
 from .spending import Spending
+from .tasks import outcome_of, reports_due
 
 LAST_WORDS = 1.0
 """Seconds that all handlers together have to hear that their agent stops."""
@@ -223,7 +224,7 @@ class AgentCore:
         finally:
             context.settle()
             if context.log is not None and not isinstance(error, Stopped):
-                context.log.end(message.id, failed=kind_of(error))
+                self._write_end(context, message, error=error)
             if waiter is not None:
                 waiter.finish()
 
@@ -256,9 +257,18 @@ class AgentCore:
             turn.ended.set()
         context.settle(1 + len(turn.joined))
         if context.log is not None:
-            failed = None if turn.error is None else kind_of(turn.error, turn.blame)
-            context.log.end(*[message.id for message in turn.joined], turn.message.id, failed=failed)
+            self._write_end(context, *turn.joined, turn.message, error=turn.error, blame=turn.blame)
         self.observer.end_turn(context, turn)
+
+    def _write_end(
+        self, context: SessionContext, *messages: Message, error: Exception | None, blame: str = "internal"
+    ) -> None:
+        """Messages were dealt with; a session that ends with them is closed in the same step."""
+        if context.task is not None and context.task.message_id == messages[-1].id:
+            context.log.note(outcome_of(context.task, error, blame))
+        failed = None if error is None else kind_of(error, blame)
+        closes = context.transient and not context.pending and not reports_due(context)
+        context.log.end(*[message.id for message in messages], failed=failed, closes=closes)
 
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if self.modes is not None:

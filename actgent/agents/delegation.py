@@ -1,19 +1,26 @@
-"""Agents for each other: an address, and a tool."""
+"""Agents for each other: an address, a tool, and tools that find agents at the call."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
+import attrs
 import trio
 
-from actgent.errors import DeadlineExceeded
-from actgent.messages import Reply
-from actgent.tools.base import Tool, ToolContext
+from actgent.errors import ConfigurationError, DeadlineExceeded, ToolError
+from actgent.messages import Priority, Reply
+from actgent.tools.base import Effect, Tool, ToolContext
 
-from .checks import check_seconds
+from .checks import at_least_one, check_seconds
+from .directory import AgentCard
+from .opening import SessionOpener
 from .runtime import Startable
+from .session import Session
+from .tasks import Tasks
 
 Run = Callable[..., Awaitable[Reply]]
 """`Agent.run`."""
+MAX_FOUND = 50
+"""How many agents a model is told of at a time."""
 
 
 class AgentRef:
@@ -57,12 +64,136 @@ class AgentTool(Tool):
         "additionalProperties": False,
     }
 
-    def __init__(self, name: str, description: str, *, run: Run, agent: Startable) -> None:
+    effect: Effect = "idempotent"
+    """After a crash the same call finds the conversation that it began."""
+
+    def __init__(
+        self, name: str, description: str, *, run: Run, agent: Startable, opener: Callable[[], SessionOpener]
+    ) -> None:
         self.name = name
         self.description = description
         self.agent = agent
         self._run = run
+        self._opener = opener
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        reply = await self._run(arguments["task"])
-        return reply.text if reply.data is None else reply.data
+        if context.session is None:
+            reply = await self._run(arguments["task"])
+            return reply.text if reply.data is None else reply.data
+        opener = self._opener()
+        key = f"{context.effect_key}/{opener.running.name}"
+        asker = context.session._context  # noqa: SLF001
+        return await tasks_of(context.session).ask(opener, asker, arguments["task"], key=key)
+
+
+def tasks_of(session: Session) -> Tasks:
+    """What hands the tasks of a session on."""
+    return session._agent.tasks  # noqa: SLF001 - a session and its agent are one thing
+
+
+# --- found at the call -----------------------------------------------------------------------
+
+Allowed = Collection[str] | Callable[[AgentCard], bool]
+"""Which agents may be called: their names, or what decides it."""
+
+
+def delegation_tools(
+    allowed: Allowed | None = None, *, timeout: float = 300.0, tries: int = 1
+) -> tuple[Tool, Tool]:
+    """Two tools by which a model finds other agents of the runtime and gives them tasks: `find_agents`, `delegate_to_agent`.
+
+    Args:
+        allowed: The names of the agents that may be found and called, or a function that decides it by their card;
+            None is all. An agent never finds itself.
+        timeout: Seconds that a task may take whose answer is waited for, all its tries together.
+        tries: How often a task that fails is given anew, where its answer is waited for.
+
+    Raises:
+        ConfigurationError: one of these is wrong.
+    """
+    check_seconds("timeout", timeout)
+    at_least_one("tries", tries)
+    if isinstance(allowed, str):
+        raise ConfigurationError(f"allowed= takes several names: allowed=[{allowed!r}]")
+    return FindAgents(allowed), DelegateToAgent(allowed, timeout=timeout, tries=tries)
+
+
+class FindAgents(Tool):
+    """Tells a model which agents can do something."""
+
+    name = "find_agents"
+    description = "Find other agents that can help, by what they can do. Without words all of them."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "capability": {"type": "string", "description": "What has to be done, in a few words."},
+        },
+        "additionalProperties": False,
+    }
+    effect: Effect = "pure"
+    inline = True
+
+    def __init__(self, allowed: Allowed | None = None) -> None:
+        self._allowed = allowed
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        found = tasks_of(_session_of(context)).agents.find(arguments.get("capability", ""))
+        cards = [attrs.asdict(card) for card in found if may_call(self._allowed, card, context)]
+        return {"agents": cards[:MAX_FOUND]}
+
+
+class DelegateToAgent(Tool):
+    """Lets a model give a task to another agent, and wait for its answer or hear of it later."""
+
+    name = "delegate_to_agent"
+    description = (
+        "Give a task to another agent. With wait=true its answer is the result; "
+        "with wait=false you get the task's id at once, and the answer as a message later."
+    )
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "agent": {"type": "string", "description": "The agent's name, as find_agents gives it."},
+            "task": AgentTool.parameters["properties"]["task"],
+            "wait": {"type": "boolean", "description": "Whether to wait for the answer; true if left out."},
+            "priority": {"enum": ["LOW", "MEDIUM", "NORMAL", "HIGH", "URGENT"]},
+        },
+        "required": ["agent", "task"],
+        "additionalProperties": False,
+    }
+    effect: Effect = "idempotent"
+
+    def __init__(self, allowed: Allowed | None = None, *, timeout: float = 300.0, tries: int = 1) -> None:
+        self._allowed = allowed
+        self.timeout = timeout
+        self._tries = tries
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        session = _session_of(context)
+        tasks, name = tasks_of(session), arguments["agent"]
+        card = tasks.agents.get(name)
+        if card is None or not may_call(self._allowed, card, context):
+            raise ToolError(f"there is no agent {name!r} that you may call: look with find_agents")
+        given: dict[str, Any] = {
+            "key": f"{context.effect_key}/{name}",
+            "priority": Priority.of(arguments.get("priority", "NORMAL")),
+        }
+        opener, asker, task = tasks.agents.opener(name), session._context, arguments["task"]  # noqa: SLF001
+        if arguments.get("wait", True):
+            return await tasks.ask(opener, asker, task, tries=self._tries, **given)
+        return {"task_id": await tasks.delegate(opener, asker, task, **given), "agent": name}
+
+
+def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> bool:
+    """Whether the agent of a call may call another one."""
+    if card.name == context.agent:
+        return False
+    if allowed is None:
+        return True
+    return allowed(card) if callable(allowed) else card.name in allowed
+
+
+def _session_of(context: ToolContext) -> Session:
+    if context.session is None:
+        raise ToolError("this tool only works in a session of an agent")
+    return context.session  # type: ignore[no-any-return]

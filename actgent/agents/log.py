@@ -48,6 +48,7 @@ class SessionLog:
     _durable: int = 0
     """How many of them are known to be written, the oldest."""
     _is_over: bool = False
+    _is_closed: bool = False
     due: float = 0.0
     """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
 
@@ -102,10 +103,18 @@ class SessionLog:
             self._finished.clear()
         self.note(said)
 
-    def end(self, *message_ids: str, failed: str | None) -> None:
-        """Messages were dealt with, all in one turn."""
+    def end(self, *message_ids: str, failed: str | None, closes: bool = False) -> None:
+        """Messages were dealt with, all in one turn; with `closes` the session ends with them."""
         self.note(*[Ended(message_id=message_id, failed=failed) for message_id in message_ids])
+        if closes:
+            self.note_closed()
         self.flush_soon()
+
+    def note_closed(self) -> None:
+        """The session is over; saying it again does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.note(Closed())
 
     async def flush(self) -> None:
         """Write what was noted; that, and all that was written before, is durable on return.

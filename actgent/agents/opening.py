@@ -17,13 +17,14 @@ from actgent.memory.base import Memory
 from actgent.messages import OnBusy, Part, Sender
 
 from .checks import check_id, check_limits
-from .context import SessionContext
+from .context import SessionContext, TurnWaiter
 from .double_texting import check_rule
 from .handlers import to_awaitable
 from .limits import Limits
 from .log import owner_of, restore
 from .running import RunningAgent
 from .session import Session
+from .tasks import Task, message_id_of
 from .waiting import running_session
 
 Content = str | Part | Sequence[str | Part]
@@ -57,6 +58,8 @@ class SessionOpener:
         system: str | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        task: Task | None = None,
+        is_transient: bool = False,
     ) -> Session:
         """A session that nobody has been told of yet; see `introduce`.
 
@@ -79,6 +82,7 @@ class SessionOpener:
             parent=parent._context if parent is not None else None,  # noqa: SLF001
             system=system,
             on_busy=self.on_busy if on_busy is None else check_rule(on_busy),
+            task=task,
         )
         session = context.session = Session(context, self.running)
         self.running.open(context)
@@ -87,15 +91,16 @@ class SessionOpener:
         if bounds or context.parent is not None:
             self.running.core.ledger.open_session(context, self.running.name, bounds)
         if context.log is not None:
-            context.log.note(_opened(context, bounds, on_busy))
+            context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient))
         return session
 
     def fresh(self) -> Session:
         """A session for one question: a child of the session whose turn asks, if there is one."""
         asker = running_session()
         if asker is None:
-            return self.new("user")
-        return self.new(Sender(asker.session.agent_name, "agent"), parent=asker.session)
+            return self.new("user", is_transient=True)
+        owner = Sender(asker.session.agent_name, "agent")
+        return self.new(owner, parent=asker.session, is_transient=True)
 
     async def create(
         self,
@@ -215,22 +220,59 @@ class SessionOpener:
             return sessions.find(session_id).session  # type: ignore[no-any-return]
         if (asleep := sessions.find_asleep(session_id)) is not None:
             return asleep  # type: ignore[no-any-return]
-        context.parent = sessions.get(restored.parent_id or "")
+        self._find_parent(context, opened)
         session = context.session = Session(context, running)
         running.open(context)
         context.tell_due()
+        context.closed = opened.transient and await self._is_orphan(context)
         await self.introduce(session)
         running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
+        if opened.transient:
+            running.let_go(context)
         return session
 
+    def _find_parent(self, context: SessionContext, opened: Opened) -> None:
+        """Put a session that came back where it was among the others."""
+        agents = self.running.tasks.agents
+        if opened.parent_id:
+            context.parent = agents.find_session(opened.parent_id)
+            if context.parent is None:
+                agents.wait_for_parent(opened.parent_id, context)
+        if opened.parent_id and opened.transient:
+            context.task = Task(
+                message_id_of(context.id),
+                TurnWaiter(self.running.core.options),
+                opened.parent_agent,
+                opened.parent_id,
+                reports=opened.reports,
+                is_unclaimed=True,
+            )
+        agents.attach_children(context)
 
-def _opened(context: SessionContext, limits: Mapping[str, float], on_busy: OnBusy | None) -> Opened:
+    async def _is_orphan(self, context: SessionContext) -> bool:
+        """Whether a session was asked something by one that has nothing to do any more, so that nobody waits for it."""
+        task: Task | None = context.task
+        journal = self.running.journal
+        if task is None or task.reports or journal is None or not task.parent_agent:
+            return False
+        if context.parent is not None:
+            return not context.parent.pending
+        return task.parent_id not in await journal.unfinished(task.parent_agent)
+
+
+def _opened(
+    context: SessionContext, limits: Mapping[str, float], on_busy: OnBusy | None, *, is_transient: bool
+) -> Opened:
     """How a session's records begin."""
+    parent = context.parent
     return Opened(
         owner=context.owner,
-        parent_id=None if context.parent is None else context.parent.id,
+        parent_id=None if parent is None else parent.id,
         created_at=time.time(),
         on_busy=on_busy,
         limits=limits,
         within=tuple(account.key for account in context.accounts if account.key.session_id != context.id),
+        transient=is_transient,
+        parent_agent="" if parent is None else parent.session.agent_name,
+        reports=context.task is not None and context.task.reports,
     )

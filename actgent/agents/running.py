@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 
 import trio
 
@@ -19,7 +18,7 @@ from actgent.errors import (
 )
 from actgent.events import EventStream, MessageAccepted, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
-from actgent.journal.records import Closed, Record
+from actgent.journal.records import Record
 from actgent.messages import Message, Priority
 
 from .alarms import Alarms
@@ -29,7 +28,8 @@ from .core import AgentCore
 from .double_texting import check_busy, is_collected
 from .log import SessionLog
 from .sessions import SessionTable
-from .waiting import awaiting, running_session, would_wait_for_itself
+from .tasks import Tasks, reports_due
+from .waiting import running_session, slot_lent, would_wait_for_itself
 
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""
@@ -50,6 +50,7 @@ class RunningAgent:
         on_stop: Callable[[], Awaitable[None]],
         timer: Timer,
         clock: Clock,
+        tasks: Tasks,
         journal: Journal | None = None,
         epoch: int = 0,
     ) -> None:
@@ -60,6 +61,7 @@ class RunningAgent:
         self.sessions = SessionTable(name, can_sleep=journal is not None)
         self.clock = clock
         self.alarms = Alarms(self, inbox=inbox, timer=timer, clock=clock)
+        self.tasks = tasks
         self.journal = journal
         self._epoch = epoch
         self.ready = trio.Event()
@@ -92,6 +94,10 @@ class RunningAgent:
     def stop(self) -> None:
         """End where it is."""
         self._scope.cancel()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._scope.cancel_called
 
     async def _serve(self) -> None:
         self.core.begin()
@@ -149,6 +155,8 @@ class RunningAgent:
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
+        if context.task is not None and turn.message.id == context.task.message_id:
+            await self._report(context, turn.stop or turn.error, blame=turn.blame)
         urgent = None
         try:
             await self.core.finish_turn(context, turn)
@@ -160,10 +168,27 @@ class RunningAgent:
             self._turns.start_soon(context, self.core.begin_turn(context, urgent))
         self._pump()
 
+    async def _report(
+        self, context: SessionContext, error: Exception | None, *, blame: str = "internal"
+    ) -> None:
+        """Tell the session that delegated a task what came of it, before the task is over."""
+        if context.task.reports:
+            await self.tasks.report(context, error, blame)
+
     def _let_go(self, context: SessionContext) -> None:
         self.inbox.release(context.id)
+        if context.children:
+            self._drop_unclaimed(context)
         self._forget_if_over(context)
         self.sessions.rest(context)
+
+    def _drop_unclaimed(self, context: SessionContext) -> None:
+        """End what an earlier process asked of others, and this one did not ask for again."""
+        for child in list((context.children or {}).values()):
+            if child.task is not None and child.task.is_unclaimed and not child.task.reports:
+                child.closed = True
+                if child.turn is not None:
+                    child.turn.interrupt("nobody waits for the answer any more")
 
     async def _fail_rest(self) -> None:
         """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
@@ -243,7 +268,8 @@ class RunningAgent:
 
     def _forget_if_over(self, context: SessionContext) -> None:
         """Forget a session that was closed or let go, once nothing is on its way in, queued or running."""
-        if (context.closed or context.transient) and not context.pending:
+        is_over = context.closed or (context.transient and not reports_due(context))
+        if is_over and not context.pending:
             self.forget(context)
 
     def forget(self, context: SessionContext) -> None:
@@ -254,12 +280,14 @@ class RunningAgent:
         context.alarms = None
         self.alarms.set(context.id, 0)
         if context.log is not None:
-            context.log.note(Closed())
+            context.log.note_closed()
             context.log.flush_soon()
         for child in list((context.children or {}).values()):
             child.session._agent.let_go(child)  # noqa: SLF001 - it may be another agent's
         if context.parent is not None:
             context.parent.remove_child(context)
+            if context.parent.transient:  # it may have stayed for this one's result alone
+                context.parent.session._agent.let_go(context.parent)  # noqa: SLF001
         if self.events.watched:
             self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
 
@@ -272,10 +300,12 @@ class RunningAgent:
         *,
         once: bool = False,
         waiter: TurnWaiter | None = None,
+        is_granted: bool = False,
     ) -> None:
         """Take a message in, waiting for room; on return it is in the inbox.
 
-        `once` drops a message whose id the session has seen; `waiter` is told what comes of it.
+        `once` drops a message whose id the session has seen; `waiter` is told what comes of it. One that `is_granted`
+        gets in whatever the bounds: the session asked for it.
         """
         self._check_open(context)
         if once and context.has_accepted(message.id):
@@ -294,7 +324,9 @@ class RunningAgent:
             await trio.lowlevel.checkpoint_if_cancelled()
             if context.log is not None:
                 await self._write(context, message)
-            if not self._try_put(message):
+            if is_granted:
+                self.inbox.restore(message, now=trio.current_time())
+            elif not self._try_put(message):
                 await self._wait_for_room(context, message)
         except BaseException:
             self._refuse(context, message)
@@ -443,6 +475,8 @@ class RunningAgent:
             if after is not None:
                 await after.wait()
             while messages:
+                if context.task is not None and messages[0].id == context.task.message_id:
+                    await self._report(context, error)
                 await self.core.fail_unstarted(context, messages.pop(0), error)
         except trio.Cancelled:
             with trio.CancelScope(shield=True):
@@ -477,27 +511,6 @@ class RunningAgent:
     def _is_out(self, turn: Turn) -> bool:
         context = self.sessions.get(turn.message.session_id)
         return context is not None and context.turn is turn
-
-
-@contextmanager
-def slot_lent(target: SessionContext | None = None) -> Iterator[None]:
-    """While a turn's tool or handler waits for another turn, its slot is another session's.
-
-    Raises:
-        WaitCycle: `target`, the session that is waited for, waits for the one whose turn this is.
-    """
-    turn = running_turn.get()
-    host = turn.host if turn is not None else None
-    if turn is None or host is None:
-        yield
-        return
-    with nullcontext() if target is None else awaiting(target):
-        is_lent = host.lend_slot(turn)
-        try:
-            yield
-        finally:
-            if is_lent:
-                host.reclaim_slot(turn)
 
 
 def _note_asker(context: SessionContext, message: Message, waiter: TurnWaiter | None) -> None:

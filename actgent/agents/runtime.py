@@ -19,8 +19,10 @@ from actgent.tools.threads import Threads
 from .clock import Clock
 from .collector import calm_collector
 from .context import is_inside
+from .directory import Directory
 from .ledger import Ledger
 from .running import RunningAgent
+from .tasks import Tasks
 from .watchdog import Watch, open_watch
 
 Durability = typing.Literal["full", "relaxed"]
@@ -60,6 +62,9 @@ class Runtime:
         self.timer = Timer()
         self.clock = Clock()
         self.ledger = Ledger(journal, epoch)
+        self.agents = Directory()
+        """The agents that run here, by name and by what they can do."""
+        self.tasks = Tasks(self.agents, journal, epoch)
         self._nursery = nursery
         self._supervision = supervision
         self._agents: dict[str, tuple[RunningAgent, float]] = {}
@@ -141,6 +146,7 @@ class Runtime:
             await running.live(self._supervision)
         finally:
             del self._agents[running.name]
+            self.agents.remove(running.name)
             if self.stream.watched:
                 self.stream.publish(ActorStopped(actor=running.name))
 

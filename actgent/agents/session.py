@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
+import trio
+
 from actgent.errors import ConfigurationError, UsageError
 from actgent.journal.store import Store
 from actgent.messages import (
@@ -186,6 +188,46 @@ class Session:
         """
         await self._agent.wait_idle(self._context)
 
+    async def delegate(
+        self,
+        agent: str,
+        task: str | Part | Sequence[str | Part],
+        *,
+        priority: Priority | str = Priority.NORMAL,
+        task_id: str | None = None,
+    ) -> str:
+        """Give a task to another agent of the runtime, without waiting for it; returns the task's id.
+
+        What it comes to, an answer or a failure, is a message into this session later (its sender is of the kind
+        agent), which starts a turn here; several that come while a turn runs are answered together. Until then the
+        task is a child session of that id, and is closed with this one. With a journal both survive the process; a
+        caller that gives the same `task_id` again after a crash gets the same task.
+
+        Raises:
+            NotRunning: no agent of this name runs in the runtime.
+            LimitReached: as many tasks of this session are out as may be.
+        """
+        opener = self._agent.tasks.agents.opener(agent)
+        if task_id is not None:
+            check_id("task_id", task_id)
+        key = task_id or f"{self.id}/task/{new_id()}"
+        return await self._agent.tasks.delegate(
+            opener, self._context, sayable_parts(task), key=key, priority=Priority.of(priority)
+        )
+
+    async def cancel_task(self, task_id: str) -> bool:
+        """Stop a delegated task and close its session; nothing of it is told. False where it is not at work.
+
+        With children of its own, they are closed, too.
+        """
+        child = (self._context.children or {}).get(task_id)
+        if child is None or child.task is None:
+            await trio.lowlevel.checkpoint()
+            return False
+        child.task.reports = False
+        await child.session.aclose()
+        return True
+
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
         await self._agent.close(self._context)
@@ -239,6 +281,16 @@ class Session:
     @property
     def agent_name(self) -> str:
         return self._agent.name
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a journal has it, so that it survives its process."""
+        return self._agent.journal is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether its agent is being stopped, so that nothing of it goes on in this process."""
+        return self._agent.is_stopping
 
     @property
     def owner(self) -> Sender:

@@ -1,7 +1,7 @@
 """A turn that waits for another session: refused where that one waits for it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from actgent.errors import WaitCycle
 
@@ -16,6 +16,27 @@ def running_session() -> SessionContext | None:
         return None
     context: SessionContext | None = turn.host.sessions.get(turn.message.session_id)
     return context if context is not None and context.turn is turn else None
+
+
+@contextmanager
+def slot_lent(target: SessionContext | None = None) -> Iterator[None]:
+    """While a turn's tool or handler waits for another turn, its slot is another session's.
+
+    Raises:
+        WaitCycle: `target`, the session that is waited for, waits for the one whose turn this is.
+    """
+    turn = running_turn.get()
+    host = turn.host if turn is not None else None
+    if turn is None or host is None:
+        yield
+        return
+    with nullcontext() if target is None else awaiting(target):
+        is_lent = host.lend_slot(turn)
+        try:
+            yield
+        finally:
+            if is_lent:
+                host.reclaim_slot(turn)
 
 
 @contextmanager

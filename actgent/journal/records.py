@@ -52,6 +52,12 @@ class Opened:
     """Of the session as a whole."""
     within: tuple[AccountKey, ...] = ()
     """Further budgets that all its turns draw on: those of the sessions above it."""
+    transient: bool = False
+    """True: it ends with its last message."""
+    parent_agent: str = ""
+    """Whose session the parent is."""
+    reports: bool = False
+    """True: what its first message comes to is told to the parent as a message."""
 
 
 @attrs.frozen(kw_only=True)
@@ -161,6 +167,16 @@ class Delivered:
 
 
 @attrs.frozen(kw_only=True)
+class Answered:
+    """What a message came to, for the session that asked for it."""
+
+    message_id: str
+    text: str
+    failed: str | None = None
+    """The kind of the failure that `text` is about; None is an answer."""
+
+
+@attrs.frozen(kw_only=True)
 class Ended:
     """An accepted message was dealt with."""
 
@@ -231,6 +247,7 @@ Record = (
     | ActionFailed
     | RolledBack
     | Delivered
+    | Answered
     | Ended
     | Due
     | Asked
@@ -269,6 +286,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "action_failed": ActionFailed,
     "rolled_back": RolledBack,
     "delivered": Delivered,
+    "answered": Answered,
     "ended": Ended,
     "due": Due,
     "asked": Asked,

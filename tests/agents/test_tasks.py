@@ -1,0 +1,573 @@
+"""Tasks that sessions give to other agents: asked for, delegated, found by capability, cancelled, and after crashes."""
+
+import collections
+
+import pytest
+import trio
+
+from actgent import (
+    AgentCard,
+    BareAgent,
+    ConfigurationError,
+    LimitReached,
+    NotRunning,
+    ScriptedLLM,
+    ToolCall,
+    delegation_tools,
+    open_runtime,
+    tool,
+)
+from actgent.agents.directory import Directory
+from actgent.agents.tasks import MAX_TASKS
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Answered, Closed, Opened
+from actgent.testing import assert_valid_transcript, check_transcript
+
+
+def last_text(chat):
+    return chat.messages[-1].parts[0].text
+
+
+def results_of(session):
+    return [result for message in session.history for result in message.tool_results]
+
+
+async def open_sessions(journal):
+    return [each for each in await journal.sessions() if not each.closed]
+
+
+# --- asks are children -------------------------------------------------------------------
+
+
+async def test_an_ask_is_a_child_of_the_asker(autojump_clock):
+    """Whoever asks, by tool or by address, has the other's session as a child until the answer is there."""
+    seen = []
+
+    @tool
+    async def ask(how: str) -> str:
+        """Ask the helper."""
+        reply = await (helper.ref.ask("hi") if how == "ref" else helper.run("hi"))
+        return str(reply)
+
+    helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "fine", delay=1))
+    calls = [
+        ToolCall("ask", {"how": "ref"}),
+        ToolCall("ask", {"how": "run"}),
+        ToolCall("helper", {"task": "hi"}),
+    ]
+    boss = BareAgent("boss", llm=ScriptedLLM([calls, "done"]), tools=[ask, helper.as_tool()])
+    async with boss:
+        session = await boss.create_session("ada", "go", session_id="s")
+        await trio.sleep(0.5)
+        seen += session.children
+        assert [(child.owner.name, child.parent, child.agent_name) for child in seen] == [
+            ("boss", session, "helper")
+        ] * 3
+        await session.wait_idle()
+        assert session.children == ()
+    assert [result.content for result in results_of(session)] == ["fine"] * 3
+
+
+@pytest.mark.parametrize("how", ["interrupt", "aclose", "delete", "urgent"])
+async def test_children_end_with_the_asker(autojump_clock, how):
+    """All of a tree, wherever it is, as soon as their parent is stopped: within a second of it."""
+    workers = [BareAgent(f"w{n}", llm=ScriptedLLM(lambda _: "late", delay=1000)) for n in range(10)]
+    middle = [
+        BareAgent(
+            f"m{n}",
+            llm=ScriptedLLM([[ToolCall(worker.name, {"task": "x"}) for worker in workers], "late"]),
+            tools=[worker.as_tool() for worker in workers],
+        )
+        for n in range(10)
+    ]
+    calls = [ToolCall(agent.name, {"task": "x"}) for agent in middle]
+    boss = BareAgent("boss", llm=ScriptedLLM([calls, "ok"]), tools=[agent.as_tool() for agent in middle])
+    async with open_runtime() as runtime:
+        await runtime.start(boss)
+        session = await boss.create_session("ada", "go")
+        await trio.sleep(5)
+        assert sum(len(worker._opener.running.sessions) for worker in workers) == 100
+        with trio.fail_after(1):
+            match how:
+                case "interrupt":
+                    await session.interrupt()
+                case "aclose":
+                    await session.aclose()
+                case "delete":
+                    await runtime.delete_session(session.id)
+                case _:
+                    await session.chat("now", priority="urgent")
+                    await session.wait_idle()
+            await trio.testing.wait_all_tasks_blocked()
+        assert all(not agent._opener.running.sessions for agent in (*workers, *middle))
+
+
+async def test_a_child_that_fails_is_a_result_that_names_agent_and_kind(autojump_clock):
+    """In words that are fit for a model: of strange exceptions the class alone."""
+
+    def secret(_):
+        raise RuntimeError("password 1234")
+
+    helper = BareAgent("helper", llm=ScriptedLLM(secret))
+    boss = BareAgent(
+        "boss", llm=ScriptedLLM([ToolCall("helper", {"task": "x"}), "sorry"]), tools=[helper.as_tool()]
+    )
+    async with boss:
+        session = await boss.create_session("ada", "go")
+        await session.wait_idle()
+    (result,) = results_of(session)
+    assert (result.status, result.error) == ("error", "agent 'helper' failed (model): RuntimeError")
+
+
+# --- delegated: the result is a message --------------------------------------------------
+
+
+def team(*, delay=1, script=None, tools=(), **options):
+    """A lead and a worker, who echoes."""
+    worker = BareAgent(
+        "worker",
+        llm=ScriptedLLM(lambda chat: f"did {last_text(chat)}", delay=delay),
+        capabilities="digging holes",
+    )
+    heard = ScriptedLLM(script or (lambda chat: f"heard: {last_text(chat)}"), delay=0.1)
+    return BareAgent("lead", llm=heard, tools=tools, **options), worker
+
+
+async def test_a_delegated_task_is_answered_by_a_message(autojump_clock, listen):
+    """It starts a turn in the asking session, with the worker as its sender."""
+    lead, worker = team()
+    async with open_runtime() as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session = await lead.create_session("ada")
+        heard = listen(session)
+        task_id = await session.delegate("worker", "a hole")
+        assert [child.id for child in session.children] == [task_id]
+        assert session.status == "idle"
+        await trio.sleep(2)
+        await session.wait_idle()
+        assert session.children == ()
+    said = session.history[0]
+    assert (said.sender.name, said.sender.kind) == ("worker", "agent")
+    assert said.text == f"Task {task_id} was done by agent 'worker':\ndid a hole"
+    assert str(heard[0]) == f"heard: {said.text}"
+
+
+async def test_results_that_come_during_a_turn_are_answered_together(autojump_clock, listen):
+    """None of them is lost, and none interrupts."""
+    llm = ScriptedLLM(lambda chat: f"heard: {last_text(chat)}", delay=5)
+    lead, worker = BareAgent("lead", llm=llm), team(delay=0.2)[1]
+    async with open_runtime() as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session = await lead.create_session("ada")
+        heard = listen(session)
+        await session.chat("five holes, please")
+        tasks = [await session.delegate("worker", f"hole {n}") for n in range(5)]
+        await trio.sleep(12)
+        await session.wait_idle()
+        said = [message for message in session.history if message.sender.kind == "agent"]
+        assert sorted(message.id for message in said) == sorted(f"{task}/result" for task in tasks)
+    assert len(heard) == 2
+    assert len(said) == 5
+    for chat in llm.chats:
+        assert_valid_transcript(chat)
+
+
+async def test_a_failed_task_is_told_too(autojump_clock):
+    """With the kind of its failure."""
+
+    def fail(_):
+        raise RuntimeError("secret")
+
+    lead, _ = team()
+    async with open_runtime() as runtime:
+        await runtime.start(lead)
+        await runtime.start(BareAgent("worker", llm=ScriptedLLM(fail)))
+        session = await lead.create_session("ada")
+        task_id = await session.delegate("worker", "a hole")
+        await trio.sleep(1)
+        await session.wait_idle()
+    text = session.history[0].text
+    assert text == f"Task {task_id}, given to agent 'worker', failed (model): RuntimeError"
+
+
+async def test_a_task_can_be_cancelled(autojump_clock):
+    """Its session is closed, and nothing comes of it."""
+    lead, worker = team(delay=100)
+    async with open_runtime() as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session = await lead.create_session("ada")
+        task_id = await session.delegate("worker", "a hole")
+        await trio.sleep(1)
+        assert await session.cancel_task(task_id)
+        assert not await session.cancel_task(task_id)
+        assert (session.children, worker._opener.running.sessions.keys()) == ((), set())
+        await trio.sleep(200)
+        assert session.history == ()
+
+
+async def test_closing_a_session_cancels_its_tasks(autojump_clock):
+    """Interrupting its turn does not: they are not part of it."""
+    lead, worker = team(delay=100)
+    async with open_runtime() as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session = await lead.create_session("ada")
+        await session.delegate("worker", "a hole")
+        await session.interrupt()
+        assert len(session.children) == 1
+        with trio.fail_after(1):
+            await session.aclose()
+        assert not worker._opener.running.sessions
+
+
+async def test_tasks_are_bounded_and_their_agent_has_to_run(autojump_clock):
+    """Both are told at once."""
+    lead, worker = team(delay=100)
+    async with open_runtime() as runtime:
+        await runtime.start(lead)
+        session = await lead.create_session("ada")
+        with pytest.raises(NotRunning, match="worker"):
+            await session.delegate("worker", "a hole")
+        await runtime.start(worker)
+        for number in range(MAX_TASKS):
+            await session.delegate("worker", f"hole {number}")
+        with pytest.raises(LimitReached, match="delegated tasks"):
+            await session.delegate("worker", "one more")
+        await session.aclose()
+
+
+async def test_a_question_stays_open_for_the_results_of_its_tasks(autojump_clock):
+    """`run` has its answer, and what was delegated meanwhile is still heard of."""
+    calls = []
+
+    def script(chat):
+        calls.append(last_text(chat))
+        if len(calls) == 1:
+            return ToolCall("delegate_to_agent", {"agent": "worker", "task": "a hole", "wait": False})
+        return "ok"
+
+    lead, worker = team(script=script, tools=delegation_tools())
+    async with open_runtime() as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        assert str(await lead.run("go")) == "ok"
+        assert len(lead._opener.running.sessions) == 1
+        await trio.sleep(3)
+        assert len(calls) == 3
+        assert calls[2].endswith("did a hole")
+        assert not lead._opener.running.sessions
+
+
+# --- found by capability -----------------------------------------------------------------
+
+
+def cards(**capabilities):
+    directory = Directory()
+    for name, text in capabilities.items():
+        directory.add(BareAgent(name, llm=ScriptedLLM(["x"]), capabilities=text), None)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("translate", ["poet", "tongue"]),
+        ("translate French", ["tongue", "poet"]),
+        ("TRANSLATIONS", []),
+        ("french", ["tongue"]),
+        ("sums", ["abacus"]),
+        ("abacus", ["abacus"]),
+        ("fly", []),
+        ("", ["abacus", "poet", "tongue"]),
+        (" , ", ["abacus", "poet", "tongue"]),
+    ],
+)
+def test_agents_are_found_by_what_they_can_do(wanted, found):
+    """By words; the one that says most of them first, then by name."""
+    directory = cards(tongue="translates French and German", poet="rhymes; can translate", abacus="does sums")
+    assert [card.name for card in directory.find(wanted)] == found
+
+
+async def test_a_runtime_knows_its_agents(autojump_clock):
+    """By name, while they run."""
+    lead, worker = team()
+    async with open_runtime() as runtime:
+        await runtime.start(lead)
+        assert list(runtime.agents) == ["lead"]
+        await runtime.start(worker)
+        assert runtime.agents["worker"] == AgentCard(name="worker", capabilities="digging holes")
+        assert [card.name for card in runtime.agents.find("dig holes")] == ["worker"]
+        directory = runtime.agents
+    assert not directory
+
+
+async def ask_model(script, *, tools, others=(), between=5):
+    """What tools gave to a lead whose model says this."""
+    lead = BareAgent("lead", llm=ScriptedLLM(script, keep=0), tools=tools)
+    async with open_runtime() as runtime:
+        for agent in (lead, *others):
+            await runtime.start(agent)
+        session = await lead.create_session("ada", "go")
+        await session.wait_idle()
+        await trio.sleep(between)
+        await session.wait_idle()
+        return session
+
+
+async def test_a_model_finds_agents_and_gives_them_tasks(autojump_clock):
+    """It is told their cards, without its own, and gets the answer."""
+    script = [
+        ToolCall("find_agents", {"capability": "holes"}),
+        ToolCall("delegate_to_agent", {"agent": "worker", "task": "a hole", "priority": "MEDIUM"}),
+        "done",
+    ]
+    session = await ask_model(script, tools=delegation_tools(), others=[team()[1]])
+    found, answer = results_of(session)
+    assert '"name":"worker"' in found.content.replace(" ", "")
+    assert "lead" not in found.content
+    assert answer.content == "did a hole"
+
+
+async def test_an_agent_may_only_call_those_that_it_is_allowed_to(autojump_clock):
+    """Others are neither found nor called, and the check is made at the call."""
+    script = [
+        [
+            ToolCall("find_agents", {}),
+            ToolCall("delegate_to_agent", {"agent": "worker", "task": "x"}),
+            ToolCall("delegate_to_agent", {"agent": "worker", "task": "x", "wait": False}),
+            ToolCall("delegate_to_agent", {"agent": "lead", "task": "x"}),
+            ToolCall("delegate_to_agent", {"agent": "nobody", "task": "x"}),
+        ],
+        "done",
+    ]
+    for allowed in (["other"], lambda card: "digging" not in card.capabilities):
+        session = await ask_model(script, tools=delegation_tools(allowed), others=[team()[1]])
+        found, *refused = results_of(session)
+        assert "worker" not in found.content
+        assert all("that you may call" in result.error for result in refused)
+
+
+async def test_a_task_has_its_time_and_tries(autojump_clock):
+    """A failure is tried again in a new conversation; at its time the task is stopped, and that is the result."""
+    failures = [RuntimeError(), RuntimeError(), "third time lucky"]
+    flaky = BareAgent("flaky", llm=ScriptedLLM(failures))
+    slow = BareAgent("slow", llm=ScriptedLLM(lambda _: "late", delay=1000))
+    script = [
+        [ToolCall("delegate_to_agent", {"agent": name, "task": "x"}) for name in ("flaky", "slow")],
+        "done",
+    ]
+    session = await ask_model(script, tools=delegation_tools(timeout=20, tries=3), others=[flaky, slow])
+    lucky, late = results_of(session)
+    assert lucky.content == "third time lucky"
+    assert (late.status, "20 s" in late.error) == ("error", True)
+    with pytest.raises(ConfigurationError, match="allowed="):
+        delegation_tools("worker")
+
+
+# --- after a crash -----------------------------------------------------------------------
+
+
+class World:
+    """What is outside of the process, over all of its lives."""
+
+    def __init__(self):
+        self.paid = collections.Counter()
+        self.replies = collections.defaultdict(set)
+        self.problems = []
+
+    def agents(self):
+        """A boss with two workers side by side, each of whom pays something once."""
+
+        def worker(name):
+            @tool(effect="once")
+            async def pay(order: str) -> str:
+                """Pay an order."""
+                await trio.sleep(0.01)
+                self.paid[order] += 1
+                await trio.sleep(0.01)
+                return f"paid {order}"
+
+            def answer(chat):
+                self.problems += check_transcript(chat)
+                if chat.messages[-1].role == "tool":
+                    return f"{name}: {chat.messages[-1].parts[0].text}"
+                return ToolCall("pay", {"order": f"{name} {last_text(chat)}"})
+
+            return BareAgent(name, llm=ScriptedLLM(answer, keep=0, delay=0.01), tools=[pay])
+
+        def lead(chat):
+            self.problems += check_transcript(chat)
+            last = chat.messages[-1]
+            if last.role == "tool":
+                return "done: " + "; ".join(part.text for part in last.parts)
+            return [ToolCall(name, {"task": last_text(chat)}) for name in ("w1", "w2")]
+
+        workers = [worker("w1"), worker("w2")]
+        boss = BareAgent(
+            "boss", llm=ScriptedLLM(lead, keep=0, delay=0.01), tools=[each.as_tool() for each in workers]
+        )
+
+        @boss.on_session
+        def attach(session):
+            session.on_conversation(lambda reply: self.replies[session.id].add((reply.id, str(reply))))
+
+        return boss, workers
+
+
+@pytest.mark.parametrize("first", ["boss", "workers"])
+async def test_a_crash_at_every_write_repeats_nothing_of_a_parent_or_its_children(
+    autojump_clock, mortal, first
+):
+    """The boss has one answer, made of what its two workers say; what they do once is done once; nothing stays open."""
+    crashes = unknown = 0
+    for steps in range(1, 200):
+        world, journal, accepted = World(), mortal(), []
+
+        async def life(journal, *, opens=True, world=world, accepted=accepted):
+            async with open_runtime(journal=journal) as runtime:
+                boss, workers = world.agents()
+                for agent in (*workers, boss) if first == "workers" else (boss,):
+                    await runtime.start(agent)
+                if opens:
+                    session = await boss.create_session("ada", session_id="s")
+                    await session.chat("bill", message_id="m")
+                    accepted.append("m")
+                for running in [agent._opener.running for agent in (boss, *workers)]:
+                    await running.inbox.wait_idle()
+
+        async with journal.running():
+            died = await journal.live(life, steps=steps)
+            await journal.live(lambda journal: life(journal, opens=False))
+            left = [each.session_id for each in await open_sessions(journal)]
+            unfinished = [each for each in await journal.sessions() if each.unfinished]
+        if not died:
+            break
+        crashes += 1
+        assert world.problems == []
+        assert set(left) <= {"s"}, (steps, left)
+        assert unfinished == [], steps
+        assert all(count == 1 for count in world.paid.values()), (steps, world.paid)
+        if accepted:
+            (reply,) = world.replies["s"]
+            assert reply[1].startswith("done: w1: "), (steps, reply)
+            assert "; w2: " in reply[1]
+            unknown += "not known" in reply[1]
+            for name in ("w1", "w2"):
+                assert world.paid[f"{name} bill"] == 1 or "not known" in reply[1], (steps, reply)
+    assert crashes > 15
+    assert 0 < unknown < crashes / 2
+
+
+async def test_a_crash_at_every_write_loses_no_result_of_a_delegated_task(autojump_clock, mortal):
+    """It is told once, also where it comes after the crash; the same task id is the same task."""
+    crashes = 0
+    for steps in range(1, 100):
+        journal, delegated = mortal(), []
+
+        async def life(journal, *, opens=True, delegated=delegated):
+            lead, worker = team(grace=100)
+            async with open_runtime(journal=journal) as runtime:
+                for agent in (worker, lead):
+                    await runtime.start(agent)
+                if opens:
+                    session = await lead.create_session("ada", session_id="s")
+                elif await journal.load("s"):
+                    session = await lead.open_session("s")
+                else:
+                    return
+                if not any(message.sender.kind == "agent" for message in session.history):
+                    assert await session.delegate("worker", "a hole", task_id="t") == "t"
+                delegated.append("t")
+                await trio.sleep(5)
+
+        async with journal.running():
+            died = await journal.live(life, steps=steps)
+            await journal.live(lambda journal: life(journal, opens=False))
+            left = [each.session_id for each in await open_sessions(journal)]
+            records = await journal.load("s")
+        if not died:
+            break
+        crashes += 1
+        assert set(left) <= {"s"}, steps
+        if delegated:
+            told = [r.message for r in records if type(r).__name__ == "Accepted"]
+            assert [message.text for message in told] == ["Task t was done by agent 'worker':\ndid a hole"], (
+                steps
+            )
+    assert crashes > 6
+
+
+async def test_a_result_waits_for_an_agent_that_does_not_run(autojump_clock):
+    """It is written into the journal, and heard at its next start."""
+    async with MemoryJournal().running() as journal:
+        lead, worker = team(delay=10, grace=0)
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
+            async with open_runtime(journal=journal) as runtime:
+                for agent in (lead, worker):
+                    await runtime.start(agent)
+                session = await lead.create_session("ada", session_id="s")
+                await session.delegate("worker", "a hole", task_id="t")
+                await trio.sleep(1)
+                raise RuntimeError
+        _, worker = team()
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(worker)
+            await trio.sleep(5)
+        lead, worker = team()
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(lead)
+            session = await lead.open_session("s")
+            await session.wait_idle()
+            assert session.history[0].text.endswith("did a hole")
+            assert len(session.history) == 2
+
+
+async def test_a_question_without_a_session_ends_after_a_crash(autojump_clock):
+    """It goes on, and is closed at its end; what it asked of others is closed with it."""
+    async with MemoryJournal().running() as journal:
+        for attempt in range(2):
+            boss, helper = asking(["done"] if attempt else [ToolCall("ask", {}), "done"])
+            with pytest.RaisesGroup(RuntimeError):
+                async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+                    await runtime.start(helper)
+                    await runtime.start(boss)
+                    if not attempt:
+                        nursery.start_soon(boss.run, "go")
+                        nursery.start_soon(boss.ref.tell, "go")
+                    await trio.sleep(5)
+                    raise RuntimeError
+            summaries = await journal.sessions()
+            opened = [(await journal.load(each.session_id))[0] for each in summaries]
+            assert all(isinstance(each, Opened) and each.transient for each in opened)
+        assert len(summaries) == 3
+        assert all(each.closed and not each.unfinished for each in summaries)
+
+
+def asking(script):
+    """A boss who asks a slow helper in a way that nothing can repeat."""
+
+    @tool(effect="once")
+    async def ask() -> str:
+        """Ask the helper."""
+        return str(await helper.run("hi"))
+
+    helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "fine", delay=1000), grace=0)
+    return BareAgent("boss", llm=ScriptedLLM(script), tools=[ask], grace=0), helper
+
+
+async def test_what_a_child_answered_stands_in_its_journal(autojump_clock):
+    """Behind its answer, and with its end in one step."""
+    async with MemoryJournal().running() as journal:
+        helper = BareAgent("helper", llm=ScriptedLLM(["fine"]))
+        llm = ScriptedLLM([ToolCall("helper", {"task": "x"}, "c1"), "done"])
+        boss = BareAgent("boss", llm=llm, tools=[helper.as_tool()])
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(boss)
+            session = await boss.create_session("ada", "go", session_id="s")
+            await session.wait_idle()
+        *_, answered, _, closed = await journal.load("s/c1/helper")
+        assert answered == Answered(message_id="s/c1/helper/task", text="fine")
+        assert isinstance(closed, Closed)
