@@ -85,7 +85,7 @@ _NAMES = {
     "agents.ready": ("BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),
     "agents.delegation": ("delegation_tools",),
-    "agents.directory": ("AgentCard", "Directory"),
+    "agents.directory": ("AgentCard",),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),
     "agents.limits": ("Limits",),
     "agents.mode": ("Mode",),

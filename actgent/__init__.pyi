@@ -15,7 +15,6 @@ from .agents.delegation import (
 )
 from .agents.directory import (
     AgentCard as AgentCard,
-    Directory as Directory,
 )
 from .agents.goal import (
     GoalAgent as GoalAgent,

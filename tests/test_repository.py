@@ -28,6 +28,8 @@ FACE = [
     "SimpleAgent",
     "ReActAgent",
     "RouterAgent",
+    "AgentCard",
+    "delegation_tools",
     "GoalAgent",
     "GoalResult",
     "run_agent",
