@@ -8,7 +8,9 @@ import attrs
 from actgent.journal.store import Pair
 
 STATE_KEY = "_mode"
-"""Where the state holds the mode and its last change. Tools with `(state, args)` cannot write keys that begin with `_`."""
+"""Where the state holds the mode and the mark of its last change, as one text, which is read without a copy.
+
+Tools with `(state, args)` cannot write keys that begin with `_`."""
 CHANGES_KEY = "_mode_changes"
 KEPT_CHANGES = 100
 """How many changes the state keeps. The record holds what the model was told of all."""
@@ -39,26 +41,18 @@ class ModeChange:
 
 def stored_name(kept: object) -> str:
     """The mode that a state's value names; empty where it names none."""
-    match kept:
-        case {"name": str(name)}:
-            return name
-        case str(name):
-            return name
-    return ""
+    return kept.partition(" ")[0] if isinstance(kept, str) else ""
 
 
 def entered(state: Mapping[str, Any], *, change: ModeChange) -> list[Pair]:
     """The change of state that a change of mode is."""
     changes = [*state.get(CHANGES_KEY, ()), attrs.asdict(change)][-KEPT_CHANGES:]
-    return [(STATE_KEY, {"name": change.current, "change": change.mark}), (CHANGES_KEY, changes)]
+    return [(STATE_KEY, f"{change.current} {change.mark}"), (CHANGES_KEY, changes)]
 
 
 def mark_of(kept: object) -> str:
     """The mark of the change that led to a state's value."""
-    match kept:
-        case {"change": str(mark)}:
-            return mark
-    return START
+    return (kept.partition(" ")[2] if isinstance(kept, str) else "") or START
 
 
 def changes_in(state: Mapping[str, Any]) -> tuple[ModeChange, ...]:
