@@ -23,10 +23,12 @@ from actgent.messages import Message, OnBusy, Reply, Route, Sender
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
 from actgent.protocols.classification import types_from
+from actgent.protocols.output import output_of
 from actgent.protocols.prompts import PromptManager
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 
+from .call_options import told_options
 from .calling import Access, Calling
 from .checks import (
     at_least_one,
@@ -415,15 +417,19 @@ class Agent:
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
         below = session._context.system if session is not None else None  # noqa: SLF001
+        system = None
+        if layer is not None and not at_end:
+            system = layer.apply(self.system_prompt if below is None else below, self.profile)
+        tail = layer.render(self.profile) if layer is not None and at_end else ""
+        form = None if output is None else output_of(output)
         return CallOptions(
-            protocol=base.protocol if output is None else self.protocol.with_output(output),
+            protocol=base.protocol if form is None else self.protocol.with_output(form),
             temperature=base.temperature if temperature is None else temperature,
             max_tokens=base.max_tokens if max_tokens is None else max_tokens,
-            system=None
-            if layer is None or at_end
-            else layer.apply(self.system_prompt if below is None else below, self.profile),
-            tail=layer.render(self.profile) if layer is not None and at_end else "",
+            system=system,
+            tail=tail,
             limits=limits,
+            told=told_options(form, temperature=temperature, max_tokens=max_tokens, system=system, tail=tail),
         )
 
     # --- other agents --------------------------------------------------------------------

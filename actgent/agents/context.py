@@ -10,7 +10,16 @@ import trio
 
 from actgent.actors.timer import Alarm
 from actgent.errors import Interrupted
-from actgent.journal.records import NO_LIMITS, Delivered, Finished, Said, Spent, Started
+from actgent.journal.records import (
+    NO_LIMITS,
+    Delivered,
+    Finished,
+    Prompted,
+    Said,
+    Spent,
+    Started,
+    TurnOptions,
+)
 from actgent.journal.reducers import Reducer
 from actgent.journal.store import StateRecord, Store
 from actgent.llm.base import Answer
@@ -55,6 +64,8 @@ class CallOptions:
     """Said at the end of the prompt, in each call of this turn, and not remembered."""
     limits: Limits | None = None
     """Of this turn alone; None is the agent's."""
+    told: TurnOptions | None = None
+    """What of this was said for one turn alone, as a journal keeps it."""
 
 
 class TurnWaiter:
@@ -334,6 +345,7 @@ class SessionContext:
     """The marks of the last notes in the record, by their sources."""
     _waiters: dict[str, TurnWaiter] | None = None
     _asked: dict[str, Asked] | None = None
+    _told_options: dict[str, TurnOptions] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
 
     @property
@@ -382,6 +394,20 @@ class SessionContext:
     def told(self, source: str) -> str | None:
         """The mark of the last note of a source; None where there is none."""
         return None if self._told is None else self._told.get(source)
+
+    def add_aside(self, message: Message) -> None:
+        """Write a message into the record that is not to be answered, between turns."""
+        self.append(message)
+        if self.log is not None:
+            self.log.note(Said(message=message))
+            self.log.flush_soon()
+
+    def set_system(self, prompt: str) -> None:
+        """Another system prompt from the next model call on."""
+        self.system = prompt
+        if self.log is not None:
+            self.log.note(Prompted(system=prompt))
+            self.log.flush_soon()
 
     def know_calls(self, ids: Iterable[str]) -> None:
         """These ids of calls are taken."""
@@ -454,6 +480,16 @@ class SessionContext:
     def is_bounded(self) -> bool:
         """Whether more than its agent's limits may bound its turns."""
         return bool(self.accounts or self._asked)
+
+    def tell_options(self, message_id: str, options: TurnOptions) -> None:
+        """A message from before a restart came with options for its turn."""
+        if self._told_options is None:
+            self._told_options = {}
+        self._told_options[message_id] = options
+
+    def take_options(self, message_id: str) -> TurnOptions | None:
+        """The same, as its turn begins."""
+        return self._told_options.pop(message_id, None) if self._told_options else None
 
     def waiter_of(self, message: Message) -> TurnWaiter | None:
         if self.task is not None and message.id == self.task.message_id:

@@ -48,6 +48,7 @@ from actgent.protocols.base import (
 )
 
 from .budget import Account, Budget
+from .call_options import restored_options
 from .calling import Calling
 from .context import CallOptions, Resume, SessionContext, Turn, running_turn
 from .dispatcher import Delivery, Dispatcher, to_deliveries
@@ -111,7 +112,7 @@ class AgentCore:
     def begin_turn(self, context: SessionContext, message: Message, joined: tuple[Message, ...] = ()) -> Turn:
         """Claim a session for an outside message; from now on it can be interrupted. `joined` are answered with it."""
         waiter = context.waiter_of(message)
-        options = self.options if waiter is None else waiter.options
+        options = self._restored_options(context, message) if waiter is None else waiter.options
         told = len(context.record)
         limits = options.limits or self.limits
         turn = context.turn = Turn(
@@ -128,6 +129,10 @@ class AgentCore:
             if waiter.abandoned:
                 waiter.abandon()
         return turn
+
+    def _restored_options(self, context: SessionContext, message: Message) -> CallOptions:
+        told = context.take_options(message.id)
+        return self.options if told is None else restored_options(self.options, told)
 
     async def run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
         """All passes from an outside message to its last outcome, within reach of an interruption through `scope`."""

@@ -18,11 +18,13 @@ from actgent.journal.records import (
     Ended,
     Finished,
     Opened,
+    Prompted,
     Record,
     RolledBack,
     Said,
     Spent,
     Started,
+    TurnOptions,
 )
 from actgent.journal.references import refer
 from actgent.journal.store import StateRecord
@@ -62,13 +64,19 @@ class SessionLog:
         """Part of the session's next step."""
         self._pending.extend(records)
 
-    async def accept(self, message: Message, *others: Record, asked: Asked | None = None) -> None:
+    async def accept(
+        self,
+        message: Message,
+        *others: Record,
+        asked: Asked | None = None,
+        options: TurnOptions | None = None,
+    ) -> None:
         """Write that a message waits; durable on return. Cancelled or failed, it may be there or not: `end` it.
 
         Raises:
             JournalError: it could not be written, and is not accepted.
         """
-        await self.write(*others, _accepted(message, asked))
+        await self.write(*others, _accepted(message, asked, options))
 
     async def write(self, *records: Record) -> None:
         """Write a step with these records behind what was noted; durable on return.
@@ -163,11 +171,11 @@ class SessionLog:
         return Entry(session_id=self.session_id, agent=self.agent, records=tuple(step))
 
 
-def _accepted(message: Message, asked: Asked | None) -> Accepted:
+def _accepted(message: Message, asked: Asked | None, options: TurnOptions | None) -> Accepted:
     if asked is None:
-        return Accepted(message=message)
+        return Accepted(message=message, options=options)
     within = tuple(account.key for account in asked.accounts)
-    return Accepted(message=message, limits=asked.limits or NO_LIMITS, within=within)
+    return Accepted(message=message, limits=asked.limits or NO_LIMITS, within=within, options=options)
 
 
 @attrs.frozen
@@ -232,14 +240,22 @@ class _Reader:
                 self._context.state.restore(record)
             case Ended(message_id=message_id):
                 self._end(message_id)
-            case Closed():
-                self._is_closed = True
-            case Due(at=at):
-                self._due = at
             case Spent():
                 self._pay(record)
             case Started() | Finished() | Delivered() if self._turn is not None:
                 self._turn.take(record)
+            case _:
+                self._read_aside(record)
+
+    def _read_aside(self, record: Record) -> None:
+        """What concerns the session as a whole."""
+        match record:
+            case Prompted(system=system):
+                self._context.system = system
+            case Due(at=at):
+                self._due = at
+            case Closed():
+                self._is_closed = True
 
     def _joined(self) -> tuple[Message, ...]:
         """What is answered together with the message that is just appended."""
@@ -253,10 +269,13 @@ class _Reader:
         self._context.remember_accepted(message.id)
         if record.limits or record.within:
             self._bounded[message.id] = record
+        if record.options is not None:
+            self._context.tell_options(message.id, record.options)
 
     def _end(self, message_id: str) -> None:
         self._waiting.pop(message_id, None)
         self._bounded.pop(message_id, None)
+        self._context.take_options(message_id)
         if self._turn is not None and self._turn.message_id == message_id:
             self._turn = None
 

@@ -210,6 +210,7 @@ class SessionOpener:
             self.memory.open_view(),
             reducers=self.reducers,
             on_busy=opened.on_busy or self.on_busy,
+            system=opened.system,
         )
         restored = await restore(records, context)
         if restored.is_closed:
@@ -271,6 +272,7 @@ def _opened(
         created_at=time.time(),
         on_busy=on_busy,
         limits=limits,
+        system=context.system,
         within=tuple(account.key for account in context.accounts if account.key.session_id != context.id),
         transient=is_transient,
         parent_agent="" if parent is None else parent.session.agent_name,

@@ -18,7 +18,7 @@ from actgent.errors import (
 )
 from actgent.events import EventStream, MessageAccepted, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
-from actgent.journal.records import Record
+from actgent.journal.records import Record, TurnOptions
 from actgent.messages import Message, Priority
 
 from .alarms import Alarms
@@ -323,7 +323,7 @@ class RunningAgent:
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             if context.log is not None:
-                await self._write(context, message)
+                await self._write(context, message, None if waiter is None else waiter.options.told)
             if is_granted:
                 self.inbox.restore(message, now=trio.current_time())
             elif not self._try_put(message):
@@ -383,10 +383,12 @@ class RunningAgent:
         self._announce(context, message)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def _write(self, context: SessionContext, message: Message) -> None:
+    async def _write(
+        self, context: SessionContext, message: Message, options: TurnOptions | None = None
+    ) -> None:
         """Make an accepted message durable before it is in the inbox."""
         context.is_written = message.id
-        await context.log.accept(message, asked=context.asked(message.id))
+        await context.log.accept(message, asked=context.asked(message.id), options=options)
         self._check_open(context)  # it may have been closed meanwhile
 
     def _refuse(self, context: SessionContext, message: Message) -> None:

@@ -170,14 +170,14 @@ class Conversation:
                 f"session {self._session.id} is {self._session.status}: add messages between runs"
             )
         said = Message(session_id=self._session.id, sender=Sender(role, role), parts=(Text(text),))
-        self._session._context.append(said)  # noqa: SLF001 - the record is the session's own
+        self._session._context.add_aside(said)  # noqa: SLF001 - the record is the session's own
 
     def set_system_prompt(self, text: str) -> None:
         """Say something else about the agent in this conversation, before the rules of its answers."""
         self._body = text
         profile = attrs.evolve(self._agent.profile, body=text)
         prompt = PromptManager(self._agent.steps, profile).system_prompt()
-        self._session._context.system = prompt  # noqa: SLF001 - the prompt is the session's own
+        self._session._context.set_system(prompt)  # noqa: SLF001 - the prompt is the session's own
 
     async def reset(self) -> None:
         """Forget what was said: what runs is interrupted, and a new session begins with the same settings."""

@@ -39,6 +39,21 @@ class AccountKey:
 
 
 @attrs.frozen(kw_only=True)
+class TurnOptions:
+    """How one turn alone talks to the model, where its sender said so."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    system: str | None = None
+    """The system prompt, instead of the session's."""
+    tail: str = ""
+    """Said at the end of the prompt."""
+    output: str | None = None
+    """The form of the answer, as JSON text."""
+    output_name: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class Opened:
     """The session begins."""
 
@@ -58,6 +73,8 @@ class Opened:
     """Whose session the parent is."""
     reports: bool = False
     """True: what its first message comes to is told to the parent as a message."""
+    system: str | None = None
+    """Its system prompt; None is the agent's."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,6 +86,7 @@ class Accepted:
     """Of its turn, where its sender set them."""
     within: tuple[AccountKey, ...] = ()
     """The budgets of the turn that asks; its answer is paid from them, too."""
+    options: TurnOptions | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -231,6 +249,13 @@ class Resumed:
 
 
 @attrs.frozen(kw_only=True)
+class Prompted:
+    """The session has another system prompt from now on."""
+
+    system: str
+
+
+@attrs.frozen(kw_only=True)
 class Closed:
     """The session ends and takes no more messages."""
 
@@ -254,6 +279,7 @@ Record = (
     | Decided
     | Suspended
     | Resumed
+    | Prompted
     | Closed
 )
 
@@ -293,6 +319,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "decided": Decided,
     "suspended": Suspended,
     "resumed": Resumed,
+    "prompted": Prompted,
     "closed": Closed,
     "spent": Spent,
 }

@@ -6,7 +6,6 @@ list without `CallTools` or `Continue` ends the turn.
 """
 
 import abc
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -205,8 +204,7 @@ class WithOutput(Protocol):
         self.name = protocol.name  # type: ignore[misc]
         self.template = protocol.template  # type: ignore[misc]
         self.max_iterations = protocol.max_iterations
-        form = json.dumps(self.output.schema, ensure_ascii=False, default=dict)
-        self._hint = f"Your final answer must be JSON of this form: {form}"
+        self._hint = f"Your final answer must be JSON of this form: {self.output.form}"
         self._format = self.output.response_format
 
     def request(self, view: View) -> Request:

@@ -1,5 +1,6 @@
 """What the answers of an agent have to be: a form for the model, and the way from JSON to a value."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,6 +39,17 @@ class Output:
         """The form as providers take it; None for a template."""
         return ResponseFormat(self.name, self.schema) if is_json_schema(self.schema) else None
 
+    @property
+    def form(self) -> str:
+        """The schema as JSON text."""
+        text: str = json.dumps(self.schema, ensure_ascii=False, default=dict)
+        return text
+
+
+def form_output(name: str, schema: Mapping[str, Any]) -> Output:
+    """The output of a form alone, whose values are plain JSON data."""
+    return Output(name, schema, _form_converter(schema))
+
 
 def output_of(output: Any) -> Output:
     """The output that a type (builtin, attrs class, dataclass, TypedDict ...) or a form (a dict) stands for.
@@ -45,8 +57,10 @@ def output_of(output: Any) -> Output:
     Raises:
         ConfigurationError: JSON Schema cannot say it, or it is no JSON Schema.
     """
+    if isinstance(output, Output):
+        return output
     if isinstance(output, Mapping):
-        return Output(_name(output.get("title")), output, _form_converter(output))
+        return form_output(_name(output.get("title")), output)
     compiled = compile_type(output)
     return Output(_name(getattr(output, "__name__", None)), compiled.schema, compiled.convert)
 

@@ -1,0 +1,132 @@
+"""What one turn or one session was told apart from its agent, over a crash."""
+
+import contextlib
+
+import attrs
+import trio
+
+from actgent import BareAgent, ScriptedLLM, StepsAgent, ToolCall, open_runtime, tool
+from actgent.agents.layers import PromptLayer
+from actgent.errors import ActgentError
+from actgent.journal.memory import MemoryJournal
+from actgent.testing import DyingJournal
+
+
+@attrs.frozen
+class Sum:
+    total: int
+
+
+OPTIONS = (
+    {"output": Sum, "temperature": 0.25, "max_tokens": 77},
+    {"prompt": "Be brief.", "output": {"type": "object", "title": "page", "required": ["total"]}},
+    {"prompt": PromptLayer("You count.", mode="replace"), "temperature": 0.0},
+)
+
+
+def make_agent(seen):
+    """An agent that notes all that its model is asked, calls a tool, and answers once in a wrong form."""
+
+    @tool(effect="idempotent")
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        await trio.lowlevel.checkpoint()
+        return a + b
+
+    def answer(chat):
+        said = tuple(
+            (m.role, tuple(getattr(part, "text", part.__class__) for part in m.parts)) for m in chat.messages
+        )
+        seen.append((chat.system, said, chat.temperature, chat.max_tokens, chat.response_format))
+        last = max(place for place, (_, texts) in enumerate(said) if "question" in str(texts[0]))
+        if len(said) - last < 3:
+            return ToolCall("add", {"a": 2, "b": 3})
+        return '{"total": 5}' if "Your last answer could not be used" in str(said[last:]) else "five"
+
+    return BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=[add], temperature=0.5, output=None)
+
+
+async def _ask_all(journal, agent):
+    """One after the other, in a session with a prompt of its own; failures are answers, too."""
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", session_id="s", prompt="It is late.")
+        for number, options in enumerate(OPTIONS):
+            with contextlib.suppress(ActgentError):
+                await agent.run(f"question {number}", session=session, **options)
+
+
+async def test_a_turn_that_goes_on_asks_as_it_began(autojump_clock):
+    """With its form, prompt, temperature and longest answer, at whichever write the process dies."""
+    whole, resumed = [], 0
+    async with MemoryJournal().running() as journal:
+        await _ask_all(journal, make_agent(whole))
+    assert {asked[2] for asked in whole} == {0.25, 0.5, 0.0}
+    for writes in range(1, 100):
+        async with MemoryJournal().running() as journal:
+            dying = DyingJournal(journal, writes)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_ask_all, dying, make_agent([]))
+                with trio.move_on_after(1):
+                    await dying.died.wait()
+                nursery.cancel_scope.cancel()
+            if not dying.is_dead:
+                break
+            seen = []
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(make_agent(seen))
+        assert [asked for asked in seen if asked not in whole] == [], writes
+        resumed += bool(seen)
+    assert resumed > 5
+
+
+async def test_what_was_not_begun_is_asked_as_its_sender_said(autojump_clock):
+    """The options of a message that only waits survive, too, and later messages are asked as always."""
+    seen = []
+    async with MemoryJournal().running() as journal:
+        dying = DyingJournal(journal, 2)  # its opening and the message
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_ask_all, dying, make_agent([]))
+            with trio.move_on_after(1):
+                await dying.died.wait()
+            nursery.cancel_scope.cancel()
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent(seen))
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            await session.chat("and now?")
+            await session.wait_idle()
+    assert [(asked[2], asked[3], asked[4] is None) for asked in (seen[0], seen[-1])] == [
+        (0.25, 77, False),
+        (0.5, None, True),
+    ]
+    assert {asked[0] for asked in seen} == {f"{agent.system_prompt}\n\nIt is late.".lstrip()}
+
+
+async def test_a_conversation_keeps_what_was_added_and_its_prompt(autojump_clock):
+    """`add_message` and `set_system_prompt` hold over a restart."""
+    seen = []
+
+    def make():
+        def answer(chat):
+            seen.append((chat.system, [part.text for said in chat.messages[:2] for part in said.parts]))
+            return "Done."
+
+        return StepsAgent("a", llm=ScriptedLLM(answer, keep=0))
+
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make())
+            conversation = await agent.open_conversation("ada")
+            conversation.add_message("user", "My name is Ada.")
+            conversation.add_message("assistant", "Good to know.")
+            conversation.set_system_prompt("You are a clerk.")
+            prompt, history = conversation.session._context.system, conversation.history
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make())
+            session = await agent.open_session(conversation._session._held.id)
+            assert session.history == history
+            await session.chat("Who am I?")
+            await session.wait_idle()
+    assert "You are a clerk." in prompt
+    assert seen[0] == (prompt, ["My name is Ada.", "Good to know."])
