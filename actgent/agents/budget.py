@@ -66,6 +66,16 @@ class Amounts:
             seconds=self.seconds - other.seconds,
         )
 
+    def lasting(self, seconds: float) -> "Amounts":
+        """The same, and so many seconds."""
+        return Amounts(
+            model_calls=self.model_calls,
+            tool_calls=self.tool_calls,
+            tokens=self.tokens,
+            cost=self.cost,
+            seconds=self.seconds + seconds,
+        )
+
     @classmethod
     def of(cls, record: Spent) -> "Amounts":
         """What a record of the journal tells."""
@@ -165,16 +175,15 @@ class Account:
         return self.limits[name] - taken
 
     def reserve(self, amounts: Amounts) -> None:
-        self.reserved += amounts
+        self.reserved = self.reserved + amounts if self._calls else amounts
         self._calls += 1
 
-    def settle(self, reserved: Amounts, taken: Amounts) -> None:
-        """A call is over: what it took instead of what was reserved for it."""
+    def release(self, reserved: Amounts) -> None:
+        """A call is over, and what it took is counted: nothing is set apart for it any more."""
         self._calls -= 1
         self.reserved = (
             self.reserved - reserved if self._calls else NOTHING
         )  # fractions may not add up to zero
-        self.spent += taken
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             waiting.unpark_all()
@@ -287,9 +296,9 @@ class Budget:
 
     def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
         """Count what a call took, and write it down, before anyone acts on its answer."""
+        self._take(taken, now)
         for account in self.accounts:
-            account.settle(reserved, taken)
-        self._note(taken, self.tick(now))
+            account.release(reserved)
 
     # --- tool calls ------------------------------------------------------------------------
 
@@ -301,10 +310,7 @@ class Budget:
         """
         for account in self.accounts:
             account.check("tool_calls", count)
-        amounts = Amounts(tool_calls=count)
-        for account in self.accounts:
-            account.spent += amounts
-        self._note(amounts, self.tick(now), of=of)
+        self._take(Amounts(tool_calls=count), now, of)
 
     # --- seconds ---------------------------------------------------------------------------
 
@@ -317,32 +323,33 @@ class Budget:
         tightest = min(bounded, key=lambda account: account.left["seconds"])
         return now + tightest.left["seconds"], tightest
 
-    def tick(self, now: float) -> float:
-        """Count the seconds since the last tick; returns them."""
-        if math.isnan(self._since):
-            return 0.0
-        passed, self._since = now - self._since, now
-        amounts = Amounts(seconds=passed)
-        for account in self.clocked:
-            account.spent += amounts
-        return passed
-
     def stop_clock(self, now: float) -> None:
         """The turn has ended, or is suspended."""
-        passed = self.tick(now)
+        self.tick(now)
         self._since = math.nan
-        if passed:
-            self._note(NOTHING, passed)
 
-    # --- the journal -----------------------------------------------------------------------
+    def tick(self, now: float) -> None:
+        """Count the seconds since something was counted last."""
+        if now > self._since:
+            self._take(NOTHING, now)
 
-    def _note(self, amounts: Amounts, seconds: float, of: str = "") -> None:
-        """Write it down with each account; with other sessions first, so that none knows of an answer that was not paid."""
-        timed = amounts + Amounts(seconds=seconds) if seconds else amounts
+    # --- what is taken ---------------------------------------------------------------------
+
+    def _take(self, amounts: Amounts, now: float, of: str = "") -> None:
+        """Count what was taken and the seconds until now, and write it down.
+
+        With other sessions first, so that no session knows of an answer that another has not paid.
+        """
+        timed = amounts
+        if now > self._since:
+            timed, self._since = amounts.lasting(now - self._since), now
         for account in reversed(self.accounts):
-            account.note(timed if account in self.clocked else amounts, of)
-            if account.key.session_id != self.own.key.session_id and account.log is not None:
-                account.log.flush_soon()
+            part = timed if account in self.clocked else amounts
+            account.spent += part
+            if account.log is not None:
+                account.note(part, of)
+                if account.key.session_id != self.own.key.session_id:
+                    account.log.flush_soon()
 
 
 def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:

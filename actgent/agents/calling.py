@@ -15,7 +15,7 @@ from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import Threads
 
 from .budget import Budget
-from .context import Resume, SessionContext, Turn, TurnWaiter
+from .context import Resume, SessionContext, Turn, TurnWaiter, is_same
 from .dispatcher import Dispatcher
 from .limits import Limits
 from .observer import Observer
@@ -165,9 +165,7 @@ class Calling:
         """Stop a model that repeats itself before it does so once more."""
         most = turn.limits.identical_calls
         for call in calls:
-            last = turn.last_call
-            same = last is not None and last.name == call.name and last.arguments == call.arguments
-            turn.identical = turn.identical + 1 if same else 1
+            turn.identical = turn.identical + 1 if is_same(call, turn.last_call) else 1
             turn.last_call = call
             if turn.identical > most:
                 raise LimitReached(

@@ -159,6 +159,11 @@ class Asked:
 _ON_ITS_OWN = Asked()
 
 
+def is_same(call: ToolCall, last: ToolCall | None) -> bool:
+    """Whether a call asks for what the last one asked for."""
+    return last is not None and last.name == call.name and last.arguments == call.arguments
+
+
 @attrs.define(eq=False)
 class Resume:
     """How far a turn had come when its process ended, by its journal."""
@@ -184,6 +189,11 @@ class Resume:
     spent: Amounts = NOTHING
     charged: set[str] = attrs.field(factory=set)
     """Answers whose tool calls are counted."""
+    last_call: ToolCall | None = None
+    """Of those that are done with; calls that stood in text are not known here, and count anew."""
+    identical: int = 0
+    _asked: tuple[ToolCall, ...] = ()
+    """The calls of the last answer."""
 
     def say(self, said: Said, *, state_number: int) -> None:
         """The agent said something in this turn."""
@@ -191,9 +201,14 @@ class Resume:
         self.stop = said.stop
         self.calls, self.repairs = said.calls, said.repairs
         self.usage += said.usage
+        if said.stop:
+            self._asked = said.message.tool_calls
         if said.message.tool_results:  # its calls are done with
             self.started.clear()
             self.finished.clear()
+            for call in self._asked:
+                self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
+                self.last_call = call
 
     def pay(self, record: Spent) -> None:
         """Something was taken from the turn's budget."""

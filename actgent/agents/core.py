@@ -159,6 +159,7 @@ class AgentCore:
         turn.resume, context.resume = resume, None
         turn.joined = resume.joined
         turn.calls, turn.repairs, turn.usage = resume.calls, resume.repairs, resume.usage
+        turn.last_call, turn.identical = resume.last_call, resume.identical
 
     async def _resume(self, context: SessionContext, turn: Turn, resume: Resume) -> Message | None:
         """Do what was due when the process ended; returns the message to go on with."""

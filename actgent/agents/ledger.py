@@ -30,6 +30,8 @@ class Ledger:
         spent: Amounts = NOTHING,
     ) -> Account:
         """The account of this key as it is used, or else a new one, of which so much is spent."""
+        if self.journal is None:  # nobody comes to look for it
+            return Account(key, limits, spent)
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(key, limits, spent, log=log)

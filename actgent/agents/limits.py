@@ -73,7 +73,7 @@ class Limits:
         """Whether one of the shared bounds is set."""
         return bool(self.shared)
 
-    @property
+    @cached_property
     def shared(self) -> Mapping[str, float]:
         """The bounds that are set and shared, by name."""
         return {name: bound for name in SHARED if (bound := getattr(self, name)) is not None}

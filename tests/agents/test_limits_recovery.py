@@ -57,6 +57,13 @@ class World:
         agent.on_session(lambda session: session.on_exception(self.failures.append))
         return agent
 
+    def repeating(self):
+        """An agent that asks for the same again and again."""
+        model = self.model("loop", calls=lambda _: [("count", {"n": 1})])
+        agent = BareAgent("loop", llm=model, tools=[self.count_tool()])
+        agent.on_session(lambda session: session.on_exception(self.failures.append))
+        return agent
+
     def leading(self, **options):
         """An agent that asks four others at once; each of them counts, and answers."""
 
@@ -146,6 +153,24 @@ async def test_counts_go_on_from_where_they_were(autojump_clock, limits, scope):
         assert [failure.kind for failure in world.failures][-1:] == ["limit"], writes
         assert isinstance(world.failures[-1].error, LimitReached)
     assert writes > 10
+
+
+async def test_repetitions_before_a_crash_count(autojump_clock):
+    """The fourth identical call in a row does not run, wherever the process died between."""
+    for writes in range(1, 100):
+        world = World()
+        async with MemoryJournal().running() as journal:
+            died = await die(journal, writes, world.repeating)
+            said = [record for record in await journal.load("s") if isinstance(record, Said) and record.stop]
+            lost = world.asked["loop"] - len(said)
+            await go_on(journal, world.repeating)
+        if not died:
+            break
+        if world.asked:
+            assert 0 <= lost <= 1
+            assert world.asked["loop"] == 4 + lost, writes
+            assert world.failures[-1].error.field == "identical_calls"
+    assert writes > 8
 
 
 @pytest.mark.parametrize("scope", ["turn", "session"])
@@ -267,6 +292,30 @@ async def test_an_erased_session_takes_its_account_with_it(autojump_clock):
         parent = await agent.create_session("ada", session_id="p", limits=Limits(model_calls=5))
         account = parent.budget.accounts[0]
         await runtime.delete_session("p")
-        account.note(Amounts(model_calls=1))
+        account.note(Amounts(model_calls=1), "")
         account.log.flush_soon()
         assert await journal.load("p") == ()
+
+
+async def test_limits_of_one_call_hold_after_a_restart(autojump_clock):
+    """`run(limits=...)` is written with its message, whether its turn had begun or not."""
+    for writes in range(2, 8):
+        world = World()
+        async with MemoryJournal().running() as journal:
+            dying = DyingJournal(journal, writes)
+
+            async def run(dying=dying, world=world):
+                async with open_runtime(journal=dying) as runtime:
+                    agent = await runtime.start(world.looping())
+                    session = await agent.create_session("ada", session_id="s")
+                    await agent.run("go", session=session, limits=Limits(model_calls=3))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run)
+                await dying.died.wait()
+                nursery.cancel_scope.cancel()
+            said = [record for record in await journal.load("s") if isinstance(record, Said) and record.stop]
+            lost = world.asked["loop"] - len(said)
+            await go_on(journal, world.looping)
+        assert world.asked["loop"] == 3 + lost, writes
+        assert world.failures[-1].error.value == 3

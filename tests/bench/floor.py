@@ -194,6 +194,12 @@ async def _batches(count: int, model: Any, tools: dict[str, Any], wanted: str) -
     return turn_us
 
 
+async def limited(count: int) -> Figures:
+    """The tool loop: its floor counts nothing."""
+    plain_us = (await tool_loop(max(50, count // 50 * 50)))["turn_us"]
+    return {"plain_us": plain_us, "limits_us": plain_us, "limits_ratio": 1.0}
+
+
 async def loops(count: int) -> Figures:
     """LOOPS: turns of twelve model calls, each but the last with a tool, in one session after the other."""
     calls = 12

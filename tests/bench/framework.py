@@ -223,6 +223,20 @@ async def tool_loop(count: int) -> Figures:
     return {"turn_us": await _batches(count, make_agent(Adding(), tools=[add]), "The sum is 5")}
 
 
+async def limited(count: int) -> Figures:
+    """A tool loop under all limits, by turns with the same without: the best of each."""
+    limits = Limits(model_calls=10, tool_calls=10, tokens=100_000, seconds=60)
+    agents = {
+        "plain_us": lambda: make_agent(Adding(), tools=[add]),
+        "limits_us": lambda: make_agent(Adding(), tools=[add], limits=limits),
+    }
+    best = dict.fromkeys(agents, math.inf)
+    for _ in range(5):
+        for name, make in agents.items():
+            best[name] = min(best[name], await _batches(max(50, count // 250 * 50), make(), "The sum is 5"))
+    return best | {"limits_ratio": best["limits_us"] / best["plain_us"]}
+
+
 async def _batches(count: int, agent: BareAgent, wanted: str) -> float:
     answers: list[str] = []
     async with agent:

@@ -20,6 +20,7 @@ SIZES = {
     "FOLDER": 3,
     "RESUME": 40,
     "LOOPS": 2,
+    "LIMITS": 50,
     "CANCEL": 20,
 }
 

@@ -77,6 +77,14 @@ WORKLOADS = (
         20,
         (Bar("steps_ratio", 1.5, "value"), Bar("plan_ratio", 1.5, "value"), Bar("goal_ratio", 1.5, "value")),
     ),
+    Workload(
+        "LIMITS",
+        "limited",
+        "a tool loop with every limit that is shared, against one without",
+        1_000,
+        300,
+        (Bar("limits_ratio", 1.5, "value"),),
+    ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}
