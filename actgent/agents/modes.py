@@ -270,7 +270,7 @@ class Modes(NoteSource):
             key=key or new_id(),
             at=time.time(),
         )
-        state.dispatch(partial(entered, change=change), once=key)
+        state.dispatch(partial(entered, change=change))
         return change
 
     def obey(self, state: Store, message: Message) -> str:

@@ -3,8 +3,10 @@
 import pytest
 import trio
 
-from actgent import BareAgent, Mode, Modes, Priority, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import BareAgent, Limits, Mode, Modes, Priority, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Delivered, Said
 from actgent.testing import DyingJournal, check_transcript
 
 
@@ -256,6 +258,88 @@ async def test_switching_while_a_session_is_opened_waits_for_its_open_calls(auto
             await session.wait_idle()
     assert [m.sender.kind for m in session.history] == ["user", "assistant", "tool", "system", "assistant"]
     assert session.mode == "act"
+
+
+async def test_a_crash_right_behind_a_note_goes_on_from_the_results(autojump_clock):
+    """The note is written, the answer to the results is not: handlers hear them, and model calls go on counting."""
+
+    def build(answers):
+        agent = BareAgent(
+            "a",
+            llm=ScriptedLLM(answers),
+            modes=Modes(agent_may=["act"]),
+            limits=Limits(model_calls=3),  # the one that the crash cut off counts, since it may be paid
+        )
+
+        @agent.on_session
+        def attach(session):
+            session.on_tool_result(lambda result: heard.append(result.tool_name))
+            session.on_exception(lambda failure: heard.append(failure.kind))
+
+        return agent
+
+    async def never(_chat):
+        await trio.sleep_forever()
+
+    heard = []
+    async with MemoryJournal().running() as journal:
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(build([[ToolCall("set_mode", {"mode": "act"})], never]))
+                session = await agent.create_session("ada", "work", session_id="s")
+                await trio.sleep(1)
+                session.state.dispatch(("seen", True))  # which is written at once, and the note before it
+                await trio.sleep(1)
+                raise RuntimeError
+        (summary,) = await journal.sessions()
+        records = await journal.load(summary.session_id)
+        said = [each for each in records if isinstance(each, Said)]
+        assert said[-1].message.sender.name == "mode"
+        assert said[-1].calls == 1
+        heard.clear()
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(build([[ToolCall("get_agent_state", {})], "one too many"]))
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            told, changed = marks(session)
+            assert told == changed
+            assert len(told) == 1
+    assert heard[-2:] == ["get_agent_state", "limit"]
+    kinds = [m.sender.kind for m in session.history]
+    assert kinds == ["user", "assistant", "tool", "system", "assistant", "tool"]
+
+
+async def test_results_that_nobody_heard_are_heard_after_the_note(autojump_clock):
+    """The process ends before handlers hear of a result, and a note stands behind it when the next one starts."""
+    heard = []
+
+    def build(answers):
+        agent = BareAgent("a", llm=ScriptedLLM(answers), modes=Modes(agent_may=["act"]))
+        agent.on_session(
+            lambda session: session.on_tool_result(lambda result: heard.append(result.tool_name)) and None
+        )
+        return agent
+
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(build([[ToolCall("set_mode", {"mode": "act"})], "done"]))
+            session = await agent.create_session("ada", "work", session_id="s")
+            await session.wait_idle()
+        records = await journal.load("s")
+    place = next(
+        n for n, each in enumerate(records) if isinstance(each, Said) and each.message.sender.name == "mode"
+    )
+    kept = [each for each in records[: place + 1] if not isinstance(each, Delivered)]
+    heard.clear()
+    async with MemoryJournal().running() as journal:
+        entry = Entry(session_id="s", agent="a", records=tuple(kept))
+        await journal.commit(entry, epoch=await journal.acquire())
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(build(["done"]))
+            session = await agent.open_session("s")
+            await session.wait_idle()
+    assert heard == ["set_mode"]
+    assert [m.sender.kind for m in session.history] == ["user", "assistant", "tool", "system", "assistant"]
 
 
 async def test_a_mode_that_is_gone_is_told_all_the_same():
