@@ -56,7 +56,7 @@ class Wire:
         plain = [write(value) for value in values]
         try:
             return _pack(plain)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             return _pack_slowly(plain)
 
     def decode(self, data: bytes, union: Any) -> tuple[Any, ...]:

@@ -241,3 +241,13 @@ def test_fields_at_their_default_cost_nothing():
     """Small records are small."""
     assert len(WIRE.encode([Closed()], Record)) <= 10
     assert len(WIRE.encode([Ended(message_id="m")], Record)) <= 25
+
+
+def test_what_is_too_deep_is_refused_with_our_error():
+    """Tuples in tuples, which are packed inside out, as well as lists in lists."""
+    for make in (lambda inner: (inner,), lambda inner: [inner]):
+        value = 1
+        for _ in range(5000):
+            value = make(value)
+        with pytest.raises(NotSerializable, match=r"too deep|too large"):
+            WIRE.encode([Changed(changes={"deep": value})], Record)

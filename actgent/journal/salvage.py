@@ -13,9 +13,13 @@ import attrs
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, WireError
 
 from .lock import Lock
+from .records import Said
 from .sqlite_file import Facts, File, examine, prepare, translated
-from .steps import Head, Row, Step, is_good, place_step, read_step
+from .steps import Head, Row, Step, is_good, place_step, read_records, read_step
 from .wal import log_path, read_application_id
+
+Heads = dict[str, tuple[str, int]]
+"""By session its agent, and how many records it had."""
 
 
 @attrs.frozen
@@ -69,10 +73,10 @@ def salvage(path: Path, new_path: Path) -> Salvaged:
     if new_path.exists():
         raise ConfigurationError(f"{new_path.name} exists: name a file that does not")
     with _copied(path) as (copy, _), translated():
-        rows, agents = _read_good(copy)
+        rows, heads = _read_good(copy)
         with closing(apsw.Connection(str(new_path))) as db:
             file = prepare(db, Facts())
-            return _carry_over(file, rows, agents)
+            return _carry_over(file, rows, heads)
 
 
 @contextmanager
@@ -86,15 +90,15 @@ def _copied(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
         yield copy, lock.read_note()
 
 
-def _read_good(copy: Path) -> tuple[dict[str, list[Row]], dict[str, str]]:
-    """The good rows of each session and the agents that they belong to; a foreign log is left out."""
+def _read_good(copy: Path) -> tuple[dict[str, list[Row]], Heads]:
+    """The good rows of each session, and what their heads say; a foreign log is left out."""
     identity = read_application_id(copy)
     for _ in range(2):
         with closing(apsw.Connection(str(copy))) as db:
             with suppress(apsw.CorruptError, apsw.NotADBError):
                 known = {db.execute("PRAGMA application_id").get, identity} - {0}
                 if identity in known and len(known) == 1:
-                    return _rows(db, identity.to_bytes(4, "big")), dict(_agents(db))
+                    return _rows(db, identity.to_bytes(4, "big")), _heads(db)
             db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         log_path(copy).unlink(missing_ok=True)
     return {}, {}
@@ -114,34 +118,58 @@ _SELECT_ROW = "SELECT session_id, first, count, body, checksum FROM steps WHERE 
 _LAST_ROW = ("SELECT max(rowid) FROM steps NOT INDEXED", "SELECT max(rowid) FROM steps INDEXED BY places")
 
 
+_ROWS_OF_A_PAGE = 64
+"""More than fit on one, as none takes less than 64 of its 4,096 bytes."""
+
+
 def _last_row(db: apsw.Connection) -> int:
+    """A number that no row is beyond; where the end of the table is destroyed, the most that the file has room for."""
+    pages = int(db.execute("PRAGMA page_count").get)
     last = 0
     for sql in _LAST_ROW:
-        with suppress(apsw.CorruptError):
+        try:
             last = max(last, db.execute(sql).get or 0)
-    return min(last, int(db.execute("PRAGMA page_count").get) * 1000)
+        except apsw.CorruptError:
+            last = max(last, pages * _ROWS_OF_A_PAGE)
+    return min(last, pages * 1000)
 
 
-def _agents(db: apsw.Connection) -> Iterator[tuple[str, str]]:
-    with suppress(apsw.CorruptError, UnicodeDecodeError):
-        yield from db.execute("SELECT session_id, agent FROM sessions")
+def _heads(db: apsw.Connection) -> Heads:
+    """What can be read of the heads, from both ends of their table."""
+    found: Heads = {}
+    for order in ("ASC", "DESC"):
+        with suppress(apsw.CorruptError, UnicodeDecodeError):
+            sql = f"SELECT session_id, agent, records FROM sessions NOT INDEXED ORDER BY rowid {order}"  # noqa: S608
+            for session_id, agent, records in db.execute(sql):
+                found[session_id] = (agent, records)
+    return found
 
 
-def _carry_over(file: File, rows: dict[str, list[Row]], agents: dict[str, str]) -> Salvaged:
-    losses, records = [session_id for session_id in agents if session_id not in rows], 0
+def _carry_over(file: File, rows: dict[str, list[Row]], heads: Heads) -> Salvaged:
+    losses, records = [session_id for session_id in heads if session_id not in rows], 0
     for session_id, session_rows in rows.items():
         head: Head | None = None
         kept = []
-        for step in _steps(session_rows, agents.get(session_id, "")):
+        agent, count = heads.get(session_id) or (_agent_in(session_rows), None)
+        for step in _steps(session_rows, agent):
             row, head = place_step(step, head, now=time.time(), identity=file.identity)
             kept.append(row)
         if head is not None:
             file.write(kept, [head])
             records += head.records
-        if len(kept) < len(session_rows) or session_id not in agents:
+        if head is None or len(kept) < len(session_rows) or head.records != count:
             losses.append(session_id)
     file.end()
     return Salvaged(len(rows), records, tuple(losses))
+
+
+def _agent_in(rows: Iterable[Row]) -> str:
+    """Whose session it is, by the first answer in it; empty where nothing tells."""
+    for row in rows:
+        for record in read_records(row):
+            if isinstance(record, Said) and record.stop:
+                return record.message.sender.name
+    return ""
 
 
 def _steps(rows: Iterable[Row], agent: str) -> Iterator[Step]:

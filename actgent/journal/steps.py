@@ -139,14 +139,22 @@ def decode_rows(rows: Iterable[Row], *, head: Head, identity: bytes) -> tuple[Re
         raise JournalDamaged(f"the result of call {error} is missing", session_id=head.session_id) from error
 
 
+def read_records(row: Row) -> tuple[Record, ...]:
+    """The records of a row as they are stored, results referred to and all.
+
+    Raises:
+        JournalVersion, WireError: a newer actgent wrote it.
+    """
+    return _decode(row.body)
+
+
 def read_step(row: Row, agent: str) -> Step:
     """The step that a row was made from.
 
     Raises:
         JournalVersion, WireError: a newer actgent wrote it.
     """
-    records = _decode(row.body)
-    marks = [record for record in records if type(record) in _MARKS]
+    marks = [record for record in read_records(row) if type(record) in _MARKS]
     return Step(row.session_id, agent, row.count, row.body, marks)
 
 

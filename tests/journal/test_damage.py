@@ -10,8 +10,9 @@ import pytest
 from actgent.errors import JournalDamaged, JournalError, JournalVersion
 from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Due, Suspended
+from actgent.journal.records import Accepted, Due, Said, Suspended
 from actgent.journal.salvage import check, salvage
+from actgent.messages import Message, Sender, Text
 
 SESSIONS = 12
 LOG = "-wal"
@@ -187,3 +188,62 @@ async def test_salvage_carries_over_what_is_good(image, tmp_path, times, harm):
                 loaded = await journal.load(session_id)
                 assert loaded == records[: len(loaded)]
                 assert loaded == records or session_id in salvaged.losses or not loaded
+
+
+@pytest.fixture
+async def saved_file(tmp_path, make_writer):
+    """A file without a log: two sessions of `clerk`, of which `b` was written last."""
+    path = tmp_path / "good.db"
+    async with open_journal(f"sqlite:///{path}") as journal:
+        epoch = await journal.acquire()
+        for name in "ab":
+            writer = make_writer(journal, epoch, name, "clerk")
+            for number in range(60):
+                await writer.turn(f"question {number} of {name} " * 3)
+            said = Message(
+                session_id=name, sender=Sender("clerk", "assistant"), parts=(Text(f"last of {name}"),)
+            )
+            await writer.commit(Said(message=said, stop="end"))
+    return path
+
+
+async def _agents(path):
+    async with open_journal(f"sqlite:///{path}") as journal:
+        await journal.acquire()
+        return {each.session_id: (each.agent, each.records) for each in await journal.sessions()}
+
+
+async def test_a_session_that_lost_its_last_records_is_named(saved_file, tmp_path):
+    """Its head tells how many there were."""
+    whole = await _agents(saved_file)
+    db = apsw.Connection(str(saved_file))
+    db.execute("DELETE FROM steps WHERE rowid = (SELECT max(rowid) FROM steps)")
+    db.close()
+    salvaged = salvage(saved_file, tmp_path / "new.db")
+    assert salvaged.losses == ("b",)
+    assert await _agents(tmp_path / "new.db") == {"a": whole["a"], "b": ("clerk", whole["b"][1] - 1)}
+
+
+async def test_a_session_without_a_head_keeps_its_agent(saved_file, tmp_path):
+    """An answer in it tells whose it is; it is named, as nothing tells whether more is lost."""
+    whole = await _agents(saved_file)
+    db = apsw.Connection(str(saved_file))
+    db.execute("DELETE FROM sessions WHERE session_id = 'a'")
+    db.close()
+    salvaged = salvage(saved_file, tmp_path / "new.db")
+    assert salvaged.losses == ("a",)
+    assert await _agents(tmp_path / "new.db") == whole
+
+
+async def test_a_destroyed_last_page_costs_what_stood_on_it(saved_file, tmp_path):
+    """The pages before it are read all the same."""
+    whole = await _agents(saved_file)
+    data = bytearray(saved_file.read_bytes())
+    page = data.index(b"last of b") // 4096 * 4096
+    data[page : page + 4096] = bytes(4096)
+    saved_file.write_bytes(data)
+    salvaged = salvage(saved_file, tmp_path / "new.db")
+    assert salvaged.losses == ("b",)
+    found = await _agents(tmp_path / "new.db")
+    assert found["a"] == whole["a"]
+    assert 50 < found["b"][1] < whole["b"][1]
