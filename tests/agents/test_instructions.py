@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 
 import attrs
@@ -245,13 +244,11 @@ def test_the_form_of_limits_is_that_of_the_class():
 
 
 def test_a_hundred_instructions_are_read_soon(write):
-    """A folder of 100 instructions is read in far less than a second, each with its own schema."""
+    """A folder of 100 instructions is read whole, each with its own schema; the benchmark FOLDER says how fast."""
     form = "---\nschemaTemplate:\n  type: object\n  properties:\n    a{0}: {{type: string}}\n  required: [a{0}]\n---\nText.\n"
     many = {f"instructions/i{n:03}.md": form.format(n) for n in range(100)}
     folder = write({"brain.md": "---\nname: x\n---\n", **many})
-    started = time.process_time()
     assert len(read_folder(folder).instructions) == 102
-    assert time.process_time() - started < 1
 
 
 # --- mutations -----------------------------------------------------------------------------

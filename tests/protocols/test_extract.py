@@ -251,11 +251,11 @@ def reading(read, text):
 )
 @pytest.mark.parametrize("around", ["%s", "x %s", "{%s}", '["%s"]'])
 def test_bombs_are_quick(piece, around):
-    """No text of 200,000 characters keeps the loop for longer than two seconds on a slow machine."""
+    """No text of 200,000 characters keeps the loop for long: what grows with the square of it takes minutes, so the bound may be rough."""
     text = around % (piece * (199_000 // len(piece)))
-    begin = time.perf_counter()
+    begin = time.process_time()
     reading(extract_only, text)
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 10
 
 
 @given(JSON)
