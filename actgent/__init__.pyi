@@ -43,6 +43,12 @@ from .agents.runtime import (
     Runtime as Runtime,
     open_runtime as open_runtime,
 )
+from .agents.schedule import (
+    Schedule as Schedule,
+)
+from .agents.scheduling import (
+    scheduling_tools as scheduling_tools,
+)
 from .agents.session import (
     Session as Session,
 )
@@ -108,6 +114,7 @@ from .errors import (
     ToolError as ToolError,
     ToolNotFound as ToolNotFound,
     ToolTimeout as ToolTimeout,
+    TooManySchedules as TooManySchedules,
     TruncatedAnswer as TruncatedAnswer,
     UnsupportedPart as UnsupportedPart,
     UsageError as UsageError,

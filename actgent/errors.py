@@ -37,6 +37,7 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── HandlerFailed              a session's handler raised or took too long
     ├── Interrupted                someone stopped the turn
     ├── Stopped                    the agent's block was left before the turn's end
+    ├── TooManySchedules           a session has as many schedules as it may
     ├── LimitReached               a bound that was set on a turn or a session, see `limit`, `used`, `session_id`
     ├── ModelError                 the model call gave no answer; `retryable` says whether again helps
     │   ├── BadRequest             400, 404, 413, 422: the request itself
@@ -383,6 +384,15 @@ class Stopped(ActgentError):
     def __init__(self, agent: str) -> None:
         self.agent = agent
         super().__init__(f"agent {agent!r} stopped before this message was answered")
+
+
+class TooManySchedules(ActgentError):
+    """A session has as many schedules as it may; nothing was set."""
+
+    def __init__(self, session_id: str, limit: int) -> None:
+        self.session_id = session_id
+        self.limit = limit
+        super().__init__(f"session {session_id!r} has {limit} schedules, and may have no more: remove some")
 
 
 class LimitReached(ActgentError):

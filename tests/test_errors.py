@@ -31,6 +31,7 @@ def some(cls):
         "HandlerFailed": ("print", "it raised"),
         "Interrupted": ("enough",),
         "Stopped": ("tutor",),
+        "TooManySchedules": ("s", 100),
         "LimitReached": ("calls", 3),
         "ModeRefused": ("plan", "act", "not yet"),
         "ToolNotFound": ("add", ["sub"]),

@@ -40,6 +40,8 @@ FACE = [
     "Session",
     "Mode",
     "Modes",
+    "Schedule",
+    "scheduling_tools",
     "EnvelopedTool",
     "Message",
     "Priority",

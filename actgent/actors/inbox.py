@@ -173,6 +173,11 @@ class PriorityInbox(Generic[M]):
             raise self._full(bound)
         self._insert(self._stamp(message, trio.current_time() if now is None else now, first=first))
 
+    def waiting(self, session_id: str) -> list[M]:
+        """The messages of a session that wait, in no order."""
+        line = self._lines.get(session_id)
+        return [] if line is None else [message for _, _, message in line.waiting]
+
     def check_room(self, message: M) -> None:
         """See that a message could be put now.
 

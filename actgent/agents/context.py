@@ -353,6 +353,8 @@ class SessionContext:
     """What has a date; see `set_due`."""
     alarms: Any = None
     """The agent's `Alarms`, while it runs."""
+    scheduled: dict[str, Any] | None = None
+    """Schedules that were set, by their ids, also those that have fired."""
     _state: Store | None = None
     _call_ids: set[str] | None = None
     _accepted: dict[str, None] | None = None

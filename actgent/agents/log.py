@@ -17,14 +17,17 @@ from actgent.journal.records import (
     Due,
     Ended,
     Finished,
+    Fired,
     Opened,
     Prompted,
     Record,
     RolledBack,
     Said,
+    Scheduled,
     Spent,
     Started,
     TurnOptions,
+    Unscheduled,
 )
 from actgent.journal.references import refer
 from actgent.journal.store import StateRecord
@@ -32,6 +35,7 @@ from actgent.messages import Message, Sender, ToolResult
 
 from .budget import NOTHING, Amounts
 from .context import Asked, Resume, SessionContext
+from .schedule import restore_schedule
 
 
 @attrs.define(eq=False)
@@ -254,6 +258,8 @@ class _Reader:
                 self._context.system = system
             case Due(at=at):
                 self._due = at
+            case Scheduled() | Fired() | Unscheduled():
+                restore_schedule(self._context, record)
             case Closed():
                 self._is_closed = True
 

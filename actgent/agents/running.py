@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 import trio
 
@@ -27,6 +28,7 @@ from .context import Asked, SessionContext, Turn, TurnWaiter, is_inside, running
 from .core import AgentCore
 from .double_texting import check_busy, is_collected
 from .log import SessionLog
+from .schedule import Schedule, plan, set_schedule
 from .sessions import SessionTable
 from .tasks import Tasks, reports_due
 from .waiting import running_session, slot_lent, would_wait_for_itself
@@ -355,6 +357,13 @@ class RunningAgent:
 
     def _try_put(self, message: Message) -> bool:
         return self.inbox.try_put(message, now=trio.current_time(), first=message.on_busy == "interrupt")
+
+    async def schedule(
+        self, context: SessionContext, description: str, *, key: str | None, **times: Any
+    ) -> Schedule:
+        """Set a schedule in a session; see `Session.schedule`."""
+        self._check_open(context)
+        return await set_schedule(context, plan(description, now=self.clock.now(), key=key, **times))
 
     async def admit(self, context: SessionContext, message: Message, *others: Record) -> None:
         """Take in a message that a date brought, which waits for room by coming again; `others` go in the same step.

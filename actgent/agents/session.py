@@ -1,6 +1,7 @@
 """The user's end of a session: what it is told, what it says, and how it is stopped."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import trio
@@ -24,12 +25,14 @@ from actgent.messages import (
 
 from .budget import Budget
 from .checks import check_id, check_seconds
+from .clock import Clock
 from .context import SessionContext
 from .double_texting import check_rule
 from .mode import Actor
 from .mode_changes import ModeChange, changes_in
 from .modes import Modes
 from .running import RunningAgent
+from .schedule import Schedule, schedules, unset_schedule
 
 H = TypeVar("H", bound=Callable[..., Any])
 Status = Literal["idle", "working", "suspended", "closed"]
@@ -179,6 +182,46 @@ class Session:
         With `drop_queued` the waiting messages end so, too. Returns when the turn has ended.
         """
         await self._agent.interrupt(self._context, reason, drop_queued=drop_queued)
+
+    async def schedule(
+        self,
+        description: str,
+        *,
+        after: float | None = None,
+        at: datetime | None = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        key: str | None = None,
+    ) -> Schedule:
+        """Have the session told "Running scheduled task: " and the description: in `after` seconds, at a date, or by a cron line.
+
+        A date without a time zone and a cron line are read in `zone` (`Europe/Berlin`; for cron lines UTC by default).
+        With a journal it is durable on return and fires also after a restart, and at the start where its time has
+        passed meanwhile; without one it ends with the agent's block. A session that sleeps is woken. What was set
+        under a `key` is not set again.
+
+        Raises:
+            ConfigurationError: the time is wrong, over by more than a minute, or not exactly one is given.
+            TooManySchedules: the session has 100.
+            SessionClosed, NotRunning: nothing can be said to it any more.
+        """
+        return await self._agent.schedule(
+            self._context, description, after=after, at=at, cron=cron, zone=zone, key=key
+        )
+
+    async def unschedule(self, schedule_id: str) -> bool:
+        """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
+        return await unset_schedule(self._context, schedule_id)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """What is scheduled, the next first."""
+        return schedules(self._context)
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is for schedules and deadlines: `session.clock.now()`."""
+        return self._agent.clock
 
     async def wait_idle(self) -> None:
         """Wait until nothing is queued or running.

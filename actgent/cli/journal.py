@@ -26,14 +26,17 @@ from actgent.journal.records import (
     Due,
     Ended,
     Finished,
+    Fired,
     Opened,
     Prompted,
     Record,
     Resumed,
     RolledBack,
     Said,
+    Scheduled,
     Started,
     Suspended,
+    Unscheduled,
 )
 from actgent.journal.renaming import with_new_ids
 from actgent.journal.salvage import check as find_problems, salvage as carry_over
@@ -233,6 +236,9 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Prompted: lambda r: f"{len(r.system)} characters",
     Due: lambda r: f"at {_time(r.at)}" if r.at else "nothing",
     Suspended: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",
+    Scheduled: lambda r: f"{r.schedule_id} {r.cron or _time(r.at)} {r.zone}: {r.description}",
+    Fired: lambda r: f"{r.schedule_id}{'' if r.message_id else ' was passed over'}",
+    Unscheduled: lambda r: str(r.schedule_id),
     Resumed: lambda r: ", ".join(r.ids),
     Closed: lambda _: "",
 }

@@ -12,7 +12,7 @@ from actgent.errors import ConfigurationError
 from actgent.journal.base import Entry
 from actgent.journal.exporting import ExportedSession, write_sessions
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Closed, Record
+from actgent.journal.records import Closed, Due, Fired, Record, Scheduled, Unscheduled
 from actgent.journal.renaming import renamed
 from actgent.messages import Failure
 from actgent.testing.recorded import Recording
@@ -63,7 +63,7 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
         if await journal.load(session_id):
             raise ConfigurationError(f"the journal has a session {session_id!r} already: choose another id")
         step = (await rebuild(records, to=options.to)).step
-        kept = tuple(record for record in records[:step] if not isinstance(record, Closed))
+        kept = tuple(record for record in records[:step] if not isinstance(record, _LEFT_OUT))
         old = ExportedSession(options.session, agent.name, kept)
         begun = renamed(old, {options.session: session_id}).records
         gone_on = await _go_on(agent, session_id, begun, message=options.agent.message, heard=heard)

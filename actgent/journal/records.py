@@ -256,6 +256,39 @@ class Prompted:
 
 
 @attrs.frozen(kw_only=True)
+class Scheduled:
+    """The session is to be told something at a time."""
+
+    schedule_id: str
+    description: str
+    at: float
+    """Unix time in seconds of the first time."""
+    cron: str = ""
+    """The cron line, where it fires again and again."""
+    zone: str = "UTC"
+
+
+@attrs.frozen(kw_only=True)
+class Fired:
+    """A schedule's time has come."""
+
+    schedule_id: str
+    at: float
+    """Unix time in seconds for which it was set."""
+    following: float = 0.0
+    """Its next time; 0 is that it is over."""
+    message_id: str = ""
+    """What it said; empty where it was passed over, since what it had said before was still waiting."""
+
+
+@attrs.frozen(kw_only=True)
+class Unscheduled:
+    """A schedule was removed."""
+
+    schedule_id: str
+
+
+@attrs.frozen(kw_only=True)
 class Closed:
     """The session ends and takes no more messages."""
 
@@ -280,6 +313,9 @@ Record = (
     | Suspended
     | Resumed
     | Prompted
+    | Scheduled
+    | Fired
+    | Unscheduled
     | Closed
 )
 
@@ -320,6 +356,9 @@ RECORD_TAGS: Mapping[str, type] = {
     "suspended": Suspended,
     "resumed": Resumed,
     "prompted": Prompted,
+    "scheduled": Scheduled,
+    "fired": Fired,
+    "unscheduled": Unscheduled,
     "closed": Closed,
     "spent": Spent,
 }

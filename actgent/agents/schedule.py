@@ -1,0 +1,318 @@
+"""Schedules: what a session is to be told at a time, once or again and again.
+
+Firing is a message into the session's inbox, in one journal step with the record that it fired, and its id follows
+from the schedule and the time: neither lost nor doubled. What was due while the process was down fires at the start.
+A cron line that missed several times fires once, and so does one whose last message has not been dealt with: it is
+passed over until it was.
+"""
+
+import hashlib
+import math
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError, TooManySchedules, UsageError
+from actgent.journal.records import Fired, Scheduled, Unscheduled
+from actgent.messages import Message, Sender, Text
+
+from .context import SessionContext
+from .cron import next_time, zone_of
+from .dues import Dated
+
+LIMIT = 100
+"""Schedules of one session that may be set at a time."""
+KNOWN = 1000
+"""How many ids of schedules a session remembers, the newest: setting one again does nothing."""
+PAST = 60.0
+"""Seconds by which a date may be over when it is set: it fires at once then. An older one is a mistake."""
+LAST_DATE = 253_402_214_400.0
+"""Unix time of 9999-12-31: later dates have no name."""
+SENDER = Sender("schedule", "system")
+"""No person says it at that moment, so it has no person's authority."""
+PREFIX = "Running scheduled task: "
+
+
+@attrs.frozen(kw_only=True)
+class Schedule:
+    """Something that a session is to be told at a time."""
+
+    id: str
+    description: str
+    at: float
+    """Unix time in seconds of the next time."""
+    cron: str = ""
+    """The cron line; empty where it fires once."""
+    zone: str = "UTC"
+
+    @property
+    def due(self) -> datetime:
+        """The next time, in the schedule's time zone."""
+        return datetime.fromtimestamp(self.at, zone_of(self.zone))
+
+
+def plan(
+    description: str,
+    *,
+    now: float,
+    after: float | None = None,
+    at: datetime | None = None,
+    cron: str | None = None,
+    zone: str | None = None,
+    key: str | None = None,
+) -> Schedule:
+    """A schedule from one of `after`, `at` and `cron`.
+
+    Raises:
+        ConfigurationError: one of them is wrong, or not exactly one is given.
+    """
+    if not isinstance(description, str) or not description.strip():  # type: ignore[redundant-expr]
+        raise ConfigurationError("a schedule needs a description that is not empty: what is to be done then?")
+    if [after, at, cron].count(None) != 2:  # noqa: PLR2004 - of three
+        raise ConfigurationError(
+            "a schedule takes exactly one of after= (seconds), at= (a date) and cron= (a line)"
+        )
+    name = "UTC" if zone is None else zone
+    zone_of(name)
+    if cron is not None:
+        first = next_time(cron, name, after=now)
+    else:
+        first = now + _seconds(after) if at is None else _moment(at, zone, now)
+    if not first < LAST_DATE:
+        raise ConfigurationError("a schedule's time is before the year 9999 is over")
+    return Schedule(
+        id=_id_of(key) if key else token_hex(6), description=description, at=first, cron=cron or "", zone=name
+    )
+
+
+def _id_of(key: str) -> str:
+    """Short: models copy it."""
+    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def _seconds(after: object) -> float:
+    if isinstance(after, bool) or not isinstance(after, int | float) or not 0 <= after < math.inf:
+        raise ConfigurationError(f"after= takes seconds, not {after!r}")
+    return float(after)
+
+
+def _moment(at: datetime, zone: str | None, now: float) -> float:
+    """The Unix time of a date. One that clocks leave out is as much later; of one that comes twice it is the first."""
+    if not isinstance(at, datetime):
+        raise ConfigurationError(f"at= takes a datetime, not {at!r}")
+    if at.tzinfo is None:
+        if zone is None:
+            raise ConfigurationError(f"{at.isoformat()} has no time zone: give it one, or say zone=")
+        at = at.replace(tzinfo=zone_of(zone))
+    if at.timestamp() < now - PAST:
+        raise ConfigurationError(f"{at.isoformat()} is over: it is {_utc(now)} now")
+    return at.timestamp()
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+# --- those of a session ------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class Pending(Dated):
+    """A schedule that is set."""
+
+    schedule: Schedule
+    last_id: str = ""
+    """Of the message that it sent last."""
+
+    @property
+    def id(self) -> str:  # type: ignore[override]
+        return _due_id(self.schedule.id)
+
+    @property
+    def at(self) -> float:  # type: ignore[override]
+        return self.schedule.at
+
+    async def ring(self, agent: Any, context: SessionContext) -> None:
+        schedule = self.schedule
+        passed = max(agent.clock.now(), schedule.at)  # it may ring a little early
+        following = next_time(schedule.cron, schedule.zone, after=passed) if schedule.cron else 0.0
+        fired = Fired(schedule_id=schedule.id, at=schedule.at, following=following)
+        if self._is_busy(agent, context):
+            fire(context, fired)
+            if context.log is not None:
+                context.log.note(fired)
+                context.log.flush_soon()
+            await trio.lowlevel.checkpoint()
+            return
+        message = _message(context.id, schedule)
+        agent.inbox.check_room(message)
+        fired = attrs.evolve(fired, message_id=message.id)
+        fire(context, fired)
+        try:
+            await agent.admit(context, message, fired)
+        except BaseException:
+            self._come_again(context)
+            raise
+
+    def _is_busy(self, agent: Any, context: SessionContext) -> bool:
+        """Whether the last message has not been dealt with."""
+        if not self.last_id or not context.pending:
+            return False
+        if context.turn is not None and context.turn.message.id == self.last_id:
+            return True
+        return any(message.id == self.last_id for message in agent.inbox.waiting(context.id))
+
+    def _come_again(self, context: SessionContext) -> None:
+        """It did not get in; unless someone has unscheduled it meanwhile, it is due as before."""
+        if not self.schedule.cron or self.id in (context.dues or {}):
+            context.set_due(self)
+
+
+def _message(session_id: str, schedule: Schedule) -> Message:
+    return Message(
+        id=f"{schedule.id}@{schedule.at:.0f}",
+        session_id=session_id,
+        sender=SENDER,
+        parts=(Text(PREFIX + schedule.description),),
+    )
+
+
+def _due_id(schedule_id: str) -> str:
+    return f"schedule {schedule_id}"
+
+
+def pending(context: SessionContext) -> dict[str, Pending]:
+    """The schedules of a session that are set, by their ids."""
+    dues = (context.dues or {}).values()
+    return {dated.schedule.id: dated for dated in dues if isinstance(dated, Pending)}
+
+
+def schedules(context: SessionContext) -> tuple[Schedule, ...]:
+    """The schedules of a session that are set, the next first."""
+    return tuple(sorted((each.schedule for each in pending(context).values()), key=lambda each: each.at))
+
+
+# --- setting and removing ----------------------------------------------------------------
+
+
+async def set_schedule(context: SessionContext, schedule: Schedule) -> Schedule:
+    """Set a schedule; durable on return. An id that the session knows already is not set again.
+
+    Raises:
+        TooManySchedules: the session has as many as it may.
+        UsageError: the session ends with the turn that runs.
+        JournalError: it could not be written, and is not set.
+    """
+    known: Schedule | None = (context.scheduled or {}).get(schedule.id)
+    if known is not None:
+        await trio.lowlevel.checkpoint()
+        return known
+    _check_may(context)
+    enter(context, schedule)
+    try:
+        await _write(context, _record(schedule))
+    except BaseException:
+        context.drop_due(_due_id(schedule.id))
+        (context.scheduled or {}).pop(schedule.id, None)
+        if context.log is not None:  # cancelled, it may be written
+            context.log.note(Unscheduled(schedule_id=schedule.id))
+        raise
+    return schedule
+
+
+def _check_may(context: SessionContext) -> None:
+    if context.transient:
+        raise UsageError(
+            "this conversation ends with its answer, so nothing can be scheduled in it: use create_session()"
+        )
+    if len(pending(context)) >= LIMIT:
+        raise TooManySchedules(context.id, LIMIT)
+
+
+async def unset_schedule(context: SessionContext, schedule_id: str) -> bool:
+    """Remove a schedule; durable on return. False where none of this id is set: it has fired, or never was there.
+
+    Raises:
+        JournalError: it could not be written, and is still set.
+    """
+    found = pending(context).get(schedule_id)
+    if found is None:
+        await trio.lowlevel.checkpoint()
+        return False
+    context.drop_due(found.id)
+    try:
+        await _write(context, Unscheduled(schedule_id=schedule_id))
+    except Exception:
+        context.set_due(found)
+        raise
+    return True
+
+
+async def _write(context: SessionContext, record: Scheduled | Unscheduled) -> None:
+    if context.log is None:
+        await trio.lowlevel.checkpoint()
+    else:
+        await context.log.write(record)
+
+
+# --- in the journal ----------------------------------------------------------------------
+
+
+def _record(schedule: Schedule) -> Scheduled:
+    return Scheduled(
+        schedule_id=schedule.id,
+        description=schedule.description,
+        at=schedule.at,
+        cron=schedule.cron,
+        zone=schedule.zone,
+    )
+
+
+def restore_schedule(context: SessionContext, record: Scheduled | Fired | Unscheduled) -> None:
+    """Do to a fresh context what a record says."""
+    match record:
+        case Scheduled():
+            enter(
+                context,
+                Schedule(
+                    id=record.schedule_id,
+                    description=record.description,
+                    at=record.at,
+                    cron=record.cron,
+                    zone=record.zone,
+                ),
+            )
+        case Fired():
+            fire(context, record)
+        case Unscheduled():
+            context.drop_due(_due_id(record.schedule_id))
+
+
+def enter(context: SessionContext, schedule: Schedule) -> None:
+    """A schedule is set from now on, and its id known."""
+    if context.scheduled is None:
+        context.scheduled = {}
+    context.scheduled[schedule.id] = schedule
+    if len(context.scheduled) > KNOWN:
+        del context.scheduled[next(iter(context.scheduled))]
+    context.set_due(Pending(schedule))
+
+
+def fire(context: SessionContext, fired: Fired) -> None:
+    """A schedule has fired: it is over, or has its next time."""
+    found = pending(context).get(fired.schedule_id)
+    if found is None:
+        return
+    if not fired.following:
+        context.drop_due(found.id)
+        return
+    following = attrs.evolve(found.schedule, at=fired.following)
+    context.set_due(Pending(following, last_id=fired.message_id or found.last_id))
+
+
+def is_schedule_record(record: object) -> bool:
+    """Whether a record is of schedules alone: a copy of a session is not to do again what this one is to do."""
+    return isinstance(record, Scheduled | Fired | Unscheduled)

@@ -1,0 +1,346 @@
+"""Schedules: a delay, a date, a cron line; each fires once, also over restarts."""
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    ScriptedLLM,
+    SessionClosed,
+    TooManySchedules,
+    UsageError,
+    open_runtime,
+)
+from actgent.agents import clock as clock_module, sessions as sessions_module
+from actgent.agents.schedule import LIMIT
+from actgent.journal.exporting import read_sessions, write_sessions
+from actgent.journal.memory import MemoryJournal
+from actgent.testing import DyingJournal
+
+TASK = "Running scheduled task: "
+
+
+def make_agent(heard=None, **options):
+    """An agent that notes when it answered what."""
+    heard = [] if heard is None else heard
+
+    def answer(chat):
+        heard.append((round(trio.current_time()), chat.messages[-1].parts[0].text))
+        return "done"
+
+    agent = BareAgent("a", llm=ScriptedLLM(answer, keep=0), **options)
+    agent.heard = heard
+    return agent
+
+
+def asked(agent):
+    """When it was told to do what, without the mark of system messages."""
+    return [(at, text.removeprefix("<system>\n").removesuffix("\n</system>")) for at, text in agent.heard]
+
+
+@pytest.fixture
+def at_wall_time(monkeypatch):
+    """`at_wall_time(seconds)`: runtimes opened from now on find this Unix time."""
+
+    def set_time(seconds):
+        monkeypatch.setattr(clock_module, "time", SimpleNamespace(time=lambda: seconds))
+
+    set_time(time.time())
+    return set_time
+
+
+# --- when it fires -----------------------------------------------------------------------
+
+
+async def test_a_delay_a_date_and_a_line_fire_at_their_times(autojump_clock, at_wall_time):
+    """Case 16 of the specification: each with its description, a cron line again and again."""
+    at_wall_time(datetime(2026, 11, 20, 8, 30, tzinfo=UTC).timestamp())
+    async with make_agent() as agent:
+        session = await agent.create_session("ada")
+        await session.schedule("water the plants", after=60)
+        await session.schedule(
+            "call home", at=datetime.fromisoformat("2026-11-20T09:45"), zone="Europe/Berlin"
+        )
+        every = await session.schedule("stretch", cron="*/30 9 * * *")
+        assert [s.description for s in session.schedules] == ["water the plants", "call home", "stretch"]
+        assert every.due == datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
+        await trio.sleep(86_400)
+        assert [s.description for s in session.schedules] == ["stretch"]
+        message = session.history[0]
+    assert asked(agent) == [
+        (60, TASK + "water the plants"),
+        (900, TASK + "call home"),
+        (1800, TASK + "stretch"),
+        (3600, TASK + "stretch"),
+    ]
+    assert (message.sender.kind, message.text) == ("system", TASK + "water the plants")
+
+
+async def test_what_was_removed_never_fires(autojump_clock):
+    """And removing it again says that there is none."""
+    async with make_agent() as agent:
+        session = await agent.create_session("ada")
+        kept = await session.schedule("kept", after=10)
+        gone = await session.schedule("gone", after=20)
+        assert await session.unschedule(gone.id)
+        assert not await session.unschedule(gone.id)
+        await trio.sleep(100)
+        assert not await session.unschedule(kept.id)
+    assert asked(agent) == [(10, TASK + "kept")]
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ({}, "exactly one"),
+        ({"after": 1, "cron": "* * * * *"}, "exactly one"),
+        ({"after": -1}, "after="),
+        ({"after": float("nan")}, "after="),
+        ({"after": 1e300}, "9999"),
+        ({"after": "60"}, "after="),
+        ({"at": "2027-01-01"}, "at="),
+        ({"at": datetime.fromisoformat("2027-01-01")}, "no time zone"),
+        ({"at": datetime(2020, 1, 1, tzinfo=UTC)}, "is over"),
+        ({"cron": "* * *"}, "five fields"),
+        ({"cron": "* * * * *", "zone": "Moon"}, "time zone"),
+    ],
+)
+async def test_a_wrong_time_is_told_at_the_call(times, words):
+    """By name, and nothing is set."""
+    async with make_agent() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match=words):
+            await session.schedule("x", **times)
+        with pytest.raises(ConfigurationError, match="description"):
+            await session.schedule(" ", after=1)
+        assert session.schedules == ()
+
+
+async def test_a_date_that_is_just_over_fires_at_once(autojump_clock):
+    """It was computed a moment ago; an aware date needs no zone."""
+    async with make_agent() as agent:
+        session = await agent.create_session("ada")
+        moment = datetime.fromtimestamp(session.clock.now(), timezone(timedelta(hours=5))) - timedelta(
+            seconds=2
+        )
+        await session.schedule("now", at=moment)
+        await trio.sleep(1)
+    assert asked(agent) == [(0, TASK + "now")]
+
+
+async def test_schedules_are_bounded(autojump_clock):
+    """One that has fired makes room."""
+    async with make_agent() as agent:
+        session = await agent.create_session("ada")
+        for number in range(LIMIT):
+            await session.schedule(f"{number}", after=10 + number * 100)
+        with pytest.raises(TooManySchedules, match="100"):
+            await session.schedule("one more", after=10)
+        await trio.sleep(20)
+        await session.schedule("one more", after=10)
+
+
+async def test_where_nothing_can_be_scheduled(autojump_clock):
+    """In a closed session, and in a conversation that ends with its answer."""
+    async with make_agent() as agent:
+        session = await agent.create_session("ada")
+        await session.schedule("never", after=10)
+        await session.aclose()
+        with pytest.raises(SessionClosed):
+            await session.schedule("x", after=1)
+        await trio.sleep(100)
+        passing = await agent.create_session("bob")
+        passing._agent.let_go(passing._context)
+        with pytest.raises((UsageError, SessionClosed)):
+            await passing.schedule("x", after=1)
+    assert asked(agent) == []
+
+
+# --- when the session has no room --------------------------------------------------------
+
+
+async def test_a_full_inbox_makes_it_wait_and_loses_nothing(autojump_clock):
+    """It comes as soon as there is room."""
+
+    async def slow(chat):
+        await trio.sleep(30)
+        return "done"
+
+    said = []
+    async with BareAgent("a", llm=ScriptedLLM(slow, keep=0), session_inbox=1) as agent:
+        session = await agent.create_session("ada")
+        session.on_conversation(lambda _: said.append(round(trio.current_time())))
+        for number in range(3):
+            await session.schedule(f"{number}", after=10 + number)
+        await trio.sleep(200)
+        texts = [message.text for message in session.history if message.sender.kind == "system"]
+    assert texts == [f"{TASK}{number}" for number in range(3)]
+    assert said == [40, 70, 100]
+
+
+async def test_a_full_inbox_of_the_agent_makes_all_wait(autojump_clock):
+    """Nobody is opened in vain, and nothing is lost."""
+
+    async def slow(chat):
+        await trio.sleep(1)
+        return "done"
+
+    done = []
+    agent = BareAgent("a", llm=ScriptedLLM(slow, keep=0), inbox=5, sessions=2)
+    agent.on_session(lambda session: session.on_conversation(done.append) and None)
+    async with agent:
+        for _ in range(60):
+            session = await agent.create_session("ada")
+            await session.schedule("x", after=10)
+        await trio.sleep(100)
+    assert len(done) == 60
+
+
+async def test_a_line_is_passed_over_while_its_last_message_waits(autojump_clock, at_wall_time):
+    """A turn of ten minutes and a line for each minute: one after the other, not ten at a time."""
+    at_wall_time(datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp())
+
+    async def slow(chat):
+        agent.heard.append((round(trio.current_time()), ""))
+        await trio.sleep(100)
+        return "done"
+
+    async with BareAgent("a", llm=ScriptedLLM(slow, keep=0)) as agent:
+        agent.heard = []
+        session = await agent.create_session("ada")
+        await session.schedule("look", cron="* * * * *")
+        await trio.sleep(590)
+    assert [at for at, _ in agent.heard] == [60, 180, 300, 420, 540]
+
+
+# --- over restarts -----------------------------------------------------------------------
+
+
+async def test_what_was_due_while_the_process_was_down_fires_at_the_start(autojump_clock, at_wall_time):
+    """Once each: a line that missed many times fires once and goes on from there; what is due later waits for it."""
+    begin = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
+    at_wall_time(begin)
+    heard = []
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent(heard))
+            session = await agent.create_session("ada", session_id="s")
+            await session.schedule("missed", after=600)
+            await session.schedule("later", after=7200)
+            await session.schedule("line", cron="*/10 * * * *")
+            await session.unschedule((await session.schedule("gone", after=600)).id)
+        at_wall_time(begin + 3605)
+        started = round(trio.current_time())
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent(heard))
+            await trio.sleep(1200)
+            session = await agent.open_session("s")
+            assert [s.description for s in session.schedules] == ["line", "later"]
+            await trio.sleep(3000)
+        fired = [message for message in session.history if message.sender.kind == "system"]
+    found = [(at - started, text) for at, text in asked(agent)]
+    assert found[:2] in (
+        [(0, TASK + "line"), (0, TASK + "missed")],
+        [(0, TASK + "missed"), (0, TASK + "line")],
+    )
+    assert found[2:4] == [(595, TASK + "line"), (1195, TASK + "line")]
+    assert found.count((3595, TASK + "later")) == 1
+    assert len({message.id for message in fired}) == len(fired) == len(found)
+
+
+async def test_a_sleeping_session_is_woken(autojump_clock, monkeypatch):
+    """Fifty sessions, three of them in memory: each fires at its time, before and after a restart."""
+    monkeypatch.setattr(sessions_module, "AWAKE", 3)
+    heard = []
+    async with MemoryJournal().running() as journal:
+        for life in range(2):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(make_agent(heard))
+                if not life:
+                    for number in range(50):
+                        session = await agent.create_session("ada", session_id=f"s{number}")
+                        await session.schedule(f"{number} early", after=100 + number)
+                        await session.schedule(f"{number} late", after=1000 + number)
+                session = None
+                assert len(agent._opener.running.sessions) <= 3
+                await trio.sleep(500 if not life else 2000)
+                assert len(agent._opener.running.alarms) == (0 if life else 50)
+    assert sorted(text for _, text in asked(agent)) == sorted(
+        f"{TASK}{number} {when}" for number in range(50) for when in ("early", "late")
+    )
+
+
+async def test_a_schedule_travels_with_its_session(autojump_clock):
+    """Case 20 of the specification: what is exported fires where it is imported."""
+    heard = []
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(make_agent(heard))
+        session = await agent.create_session("ada", session_id="s")
+        await session.schedule("travels", after=100)
+        exported = await read_sessions(journal)
+    async with MemoryJournal().running() as journal:
+        await write_sessions(journal, exported, epoch=await journal.acquire())
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(make_agent(heard))
+            await trio.sleep(200)
+    assert [text for _, text in asked(agent)] == [TASK + "travels"]
+
+
+async def live(journal, heard, effects):
+    """One life of the process, over all times that are scheduled; it sets them with keys, as a service does."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = make_agent(heard)
+        await runtime.start(agent)
+        session = await agent.ensure_session("ada", "s")
+        await session.schedule("first", after=60, key="first")
+        await session.schedule("second", after=120, key="second")
+        await session.schedule("line", cron="*/5 * * * *", key="line")
+        await trio.sleep(400)
+        await session.wait_idle()
+        for schedule in session.schedules:
+            await session.unschedule(schedule.id)
+        effects.append([message for message in session.history if message.sender.kind == "system"])
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_crash_at_every_write_fires_each_exactly_once(autojump_clock, at_wall_time, late):
+    """The process ends at each write of the journal and starts again at once, or when all is over its time."""
+    begin = datetime(2026, 11, 20, 8, 1, tzinfo=UTC).timestamp()
+    writes = 1
+    while True:
+        at_wall_time(begin)
+        heard, effects = [], []
+        async with MemoryJournal().running() as inner:
+            journal = DyingJournal(inner, writes)
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(kill_when_dead, journal, scope)
+                    await live(journal, heard, effects)
+                    nursery.cancel_scope.cancel()
+            died = journal.is_dead
+            if died:
+                at_wall_time(begin + (1000 if late else 0))
+                effects.clear()
+                await live(inner, heard, effects)
+            (fired,) = effects
+            ids = [message.id for message in fired]
+            assert len(set(ids)) == len(ids)
+            texts = [message.text.removeprefix(TASK) for message in fired]
+            assert (texts.count("first"), texts.count("second")) == (1, 1), writes
+            assert 1 <= texts.count("line") <= 3
+            assert not await inner.unfinished("a")
+        if not died:
+            break
+        writes += 1
+    assert writes > 10
+
+
+async def kill_when_dead(journal, scope):
+    """Ends a life where its journal has died."""
+    await journal.died.wait()
+    scope.cancel()
