@@ -62,6 +62,8 @@ class SessionLog:
         """The session's earliest date is this from its next step on."""
         if at != self.due:
             self.due = at
+            if self._pending and isinstance(self._pending[-1], Due):
+                self._pending.pop()
             self.note(Due(at=at))
 
     def note(self, *records: Record) -> None:

@@ -311,8 +311,3 @@ def fire(context: SessionContext, fired: Fired) -> None:
         return
     following = attrs.evolve(found.schedule, at=fired.following)
     context.set_due(Pending(following, last_id=fired.message_id or found.last_id))
-
-
-def is_schedule_record(record: object) -> bool:
-    """Whether a record is of schedules alone: a copy of a session is not to do again what this one is to do."""
-    return isinstance(record, Scheduled | Fired | Unscheduled)

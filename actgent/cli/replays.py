@@ -22,6 +22,9 @@ from .folders import is_folder
 from .journal import load, opened, show_rebuilt
 from .terminal import Conversation, Terminal
 
+_LEFT_OUT = (Closed, Due, Scheduled, Fired, Unscheduled)
+"""A fork is open, and does not do again what its original is scheduled to do."""
+
 
 @attrs.frozen(kw_only=True)
 class ReplayOptions:
