@@ -17,28 +17,39 @@ from actgent.messages import OnBusy
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Protocol
 from actgent.protocols.classification import types_from
+from actgent.protocols.goal import Goal
+from actgent.protocols.plan import Planning
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
+from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.tools.base import Tool
 
 from .agent import Agent
+from .goal import GoalAgent
 from .handlers import Handler
 from .instructions import TOOLS, AgentFolder, read_folder
 from .layers import Prompt
 from .limits import Limits
 from .opening import OnSession
+from .plan import PlanAgent
 from .ready import RouterAgent
 from .settings import LLMSettings, load_settings
 from .skills import LoadSkill
+from .steps import StepsAgent
 
 PROTOCOLS: Mapping[str, Callable[[], Protocol]] = {
     "bare": Bare,
     "simple": Simple,
     "react": ReAct,
     "router": Router,
+    "steps": Steps,
+    "plan": Planning,
+    "goal": Goal,
 }
+KINDS: Mapping[type[Protocol], type[Agent]] = {Steps: StepsAgent, Planning: PlanAgent, Goal: GoalAgent}
+"""Agents that can do more than others with their protocol."""
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
     "keyword": KeywordStrategy,
     "auto": AutoSwitching,
@@ -174,7 +185,7 @@ class AgentBuilder:
         return self._with(types=(*self._options.get("types", ()), *types))
 
     def protocol(self, protocol: str | Protocol) -> Self:
-        """`bare`, `simple`, `react`, `router`, or a pair of your own; without it `simple` if there are instructions."""
+        """One of `PROTOCOLS` by its name, or a pair of your own; without it `simple` if there are instructions."""
         return self._with(protocol=_named(PROTOCOLS, protocol, "protocol"))
 
     def strategy(self, strategy: str | Strategy) -> Self:
@@ -244,7 +255,7 @@ class AgentBuilder:
         arguments["protocol"] = self._protocol(arguments)
         if "llm" not in options:
             arguments["llm"] = self.settings()
-        kind = RouterAgent if "routes" in arguments else Agent
+        kind = RouterAgent if "routes" in arguments else KINDS.get(type(arguments["protocol"]), Agent)
         agent = kind(self.name, **arguments)
         for hook in self._hooks:
             hook(agent)

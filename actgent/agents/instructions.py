@@ -37,8 +37,8 @@ from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
 
 BRAIN = "brain.md"
 TOOLS = "tools.py"
-PROTOCOLS = ("bare", "simple", "react", "router")
-_WITHOUT_STRATEGY = ("bare", "simple", "router")
+PROTOCOLS = ("bare", "simple", "react", "router", "steps", "plan", "goal")
+_WITHOUT_STRATEGY = tuple(name for name in PROTOCOLS if name != "react")
 STRATEGIES = ("keyword", "auto", "preference")
 MAX_INSTRUCTIONS = 500
 _MAX_NAME = 64

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
@@ -21,7 +21,7 @@ name: {name}
 role: a friendly assistant
 goal: answer questions, and greet whoever says hello
 capabilities: conversation, arithmetic
-protocol: simple
+protocol: {protocol}
 # llm: openai:gpt-5.2        # or leave it to LLM_MODEL, or to --model
 ---
 Answer in one or two sentences.
@@ -59,7 +59,7 @@ FOLDER = Path(__file__).parent
 
 def test_it_greets():
     """A greeting of the model's reaches the user."""
-    script = ['{{"messageType": "greeting", "content": {{"name": "Ada", "content": "Hello, Ada!"}}}}']
+    script = {script}
     agent = AgentBuilder.from_folder(FOLDER).llm(ScriptedLLM(script)).build()
 
     async def main():
@@ -70,18 +70,42 @@ def test_it_greets():
 '''
 
 
-def new_folder(parent: str | os.PathLike[str], name: str) -> AgentFolder:
-    """A small agent that runs, with an instruction, a tool and a test.
+_SCRIPTS: Mapping[str, Sequence[str]] = {
+    "bare": ["Hello, Ada!"],
+    "simple": ['{"messageType": "greeting", "content": {"name": "Ada", "content": "Hello, Ada!"}}'],
+    "react": [
+        '{"primary_action": {"response_purpose": "DIRECT_RESPONSE", "response_content": "Hello, Ada!"}}'
+    ],
+    "router": ['{"top_level_intent": "CONVERSATION", "response": "Hello, Ada!"}'],
+    "steps": ['{"final_answer": "Hello, Ada!"}'],
+    "plan": ['{"intent": "greet", "plan": "answer"}', "Hello, Ada!"],
+    "goal": [
+        '{"action": "plan", "params": {"steps": ["greet"]}}',
+        '{"action": "execute", "params": {"tool": "add", "args": {"a": 1, "b": 2}}}',
+        '{"action": "summarize", "params": {"summary": "Hello, Ada!"}}',
+        '{"action": "evaluate", "params": {"achieved": true}}',
+    ],
+}
+"""What a model says in the new agent's test, by protocol."""
+_WITH_INSTRUCTIONS = ("simple", "react")
+
+
+def new_folder(parent: str | os.PathLike[str], name: str, *, protocol: str = "simple") -> AgentFolder:
+    """A small agent that runs, with a tool, a test, and an instruction if its protocol knows them.
 
     Raises:
-        ConfigurationError: the name cannot be a folder's, or is taken.
+        ConfigurationError: the name cannot be a folder's, or is taken; there is no such protocol.
     """
+    if protocol not in _SCRIPTS:
+        raise ConfigurationError(f"there is no protocol {protocol!r}: choose one of {', '.join(_SCRIPTS)}")
+    script = "".join(f"\n        {answer!r}," for answer in _SCRIPTS[protocol])
     files = {
-        "brain.md": _BRAIN.format(name=name),
-        "instructions/greeting.md": _GREETING,
+        "brain.md": _BRAIN.format(name=name, protocol=protocol),
         "tools.py": _TOOLS,
-        f"test_{name.replace('-', '_')}.py": _TEST.replace("{{", "{").replace("}}", "}"),
+        f"test_{name.replace('-', '_')}.py": _TEST.replace("{script}", f"[{script}\n    ]"),
     }
+    if protocol in _WITH_INSTRUCTIONS:
+        files["instructions/greeting.md"] = _GREETING
     return write_folder(parent, name, files)
 
 

@@ -47,14 +47,16 @@ class StepsAgent(Agent):
         max_iterations: int = DEFAULT_ITERATIONS,
         **options: Any,
     ) -> None:
-        self.steps = Steps(
-            timezone=timezone, final_answer_format=final_answer_format, max_iterations=max_iterations
+        given = options.setdefault(
+            "protocol",
+            Steps(timezone=timezone, final_answer_format=final_answer_format, max_iterations=max_iterations),
         )
-        if "protocol" in options:
+        if not isinstance(given, Steps):
             raise ConfigurationError(
                 "a StepsAgent has its protocol: for another one take Agent(protocol=...)"
             )
-        super().__init__(name, protocol=self.steps, **options)
+        self.steps = given
+        super().__init__(name, **options)
 
     def set_timezone(self, name: str) -> None:
         """Tell the model the time in another zone, from its next call on.

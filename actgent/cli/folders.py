@@ -12,9 +12,9 @@ from .models import default_models
 from .terminal import Terminal
 
 
-def new(name: str, terminal: Terminal) -> int:
+def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
     """Make a folder in the current one."""
-    made = new_folder(Path(), name)
+    made = new_folder(Path(), name, protocol=protocol)
     terminal.line(
         f"made {made.path}: try `actgent check {name}`, `actgent run {name}`, and its test with pytest"
     )

@@ -102,15 +102,16 @@ def chat(
 
 
 @app.command
-def new(name: str, /) -> int:
+def new(name: str, /, *, protocol: str = "simple") -> int:
     """Make a folder with a small agent that runs, and its test.
 
     Args:
         name: The folder, in this one: lower-case letters, digits, - and _.
+        protocol: How it talks to its model: bare, simple, react, router, steps, plan or goal.
     """
     from .folders import new as make  # noqa: PLC0415
 
-    return make(name, Terminal())
+    return make(name, Terminal(), protocol=protocol)
 
 
 @app.command

@@ -1,5 +1,7 @@
 """Builders: every step a new one, the same agent from code and from a folder."""
 
+import runpy
+
 import pytest
 
 from actgent import (
@@ -7,10 +9,13 @@ from actgent import (
     BareAgent,
     ClassificationType,
     ConfigurationError,
+    GoalAgent,
     Instruction,
     Limits,
+    PlanAgent,
     SchemaBuilder,
     ScriptedLLM,
+    StepsAgent,
     tool,
 )
 from actgent.agents.builder import DEFAULT_TYPES, PROTOCOLS, STRATEGIES
@@ -18,7 +23,10 @@ from actgent.agents.instructions import PROTOCOLS as PROTOCOL_NAMES, STRATEGIES 
 from actgent.agents.layers import PromptLayer
 from actgent.agents.scaffold import new_folder, write_folder
 from actgent.errors import InvalidFolder
+from actgent.protocols.goal import Goal
+from actgent.protocols.plan import Planning
 from actgent.protocols.react import ReAct
+from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching
 
 GREETING = Instruction("greeting", "Someone says hello.", {"who": "<whom>"})
@@ -128,6 +136,54 @@ def test_protocols_and_strategies_go_by_name():
         start.protocol("reactt")
     assert set(PROTOCOLS) == set(PROTOCOL_NAMES)
     assert set(STRATEGIES) == set(STRATEGY_NAMES)
+
+
+LOOPS = {
+    "steps": (StepsAgent, ['{"final_answer": "Hello, Ada!"}']),
+    "plan": (PlanAgent, ['{"intent": "greet", "plan": "answer"}', "Hello, Ada!"]),
+    "goal": (
+        GoalAgent,
+        [
+            '{"action": "plan", "params": {"steps": ["greet"]}}',
+            '{"action": "execute", "params": {"tool": "add", "args": {"a": 1, "b": 2}}}',
+            '{"action": "summarize", "params": {"summary": "Hello, Ada!"}}',
+            '{"action": "evaluate", "params": {"achieved": true}}',
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", LOOPS)
+async def test_a_folder_whose_agent_works_on_its_own(protocol, tmp_path):
+    """The protocol's name in brain.md makes the agent of that protocol, with the folder's tools."""
+    kind, script = LOOPS[protocol]
+    made = new_folder(tmp_path, "tutor", protocol=protocol)
+    assert (made.protocol, made.instructions) == (protocol, ())
+    agent = AgentBuilder.from_folder(made.path).llm(ScriptedLLM(script)).build()
+    assert type(agent) is kind
+    assert [tool.name for tool in agent.tools] == ["add"]
+    async with agent:
+        assert (await agent.run("Hi, I am Ada.")).text == "Hello, Ada!"
+
+
+def test_the_test_of_a_new_folder_passes(tmp_path):
+    """Whatever its protocol: it is what a developer begins with."""
+    for protocol in PROTOCOLS:
+        path = new_folder(tmp_path, f"an-{protocol}", protocol=protocol).path
+        runpy.run_path(str(path / f"test_an_{protocol}.py"))["test_it_greets"]()
+    with pytest.raises(ConfigurationError, match="choose one of bare"):
+        new_folder(tmp_path, "other", protocol="reactt")
+
+
+def test_a_protocol_object_makes_its_agent():
+    """With what it was told."""
+    start = AgentBuilder("x").llm(ScriptedLLM(["a"]))
+    steps = Steps(timezone="Europe/Oslo")
+    built = start.protocol(steps).build()
+    assert isinstance(built, StepsAgent)
+    assert built.steps is steps
+    assert isinstance(start.protocol(Planning(rounds=2)).build(), PlanAgent)
+    assert isinstance(start.protocol(Goal(max_iterations=3)).build(), GoalAgent)
 
 
 def test_routes_make_a_router():

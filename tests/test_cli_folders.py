@@ -1,0 +1,54 @@
+"""`actgent new`, `check` and `run` for agents that work on their own, as a user types them."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from actgent.testing import open_provider
+
+ACTGENT = str(Path(sys.executable).with_name("actgent"))
+SCRIPTS = {
+    "steps": [
+        '{"plan": "add"}',
+        '{"tool_calls": [{"tool_name": "add", "parameters": {"a": 1, "b": 2}}]}',
+        '{"final_answer": "It is 3."}',
+    ],
+    "plan": [
+        '{"intent": "sum", "plan": "add", "todoList": [{"id": "a", "description": "add"}]}',
+        '{"toolCalls": [{"toolName": "add", "arguments": {"a": 1, "b": 2}}]}',
+        '{"content": "3"}',
+        "It is 3.",
+    ],
+    "goal": [
+        '{"action": "plan", "params": {"steps": ["add"]}}',
+        '{"action": "execute", "params": {"tool": "add", "args": {"a": 1, "b": 2}}}',
+        '{"action": "summarize", "params": {"summary": "It is 3."}}',
+        '{"action": "evaluate", "params": {"achieved": true}}',
+    ],
+}
+
+
+@pytest.mark.parametrize("protocol", SCRIPTS)
+async def test_new_check_and_run(protocol, tmp_path, no_keys):
+    """The folder that `new` makes is fine to `check`, and `run` answers with its tool."""
+
+    async def actgent(*arguments):
+        with trio.fail_after(60):
+            done = await trio.run_process(
+                [ACTGENT, *arguments], cwd=tmp_path, capture_stdout=True, capture_stderr=True, check=False
+            )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    assert "made helper" in await actgent("new", "helper", "--protocol", protocol)
+    assert "agent 'helper' is fine" in await actgent("check", "helper")
+    async with open_provider(SCRIPTS[protocol]) as provider:
+        said = await actgent(
+            "run", "helper", "1 + 2?", "--model", "openai:any", "--base-url", provider.openai_url
+        )
+    assert said.splitlines()[-1] == "It is 3."
+    assert [line.startswith("tool: add(") and "= 3" in line for line in said.splitlines()].count(True) == 1
