@@ -5,6 +5,7 @@ that is a list, a model call that is one checkpoint, a tool call that is a dict 
 call, a handler that is called. No validation, no tracing, no copies.
 """
 
+import contextlib
 import heapq
 import itertools
 import tempfile
@@ -19,6 +20,7 @@ import trio
 import trio.testing
 from commits import open_table, time_two_commits
 from folders import measure_loading
+from granted import open_shared
 from measure import (
     ANSWER,
     CHUNK,
@@ -198,6 +200,31 @@ async def limited(count: int) -> Figures:
     """The tool loop: its floor counts nothing."""
     plain_us = (await tool_loop(max(50, count // 50 * 50)))["turn_us"]
     return {"plain_us": plain_us, "limits_us": plain_us, "limits_ratio": 1.0}
+
+
+async def granted(count: int) -> Figures:
+    """GOVERNOR: the provider's own SDK behind a semaphore; who is refused comes again after half a second."""
+    import openai
+
+    gate, sent = trio.Semaphore(20), 0
+    async with (
+        open_shared() as shared,
+        openai.AsyncOpenAI(base_url=shared.provider.base_url, api_key="k", max_retries=0) as client,
+    ):
+
+        async def ask(session: str, _urgent: bool) -> None:
+            nonlocal sent
+            while True:
+                with contextlib.suppress(openai.RateLimitError):
+                    async with gate:
+                        sent += 1
+                        await client.chat.completions.create(
+                            model="m", messages=[{"role": "user", "content": session}]
+                        )
+                    return
+                await trio.sleep(0.5)
+
+        return await shared.measure(ask, count, let_go=lambda: sent)
 
 
 async def loops(count: int) -> Figures:

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from commits import open_table, time_two_blocking_commits, time_two_commits
 from folders import measure_loading
+from granted import LIMITS, open_shared
 from loops import measure_loops
 from measure import (
     ANSWER,
@@ -31,7 +32,19 @@ from measure import (
 )
 from trio.lowlevel import checkpoint
 
-from actgent import LLM, BareAgent, Limits, Priority, Session, Text, ToolCall, open_runtime, tool
+from actgent import (
+    LLM,
+    BareAgent,
+    Governor,
+    Limits,
+    OpenAI,
+    Priority,
+    Session,
+    Text,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from actgent.actors.actor import Actor
 from actgent.actors.ref import ActorRef
 from actgent.actors.system import open_system
@@ -40,7 +53,7 @@ from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Appended, Ended, Opened, Record, Said
 from actgent.llm.base import Answer, Chat, OnText
-from actgent.messages import Message, Sender
+from actgent.messages import ChatMessage, Message, Sender
 
 SAID = Answer(parts=(Text(ANSWER),))
 WANTS_SUM = Answer(parts=(ToolCall("add", {"a": 2, "b": 3}, id="call_1"),), stop="tool_calls")
@@ -549,6 +562,21 @@ async def cancel(count: int) -> Figures:
 
 
 # --- LOOPS: steps of the loops that work on their own ------------------------------------
+
+
+async def granted(count: int) -> Figures:
+    governor = Governor(requests_per_minute=LIMITS.requests, tokens_per_minute=LIMITS.tokens)
+    async with open_shared() as shared:
+        llm = OpenAI("m", base_url=shared.provider.base_url, api_key="k", governor=governor)
+
+        async def ask(session: str, urgent: bool) -> None:
+            said = ChatMessage("user", (Text(session),))
+            priority = Priority.URGENT if urgent else Priority.NORMAL
+            await llm.complete(Chat(messages=(said,), session=session, priority=priority))
+
+        figures = await shared.measure(ask, count, let_go=lambda: governor.statistics().admitted)
+        await llm.aclose()
+    return figures
 
 
 async def loops(count: int) -> Figures:

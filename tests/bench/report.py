@@ -39,7 +39,7 @@ class Results:
         ratios = [
             ours[figure] / floor[figure]
             for ours, floor in pairs
-            if figure in (ours or ()) and figure in (floor or ())
+            if figure in (ours or ()) and (floor or {}).get(figure)
         ]
         return statistics.median(ratios) if ratios else None
 

@@ -21,6 +21,7 @@ SIZES = {
     "RESUME": 40,
     "LOOPS": 2,
     "LIMITS": 50,
+    "GOVERNOR": 60,
     "CANCEL": 20,
 }
 

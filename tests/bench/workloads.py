@@ -27,6 +27,8 @@ class Workload:
     size: int
     quick: int
     bars: tuple[Bar, ...] = ()
+    is_virtual: bool = False
+    """Whether its clock jumps over the time in which nothing is to be done."""
 
 
 WORKLOADS = (
@@ -84,6 +86,17 @@ WORKLOADS = (
         1_000,
         300,
         (Bar("limits_ratio", 1.5, "value"),),
+        "GOVERNOR",
+        "granted",
+        "500 sessions use what a provider grants",
+        500,
+        200,
+        (
+            Bar("refused_percent", 1, "value"),
+            Bar("unused_percent", 5, "value"),
+            Bar("urgent_calls", 2, "value"),
+        ),
+        is_virtual=True,
     ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
