@@ -205,7 +205,7 @@ async def granted(count: int) -> Figures:
     """GOVERNOR: the provider's own SDK, with its own repetitions, behind a semaphore."""
     import openai
 
-    gate, sent = trio.Semaphore(10), 0
+    gate, sent = trio.Semaphore(15), 0
     async with (
         open_shared() as shared,
         openai.AsyncOpenAI(base_url=shared.provider.base_url, api_key="k", max_retries=1000) as client,

@@ -86,6 +86,8 @@ WORKLOADS = (
         1_000,
         300,
         (Bar("limits_ratio", 1.5, "value"),),
+    ),
+    Workload(
         "GOVERNOR",
         "granted",
         "500 sessions use what a provider grants",
