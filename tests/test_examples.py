@@ -25,6 +25,13 @@ ESSENTIAL = {
     ],
     "chat.py": ["coach: Good morning, Ada!", "coach: You are Ada", "remembers 6 messages"],
     "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
+    "delegation.py": [
+        "can forecast: meteorologist",
+        "lead: I have asked three colleagues",
+        "lead: given to agent 'meteorologist', failed (model): ConnectionError",
+        "1,642 m.",
+        "Turkic: rich lake.",
+    ],
     "goal.py": [
         "compare: Error: ValueError: there must be two depths",
         'compare: {"difference": 172}',

@@ -1,0 +1,81 @@
+"""Delegation: a lead finds agents by what they can do, gives each a part of the work, and goes on meanwhile.
+
+Nobody waits: what a task comes to is a message into the lead's session, an answer or a failure. With a journal
+(`open_runtime(journal="sqlite:///agents.db")`) tasks and results survive the process.
+"""
+
+import re
+
+import trio
+
+from actgent import (
+    BareAgent,
+    Chat,
+    Reply,
+    ScriptedLLM,
+    Text,
+    ToolCall,
+    ToolResult,
+    delegation_tools,
+    open_runtime,
+)
+
+PARTS = {"depth": "sounding lakes", "name": "explaining names", "weather": "forecasting weather"}
+
+
+def fail(_: Chat) -> str:
+    raise ConnectionError("the station is down")
+
+
+def workers() -> list[BareAgent]:
+    return [
+        BareAgent(
+            "hydrologist", capabilities="sounding lakes and rivers", llm=ScriptedLLM(["1,642 m."], delay=0.05)
+        ),
+        BareAgent(
+            "linguist", capabilities="explaining names", llm=ScriptedLLM(["Turkic: rich lake."], delay=0.05)
+        ),
+        BareAgent("meteorologist", capabilities="forecasting weather", llm=ScriptedLLM(fail)),
+        BareAgent("accountant", capabilities="adding up bills", llm=ScriptedLLM(["0.00"])),
+    ]
+
+
+def lead(chat: Chat) -> list[ToolCall] | str:
+    """What a model would do: look for agents, give them tasks, and gather what comes."""
+    last = chat.messages[-1]
+    told = [part.text for part in last.parts if isinstance(part, Text | ToolResult)]
+    if last.role == "user" and "Task" not in told[0]:
+        return [ToolCall("find_agents", {"capability": wanted}) for wanted in PARTS.values()]
+    if last.role == "tool" and "agents" in told[0]:
+        found = [re.findall(r'"name": ?"(\w+)"', text)[0] for text in told]
+        return [
+            ToolCall("delegate_to_agent", {"agent": name, "task": f"Baikal: {part}", "wait": False})
+            for name, part in zip(found, PARTS, strict=True)
+        ]
+    if last.role == "tool":
+        return "I have asked three colleagues, and will tell you as they answer."
+    return "\n".join(re.sub(r"Task \S+?,? (was )?", "", text) for text in told)
+
+
+async def main() -> None:
+    tools = delegation_tools(allowed=["hydrologist", "linguist", "meteorologist"])
+    boss = BareAgent("lead", llm=ScriptedLLM(lead), tools=tools)
+    async with open_runtime() as runtime:
+        for agent in (boss, *workers()):
+            await runtime.start(agent)
+        print("can forecast:", *(card.name for card in runtime.agents.find("forecasting")))
+        session = await boss.create_session("ada", "Tell me about Lake Baikal.")
+        all_told = trio.Event()
+
+        @session.on_conversation
+        def show(reply: Reply) -> None:
+            print("lead:", reply)
+            if not session.children:  # each task is a child session until its result is here
+                all_told.set()
+
+        with trio.fail_after(10):
+            await all_told.wait()
+
+
+if __name__ == "__main__":
+    trio.run(main)
