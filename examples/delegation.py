@@ -1,7 +1,6 @@
 """Delegation: a lead finds agents by what they can do, gives each a part of the work, and goes on meanwhile.
 
-Nobody waits: what a task comes to is a message into the lead's session, an answer or a failure. With a journal
-(`open_runtime(journal="sqlite:///agents.db")`) tasks and results survive the process.
+Nobody waits: what a task comes to is a message into the lead's session, an answer or a failure.
 """
 
 import re
@@ -23,21 +22,12 @@ from actgent import (
 PARTS = {"depth": "sounding lakes", "name": "explaining names", "weather": "forecasting weather"}
 
 
-def fail(_: Chat) -> str:
-    raise ConnectionError("the station is down")
-
-
-def workers() -> list[BareAgent]:
-    return [
-        BareAgent(
-            "hydrologist", capabilities="sounding lakes and rivers", llm=ScriptedLLM(["1,642 m."], delay=0.05)
-        ),
-        BareAgent(
-            "linguist", capabilities="explaining names", llm=ScriptedLLM(["Turkic: rich lake."], delay=0.05)
-        ),
-        BareAgent("meteorologist", capabilities="forecasting weather", llm=ScriptedLLM(fail)),
-        BareAgent("accountant", capabilities="adding up bills", llm=ScriptedLLM(["0.00"])),
-    ]
+WORKERS = {
+    "hydrologist": ("sounding lakes and rivers", ScriptedLLM(["1,642 m."], delay=0.05)),
+    "linguist": ("explaining names", ScriptedLLM(["Turkic: rich lake."], delay=0.5)),
+    "meteorologist": ("forecasting weather", ScriptedLLM([ConnectionError("no station")])),
+    "accountant": ("adding up bills", ScriptedLLM(["0.00"])),
+}
 
 
 def lead(chat: Chat) -> list[ToolCall] | str:
@@ -53,7 +43,7 @@ def lead(chat: Chat) -> list[ToolCall] | str:
             for name, part in zip(found, PARTS, strict=True)
         ]
     if last.role == "tool":
-        return "I have asked three colleagues, and will tell you as they answer."
+        return "I have asked three colleagues."
     return "\n".join(re.sub(r"Task \S+?,? (was )?", "", text) for text in told)
 
 
@@ -61,8 +51,9 @@ async def main() -> None:
     tools = delegation_tools(allowed=["hydrologist", "linguist", "meteorologist"])
     boss = BareAgent("lead", llm=ScriptedLLM(lead), tools=tools)
     async with open_runtime() as runtime:
-        for agent in (boss, *workers()):
-            await runtime.start(agent)
+        await runtime.start(boss)
+        for name, (capabilities, llm) in WORKERS.items():
+            await runtime.start(BareAgent(name, capabilities=capabilities, llm=llm))
         print("can forecast:", *(card.name for card in runtime.agents.find("forecasting")))
         session = await boss.create_session("ada", "Tell me about Lake Baikal.")
         all_told = trio.Event()
