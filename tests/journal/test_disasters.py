@@ -56,6 +56,7 @@ async def test_kill_9_loses_nothing_that_was_confirmed(lasting_url, times):
                 numbers = [record.changes["n"] for record in await journal.load(name)]
                 assert numbers == list(range(len(numbers)))
                 assert count <= len(numbers) <= count + 1
+                confirmed[name] = len(numbers)  # a life that ends before its first line may add one more
 
 
 def _write_until_killed(url, lines):
