@@ -115,6 +115,26 @@ class ToolFinished(SessionObservation):
 
 
 @attrs.frozen(kw_only=True)
+class ApprovalAsked(SessionObservation):
+    """A tool call waits for a person."""
+
+    approval_id: str
+    call_id: str
+    tool_name: str
+
+
+@attrs.frozen(kw_only=True)
+class ApprovalDecided(SessionObservation):
+    """A person, or the clock, decided over a call."""
+
+    approval_id: str
+    call_id: str
+    tool_name: str
+    decision: str
+    """`approved`, `rejected`, `edited`, `responded` or `expired`."""
+
+
+@attrs.frozen(kw_only=True)
 class TurnEnded(SessionObservation):
     """An outside message was dealt with."""
 

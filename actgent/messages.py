@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 
 import attrs
 
+from actgent.approvals import Approval
 from actgent.errors import ConfigurationError
 
 # --- identifiers -------------------------------------------------------------------------
@@ -403,5 +404,5 @@ class Token:
     """Rises with each retry or fallback, and voids the text of the former attempts."""
 
 
-Delivery = Reply | Event | Route | Failure | ToolResult | Token
+Delivery = Reply | Event | Route | Failure | ToolResult | Token | Approval
 Handler = Callable[..., object]

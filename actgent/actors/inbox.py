@@ -76,11 +76,13 @@ class _Line(Generic[M]):
     """Other messages that wait, here or with their sender at the inbox's gate."""
     claimed: bool = False
     lent: bool = False
+    parked: bool = False
+    """Its turn waits for something outside: it is claimed, and nobody waits for it."""
     followups: deque[M] | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not (self.claimed or self.places or self.urgent)
+        return not ((self.claimed and not self.parked) or self.places or self.urgent)
 
 
 @attrs.define(eq=False)
@@ -138,6 +140,10 @@ class PriorityInbox(Generic[M]):
         self._arrivals = itertools.count()
         self._listings = itertools.count()
         self._lines: dict[str, _Line[M]] = {}
+        self._held: set[str] = set()
+        """Sessions that are parked; without mail they have no line."""
+        self._parked = 0
+        """Lines of theirs."""
         self._ready: list[tuple[float, int, int, _Line[M]]] = []
         self._waiting = 0
         self._urgent = 0
@@ -272,7 +278,14 @@ class PriorityInbox(Generic[M]):
         line = self._lines.get(session_id)
         if line is None:
             line = self._lines[session_id] = _Line(session_id)
+            if session_id in self._held:
+                self._hold(line)
         return line
+
+    def _hold(self, line: _Line[M]) -> None:
+        line.claimed = line.lent = line.parked = True
+        line.followups = None
+        self._parked += 1
 
     def _list(self, line: _Line[M]) -> None:
         """Let a line stand for its first message among those that may go out."""
@@ -460,6 +473,46 @@ class PriorityInbox(Generic[M]):
             line.lent = False
             self._claimed += 1
 
+    def park(self, session_id: str) -> None:
+        """The session's turn waits for something outside, and holds no place: its mail waits until `unpark`.
+
+        Nobody who waits for the inbox to be idle waits for that.
+        """
+        self._held.add(session_id)
+        line = self._lines.get(session_id)
+        if line is None or line.parked:
+            return
+        if line.claimed and not line.lent:
+            self._claimed -= 1
+        self._hold(line)
+        self._forget_if_empty(line)
+        self._tell_if_idle()
+        if self._ready and self._getters:
+            self._getters.unpark()
+
+    def unpark(self, session_id: str) -> None:
+        """The turn goes on: its session is out, even if by that one more than `concurrency` is."""
+        self._held.discard(session_id)
+        line = self._line(session_id)
+        if line.parked:
+            self._parked -= 1
+        line.claimed, line.lent, line.parked = True, False, False
+        self._claimed += 1
+
+    def forget_parked(self, session_id: str) -> None:
+        """A parked session without mail leaves memory: `park` it again when it comes back."""
+        self._held.discard(session_id)
+
+    def is_parked(self, session_id: str) -> bool:
+        """Whether mail of a parked session waits."""
+        line = self._lines.get(session_id)
+        return line is not None and line.parked
+
+    def has_urgent(self, session_id: str) -> bool:
+        """Whether an URGENT message of a session waits."""
+        line = self._lines.get(session_id)
+        return line is not None and line.urgent > 0
+
     def withdraw(self, session_id: str) -> list[M]:
         """Take all waiting messages of a session out again, in the order they would have gone.
 
@@ -486,18 +539,23 @@ class PriorityInbox(Generic[M]):
     def _forget_if_empty(self, line: _Line[M]) -> None:
         if line.is_empty:
             del self._lines[line.session_id]
-            if self._idlers and not self._lines:
-                self._idlers.unpark_all()
+            if line.parked:
+                self._parked -= 1
+            self._tell_if_idle()
+
+    def _tell_if_idle(self) -> None:
+        if self._idlers and len(self._lines) == self._parked:
+            self._idlers.unpark_all()
 
     async def wait_idle(self) -> None:
-        """Wait until nothing waits and nothing is out."""
+        """Wait until nothing waits and nothing is out, but for parked sessions."""
         await trio.lowlevel.checkpoint()
-        while self._lines:
+        while len(self._lines) > self._parked:
             await self._idlers.park()
 
     def sessions(self) -> list[str]:
-        """The sessions with anything waiting or out."""
-        return list(self._lines)
+        """The sessions with anything waiting or out, but for parked ones."""
+        return [session_id for session_id, line in self._lines.items() if not line.parked]
 
     def _pop(self, line: _Line[M]) -> M:
         message = heapq.heappop(line.waiting)[2]

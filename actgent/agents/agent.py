@@ -9,9 +9,12 @@ from typing import Any, Self, TypeVar
 import trio
 
 from actgent.actors.inbox import PriorityInbox
+from actgent.approvals import Approval, Decision, session_of
 from actgent.errors import (
+    ApprovalNotFound,
     ConfigurationError,
     NotRunning,
+    Suspended,
     WouldDeadlock,
 )
 from actgent.journal.reducers import Reducer
@@ -28,12 +31,15 @@ from actgent.protocols.prompts import PromptManager
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 
+from .answering import following, list_approvals
+from .asking import Asking, NeedsPerson
 from .call_options import told_options
 from .calling import Access, Calling
 from .checks import (
     at_least_one,
     check_arguments,
     check_call,
+    check_call_rule,
     check_each,
     check_limits,
     check_reducers,
@@ -59,7 +65,7 @@ from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
 from .settings import LLMSettings
-from .waiting import slot_lent
+from .waiting import running_session, slot_lent
 
 F = TypeVar("F", bound=OnSession)
 H = TypeVar("H", bound=Handler)
@@ -93,6 +99,8 @@ class Agent:
         reducers: For keys of a session's state how a new value meets the old one, e.g. `{"results": append}`.
         memory: How it remembers; the default shows the whole conversation up to 180,000 tokens.
         modes: What it may do at which time, and who may change that; None: all its tools, always.
+        approval: Which calls a person has to approve, besides those of tools that say so themselves: a function of
+            (call, tool, context) that returns True, an `Ask`, or False; it only looks.
         sessions: How many of its sessions are processed side by side.
         on_busy: What a message does while its session works: `queue` (wait), `collect` (be answered together with what else
             came), `interrupt` (stop what runs and go next) or `reject` (`SessionBusy`).
@@ -132,6 +140,7 @@ class Agent:
         reducers: Mapping[str, Reducer] | None = None,
         memory: Memory | None = None,
         modes: Modes | None = None,
+        approval: NeedsPerson | None = None,
         sessions: int = 100,
         on_busy: OnBusy = "queue",
         inbox: int = 1000,
@@ -165,6 +174,8 @@ class Agent:
         check_each("types", all_types, kind=ClassificationType)
         self.tools = ToolRegistry(tools, mapped=[t.tool for t in all_types if t.tool])
         self.modes = modes
+        check_call_rule("approval", approval)
+        self._approval = approval
         if modes is not None:
             equip(self.tools, modes)
         self.profile = Profile(
@@ -302,7 +313,11 @@ class Agent:
 
         Without a session a fresh one, closed after. A cancelled run stops the turn.
 
+        Where a tool call waits for a person, the turn is suspended: it goes on by `resume`. In a turn of another
+        session, e.g. in a tool, that is waited for.
+
         Raises:
+            Suspended: the turn waits for the approvals of these ids.
             ActgentError: the error of the Failure that the turn ended with.
         """
         options = self._options_for(
@@ -313,7 +328,7 @@ class Agent:
             session=session,
             limits=limits,
         )
-        waiter = TurnWaiter(options)
+        waiter = TurnWaiter(options, is_patient=running_session() is not None)
         asked = self._address(session)
         with slot_lent(asked._context):  # noqa: SLF001 - before anything is said: it may be refused
             await self._send(content, asked, waiter, is_fresh=session is None)
@@ -322,9 +337,7 @@ class Agent:
             except trio.Cancelled:
                 waiter.abandon()
                 raise
-        if waiter.failure is not None:
-            raise waiter.failure.error
-        return waiter.answer()
+        return waiter.outcome()
 
     @asynccontextmanager
     async def stream(
@@ -338,9 +351,9 @@ class Agent:
         max_tokens: int | None = None,
         limits: Limits | None = None,
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
-        """Say something and read what comes of it: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`.
+        """Say something and read what comes of it: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`, `Approval`.
 
-        A slow reader slows the model's stream down. Leaving the block early stops the turn.
+        Where the turn waits for people, it ends here, and `follow` reads on. A slow reader slows the model's stream down. Leaving the block early stops the turn.
         """
         options = self._options_for(
             output,
@@ -354,6 +367,68 @@ class Agent:
         waiter = StreamWaiter(options, reader=reader)
         async with self._read_along(content, session, waiter, reader):
             yield reader
+
+    # --- people ------------------------------------------------------------------------------
+
+    async def answer(
+        self, approval: Approval | str, decision: Decision, *, by: Sender | str | None = None
+    ) -> None:
+        """Decide over a tool call that waits in any session, which is opened for that; see `Session.answer`."""
+        session = await self._session_of(approval if isinstance(approval, str) else approval.id)
+        await session.answer(approval, decision, by=by)
+
+    async def resume(self, decisions: Mapping[str, Decision], *, by: Sender | str | None = None) -> Reply:
+        """Decide over tool calls of one suspended turn, by the ids of their approvals, and wait for its answer as `run` does.
+
+        A cancelled call stops the turn, if it goes on already.
+
+        Raises:
+            Suspended: the turn still waits, or again.
+            UsageError: one of the decisions does not count, see `Session.answer`; those before it do.
+            ActgentError: the error of the Failure that the turn ended with.
+        """
+        if not decisions:
+            raise ConfigurationError("decisions= is a mapping of approval ids to decisions, and not empty")
+        session = await self._session_of(next(iter(decisions)))
+        waiter = TurnWaiter(self._options, is_patient=running_session() is not None)
+        with slot_lent(session._context), following(session._context, waiter):  # noqa: SLF001
+            for approval_id, decision in decisions.items():
+                await session.answer(approval_id, decision, by=by)
+            if session.approvals:
+                raise Suspended([approval.id for approval in session.approvals])
+            await waiter.done.wait()
+        return waiter.outcome()
+
+    @asynccontextmanager
+    async def follow(self, session: Session) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
+        """Read what comes of a suspended turn when it goes on, as `stream` does; decide inside of the block.
+
+        Raises:
+            NotSuspended: no turn of the session waits for a person.
+        """
+        reader = TurnReader[Delivery](STREAM_CAPACITY)
+        waiter = StreamWaiter(self._options, reader=reader)
+        with slot_lent(session._context), following(session._context, waiter):  # noqa: SLF001
+            try:
+                yield reader
+            finally:
+                reader.close()
+
+    async def approvals(self, *, after: str = "", limit: int = 100) -> tuple[Approval, ...]:
+        """What waits for people in sessions of this agent, those that sleep in the journal, too.
+
+        Of at most `limit` sessions, in the order of their ids, behind the session `after`: pass the last approval's
+        `session_id` for the next page; an empty page is the end.
+        """
+        return await list_approvals(self._require_opener().running, after=after, limit=limit)
+
+    async def _session_of(self, approval_id: str) -> Session:
+        session_id = session_of(approval_id)
+        if not session_id:
+            raise ApprovalNotFound(approval_id, "")
+        return await self.open_session(session_id)
+
+    # --- below ------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _read_along(
@@ -536,6 +611,13 @@ class Agent:
                 threads=runtime.threads,
                 dispatcher=dispatcher,
                 observer=observer,
+                asking=Asking(
+                    agent=self.name,
+                    rule=self._approval,
+                    dispatcher=dispatcher,
+                    observer=observer,
+                    now=runtime.clock.now,
+                ),
                 access=(*([] if self.modes is None else [self.modes.refusal]), *self.access_rules()),
             ),
             inbox=inbox,

@@ -14,6 +14,8 @@ from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import Threads
 
+from .approval import Waiting
+from .asking import Asking
 from .budget import Budget
 from .context import Resume, SessionContext, Turn, TurnWaiter, is_same
 from .dispatcher import Dispatcher
@@ -40,6 +42,7 @@ class Calling:
     threads: Threads
     dispatcher: Dispatcher
     observer: Observer
+    asking: Asking
     access: Sequence[Access] = ()
     """All of them have to agree, when the call is about to start."""
 
@@ -51,31 +54,44 @@ class Calling:
         calls: Sequence[ToolCall],
         *,
         stage: str | None,
-    ) -> Message:
-        """Run the calls of the answer to `message`; returns the message with their results, the turn's next."""
+    ) -> Message | None:
+        """Run the calls of the answer to `message`; returns the message with their results, the turn's next.
+
+        None: some of them wait for people, and `turn.waiting` is what to go on with when all have decided.
+        """
         known = [
             call if call.id else context.adopt(call, f"{turn.answer_id}/call/{place}")
             for place, call in enumerate(calls)
         ]
-        batch = self._batch(context, known, turn.limits)
+        batch = self._batch(context, turn, known)
+        results = None
         is_over = False
         try:
             turn.check()
-            self._count_identical(context, turn, calls)
-            if turn.budget is not None:
-                _count_calls(turn, turn.budget, calls)
+            if turn.counted != turn.answer_id:  # or they waited for people meanwhile
+                turn.counted = turn.answer_id
+                self._count_identical(context, turn, calls)
+                if turn.budget is not None:
+                    _count_calls(turn, turn.budget, calls)
             self._prepare(context, turn, batch)
             if turn.waiter is not None:
                 await self._tell_reader(context, turn.waiter, known)
             turn.exposed = True
             await batch.run()
+            turn.exposed = False
+            if batch.asked:
+                await self.asking.ask(context, turn, batch)
+                turn.waiting = Waiting(message, tuple(known), stage)
             is_over = True
         except LimitReached:
             is_over = True
             raise
         finally:
             turn.exposed = False
-            results = self._close(context, turn, message, batch, stage, is_over=is_over)
+            if turn.waiting is None:
+                results = self._close(context, turn, message, batch, stage, is_over=is_over)
+        if results is None:
+            return None
         if context.log is not None:
             await context.log.flush()
         turn.check()  # before handlers, who are not to be cancelled
@@ -86,7 +102,7 @@ class Calling:
     async def give_up(self, context: SessionContext, turn: Turn) -> None:
         """Close calls that will not run any more, and tell what was not told yet."""
         if context.open_calls:
-            batch = self._batch(context, context.open_calls, turn.limits)
+            batch = self._batch(context, turn, context.open_calls)
             self._close(context, turn, turn.message, batch, None, is_over=True)
         await self.deliver(context, turn)
 
@@ -101,8 +117,6 @@ class Calling:
         """With a journal: what ran before a restart is not run again, and what may have an effect is written first."""
         if context.log is None:
             return
-        if turn.resume is not None:
-            self._settle(context, turn.resume, batch)
         batch.on_stage = partial(self._begin_stage, context, turn, batch)
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
             batch.on_finish = context.log.finish
@@ -120,7 +134,8 @@ class Calling:
             tool = self.registry.get(call.name)
             if call.id in resume.finished:
                 batch.settle(place, resume.finished[call.id])
-                context.log.know_finished(call.id)
+                if context.log is not None:
+                    context.log.know_finished(call.id)
             elif call.id in resume.started and (tool is None or tool.effect == "once"):
                 batch.settle(place, None)
 
@@ -140,7 +155,15 @@ class Calling:
         tool = self.registry.get(batch.calls[place].name)
         return tool is not None and tool.effect != "pure" and batch.would_start(place)
 
-    def _batch(self, context: SessionContext, calls: Sequence[ToolCall], limits: Limits) -> Batch:
+    def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        batch = self._new_batch(context, calls, turn.limits)
+        if context.approvals is not None:
+            self.asking.settle(context.approvals, batch)
+        if turn.resume is not None:
+            self._settle(context, turn.resume, batch)
+        return batch
+
+    def _new_batch(self, context: SessionContext, calls: Sequence[ToolCall], limits: Limits) -> Batch:
         told = ToolContext(
             session_id=context.id,
             owner=context.owner.name,
@@ -149,11 +172,14 @@ class Calling:
             session=context.session,
             threads=self.threads,
         )
+        grants = self.asking.grants(context, calls)
         return Batch(
-            calls,
+            self.asking.edited(calls, grants),
             self.registry,
             context=told,
             check=partial(self._refusal, told) if self.access else None,
+            ask=self.asking.rule_for(told),
+            grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
         )
@@ -196,5 +222,8 @@ class Calling:
         if context.log is not None and (is_over or turn.stop is not None):
             context.log.say_results(Said(message=closing, calls=turn.calls, repairs=turn.repairs))
         context.open_calls = ()
+        if context.approvals is not None:
+            context.approvals.close(call.id for call in batch.calls)
+            context.watch_deadline()
         turn.results.extend(results)
         return closing

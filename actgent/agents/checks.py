@@ -1,5 +1,6 @@
 """What a developer may pass to an agent, checked before anything runs."""
 
+import inspect
 from collections.abc import Iterable, Mapping
 
 from actgent.errors import ConfigurationError
@@ -76,6 +77,20 @@ def check_limits(limits: object) -> None:
     if not isinstance(limits, Limits | None):
         raise ConfigurationError(
             f"limits= takes Limits(...), e.g. Limits(model_calls=3), not {type(limits).__name__}"
+        )
+
+
+def check_call_rule(name: str, value: object) -> None:
+    """Refuse a rule about tool calls that cannot be asked at once.
+
+    Raises:
+        ConfigurationError: it is no function, or an async one.
+    """
+    if value is None:
+        return
+    if not callable(value) or inspect.iscoroutinefunction(value):
+        raise ConfigurationError(
+            f"{name}= is a function of (call, tool, context) that does not wait, not {value!r:.200}"
         )
 
 

@@ -1,6 +1,7 @@
 """The agent's end of a session: its record, its state, and the turn that runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -9,15 +10,19 @@ import attrs
 import trio
 
 from actgent.actors.timer import Alarm
-from actgent.errors import Interrupted
+from actgent.errors import Interrupted, Suspended as SuspendedError
 from actgent.journal.records import (
     NO_LIMITS,
+    Decided,
     Delivered,
     Finished,
+    PersonAsked,
     Prompted,
+    Resumed,
     Said,
     Spent,
     Started,
+    Suspended,
     TurnOptions,
 )
 from actgent.journal.reducers import Reducer
@@ -39,6 +44,7 @@ from actgent.messages import (
 )
 from actgent.protocols.base import Protocol
 
+from .approval import ApprovalLedger, Deadline, Waiting
 from .budget import NOTHING, Account, Amounts, Budget
 from .dues import Dated, earliest
 from .handlers import Handlers
@@ -71,14 +77,18 @@ class CallOptions:
 class TurnWaiter:
     """Someone who waits for what comes of one outside message."""
 
-    def __init__(self, options: CallOptions) -> None:
+    def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
         self.options = options
+        self.is_patient = is_patient
+        """Whether it waits for people, too."""
         self.done = trio.Event()
         self.reply: Reply | None = None
         self.event: Event | None = None
         self.failure: Failure | None = None
         self.turn: Turn | None = None
         self.abandoned = False
+        self.open_approvals: tuple[str, ...] = ()
+        """The ids of what the turn waits for, where it was suspended."""
 
     def abandon(self) -> None:
         """Nobody waits any more: the turn stops, now or when it begins."""
@@ -99,8 +109,27 @@ class TurnWaiter:
             return self.reply or Reply(text="")
         return Reply(id=self.event.id, text="", data=self.event.data, message_type=self.event.name)
 
+    def suspend(self, ids: Sequence[str]) -> None:
+        """The turn waits for people, and this one does not wait for that."""
+        self.open_approvals = tuple(ids)
+        self.turn = None
+        self.finish()
+
+    def outcome(self) -> Reply:
+        """What the turn came to.
+
+        Raises:
+            Suspended: it waits for people.
+            ActgentError: it failed.
+        """
+        if self.failure is not None:
+            raise self.failure.error
+        if self.open_approvals:
+            raise SuspendedError(self.open_approvals)
+        return self.answer()
+
     def finish(self) -> None:
-        """The turn has ended."""
+        """The turn has ended, or waits for people."""
         self.done.set()
 
     @property
@@ -216,8 +245,10 @@ class Resume:
         if record.of:
             self.charged.add(record.of)
 
-    def take(self, record: Started | Finished | Delivered) -> None:
+    def take(self, record: Started | Finished | Delivered | PersonAsked) -> None:
         match record:
+            case PersonAsked(approval=approval):  # it has not started, or ended by asking
+                self.started.discard(approval.call_id)
             case Started(call_ids=call_ids):
                 self.started.update(call_ids)
             case Finished(result=result):
@@ -284,6 +315,19 @@ class Turn:
     """The kind of a failure whose exception does not tell it."""
     ended: trio.Event | None = None
     """Made where someone waits for the turn's end."""
+    waiting: Waiting | None = None
+    """Calls that wait for people, once all else of their answer is done."""
+    on_stop: Callable[[], object] | None = None
+    """What lets it end while it is suspended."""
+    counted: str = ""
+    """The answer whose calls were counted last."""
+
+    def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
+        """Calls that ended while others wait; those that ask have not started, or ended by asking."""
+        if self.resume is None:
+            self.resume = Resume(self.message.id)
+        self.resume.finished.update({result.call_id: result for result in results})
+        self.resume.started.difference_update(asking)
 
     def interrupt(self, reason: str) -> None:
         """Stop what runs; the turn ends at its next step."""
@@ -295,6 +339,8 @@ class Turn:
             self.stop = error
         if self.exposed and self.scope is not None:
             self.scope.cancel()
+        elif self.on_stop is not None:
+            self.on_stop()
 
     def check(self) -> None:
         """End the turn here if someone wants it.
@@ -305,6 +351,20 @@ class Turn:
         """
         if self.stop is not None:
             raise self.stop
+
+
+@attrs.define(eq=False)
+class Suspension:
+    """A turn that waits for people: it has no task, and this is all that is needed to go on."""
+
+    message: Message
+    """The outside message of the turn."""
+    turn: Turn | None = None
+    """None: it began before a restart, and goes on by `SessionContext.resume`."""
+    waiter: TurnWaiter | None = None
+    """Who wants to know what comes of it, when it goes on."""
+    messages: int = 1
+    """How many outside messages are answered in it."""
 
 
 @attrs.define(eq=False)
@@ -340,6 +400,10 @@ class SessionContext:
     """A turn that is to go on where it was."""
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the record's last answer that have no result yet."""
+    approvals: ApprovalLedger | None = None
+    """What it asks of people, where it ever did."""
+    suspension: Suspension | None = None
+    """The turn that waits for people, where one does."""
     children: "dict[str, SessionContext] | None" = None
     accounts: tuple[Account, ...] = ()
     """Its own, where it is bounded as a whole, and those of the sessions above it that are."""
@@ -390,6 +454,31 @@ class SessionContext:
     def _write_state(self, record: StateRecord) -> None:
         if self.log is not None:
             self.log.change(record)
+
+    def ledger(self) -> ApprovalLedger:
+        if self.approvals is None:
+            self.approvals = ApprovalLedger()
+        return self.approvals
+
+    def note(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
+        """Something happened between a call and a person."""
+        self.ledger().take(record)
+        self.watch_deadline()
+        if self.log is not None:
+            self.log.note(record)
+
+    def watch_deadline(self) -> None:
+        """Have what nobody decides expire in time."""
+        at = math.inf if self.approvals is None else self.approvals.deadline
+        if at == math.inf:
+            self.drop_due(Deadline.id)
+        elif self.dues is None or Deadline.id not in self.dues or self.dues[Deadline.id].at != at:
+            self.set_due(Deadline(at))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has more to do than to wait for people."""
+        return self.pending > (0 if self.suspension is None else self.suspension.messages)
 
     # --- the record ----------------------------------------------------------------------
 
@@ -556,14 +645,19 @@ class SessionContext:
     def settle(self, count: int = 1) -> None:
         """So many outside messages are dealt with."""
         self.pending -= count
-        if not self.pending and self._idle is not None:
+        if not self.pending:
+            self.tell_idle()
+
+    def tell_idle(self) -> None:
+        """Nothing can go on, or nothing is left."""
+        if self._idle is not None:
             self._idle.unpark_all()
 
     async def wait_idle(self) -> None:
-        """Wait until no outside message is left."""
-        if not self.pending:
+        """Wait until no outside message is left, or people are waited for."""
+        if not self.pending or self.suspension is not None:
             await trio.lowlevel.checkpoint()
-        while self.pending:
+        while self.pending and self.suspension is None:
             if self._idle is None:
                 self._idle = trio.lowlevel.ParkingLot()
             await self._idle.park()

@@ -20,7 +20,7 @@ from actgent.errors import (
     SessionClosed,
     Stopped,
 )
-from actgent.journal.records import NO_LIMITS, Appended, Said
+from actgent.journal.records import NO_LIMITS, Appended, Resumed, Said
 from actgent.llm.base import LLM, Answer, Chat, StopReason
 from actgent.messages import (
     NO_USAGE,
@@ -47,10 +47,11 @@ from actgent.protocols.base import (
     View,
 )
 
+from .approval import Waiting
 from .budget import Account, Budget
 from .call_options import restored_options
 from .calling import Calling
-from .context import CallOptions, Resume, SessionContext, Turn, running_turn
+from .context import CallOptions, Resume, SessionContext, Suspension, Turn, running_turn
 from .dispatcher import Delivery, Dispatcher, to_deliveries
 from .failures import check_answer, check_stop, kind_of
 from .growing import GrowingAnswer
@@ -143,14 +144,17 @@ class AgentCore:
         if turn.budget is not None:
             self._start_clock(turn, turn.budget)
         try:
-            if turn.resume is not None:
+            if turn.waiting is not None:
+                message = await self._call_again(context, turn, turn.waiting)
+            elif turn.resume is not None:
                 message = await self._resume(context, turn, turn.resume)
             elif turn.joined:
                 self._remember_joined(context, turn)
             while message is not None:
                 await self._pass(context, turn, message)
                 message = self.inbox.next_followup(context.id)
-            turn.stop = None  # it came too late
+            if turn.waiting is None:
+                turn.stop = None  # it came too late
         except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
             turn.error = error
 
@@ -178,6 +182,37 @@ class AgentCore:
         view = attrs.evolve(view, state=context.state_at(resume.state_number))
         await self._react(context, turn, view, answer, calls)
         return self.inbox.next_followup(context.id)
+
+    async def _call_again(self, context: SessionContext, turn: Turn, waiting: Waiting) -> Message | None:
+        """Go on with calls of which some waited for people; returns the message to go on with."""
+        turn.waiting = None
+        results = await self.calling.run(context, turn, waiting.message, waiting.calls, stage=waiting.stage)
+        if results is not None:
+            self.inbox.put_followup(results)
+        if self.hooks.listeners:
+            await self.hooks.tell(context, turn, self.dispatcher)
+        return self.inbox.next_followup(context.id)
+
+    def suspend_turn(self, context: SessionContext, turn: Turn) -> None:
+        """The turn's task ends, and what it needs to go on stays."""
+        context.turn = turn.task = turn.scope = None
+        turn.exposed = False
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        context.suspension = Suspension(turn.message, turn, messages=1 + len(turn.joined))
+
+    def continue_turn(self, context: SessionContext, suspension: Suspension) -> Turn:
+        """The turn is to go on; from now on it can be interrupted."""
+        context.suspension = None
+        turn = suspension.turn
+        if turn is None:
+            turn = self.begin_turn(context, suspension.message)
+        context.turn = turn
+        turn.on_stop = None
+        if suspension.waiter is not None:
+            turn.waiter = suspension.waiter
+            turn.waiter.turn = turn
+        return turn
 
     async def finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """What a turn failed with goes to the handlers, out of an interruption's reach; then the turn is over."""
@@ -254,7 +289,7 @@ class AgentCore:
         budget.stop_clock(trio.current_time())
 
     def _end_turn(self, context: SessionContext, turn: Turn) -> None:
-        context.turn = None
+        context.turn = turn.waiting = None
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         if turn.waiter is not None:
@@ -262,6 +297,8 @@ class AgentCore:
         if turn.ended is not None:
             turn.ended.set()
         context.settle(1 + len(turn.joined))
+        if context.approvals is not None and context.approvals.is_suspended:
+            context.note(Resumed())
         if context.log is not None:
             self._write_end(context, *turn.joined, turn.message, error=turn.error, blame=turn.blame)
         self.observer.end_turn(context, turn)
@@ -578,7 +615,8 @@ class AgentCore:
         if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:
             calls = [call for outcome in tools for call in outcome.calls]
             results = await self.calling.run(context, turn, message, calls, stage=tools[-1].stage)
-            self.inbox.put_followup(results)
+            if results is not None:
+                self.inbox.put_followup(results)
             return
         for outcome in further:
             if isinstance(outcome, Continue):

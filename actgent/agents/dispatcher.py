@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 import attrs
 import trio
 
+from actgent.approvals import Approval
 from actgent.errors import HandlerFailed
 from actgent.journal.records import Delivered
 from actgent.messages import (
@@ -29,13 +30,14 @@ from .watchdog import Watch
 
 _log = logging.getLogger(__name__)
 
-Delivery = Reply | Event | Route | Failure | ToolResult | Token
+Delivery = Reply | Event | Route | Failure | ToolResult | Token | Approval
 _KINDS: dict[type[Delivery], HandlerKind] = {
     Reply: "conversation",
     Event: "event",
     Route: "routing",
     Failure: "exception",
     ToolResult: "tool_result",
+    Approval: "approval",
     Token: "token",
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
-HandlerKind = Literal["conversation", "event", "tool_result", "exception", "routing", "token"]
+HandlerKind = Literal["conversation", "event", "tool_result", "exception", "routing", "token", "approval"]
 Handler = Callable[..., Any]
 
 

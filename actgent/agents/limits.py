@@ -9,6 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 
+WEEK = 604_800.0
 _Validator = Callable[[object, "attrs.Attribute[Any]", object], None]
 
 
@@ -65,6 +66,8 @@ class Limits:
     """Seconds a model call may take, with its retries and what it waits for the provider's limits."""
     tool_timeout: float = attrs.field(default=60.0, validator=_seconds)
     """Seconds a tool call may take, for tools that say nothing themselves."""
+    approval_timeout: float = attrs.field(default=WEEK, validator=_seconds)
+    """Seconds a person has to decide over a tool call, where the question says nothing itself; then it is rejected."""
     result_characters: int = attrs.field(default=60_000, validator=_count(1))
     """The longest tool result that the model is shown; longer ones are cut, with a notice."""
 

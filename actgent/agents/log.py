@@ -13,19 +13,23 @@ from actgent.journal.records import (
     Appended,
     Changed,
     Closed,
+    Decided,
     Delivered,
     Due,
     Ended,
     Finished,
     Fired,
     Opened,
+    PersonAsked,
     Prompted,
     Record,
+    Resumed,
     RolledBack,
     Said,
     Scheduled,
     Spent,
     Started,
+    Suspended,
     TurnOptions,
     Unscheduled,
 )
@@ -256,6 +260,8 @@ class _Reader:
     def _read_aside(self, record: Record) -> None:
         """What concerns the session as a whole."""
         match record:
+            case PersonAsked() | Decided() | Suspended() | Resumed():
+                self._read_approval(record)
             case Prompted(system=system):
                 self._context.system = system
             case Due(at=at):
@@ -264,6 +270,11 @@ class _Reader:
                 restore_schedule(self._context, record)
             case Closed():
                 self._is_closed = True
+
+    def _read_approval(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
+        self._context.ledger().take(record)
+        if isinstance(record, PersonAsked) and self._turn is not None:
+            self._turn.take(record)
 
     def _joined(self) -> tuple[Message, ...]:
         """What is answered together with the message that is just appended."""
@@ -300,10 +311,14 @@ class _Reader:
         self._context.know_calls(call.id for call in message.tool_calls)
         self._context.know_calls(result.call_id for result in message.tool_results)
         self._context.usage += said.usage
+        if self._context.approvals is not None:
+            self._context.approvals.close(result.call_id for result in message.tool_results)
         if self._turn is not None:
             self._turn.say(said, state_number=self._context.state_number)
 
     def result(self, opened: Opened) -> Restored:
+        if self._context.approvals is not None:
+            self._context.watch_deadline()
         turn = self._turn
         order = list(self._waiting.values())
         if turn is not None and turn.message_id in self._waiting:

@@ -4,8 +4,18 @@ import time
 
 import attrs
 
+from actgent.approvals import Approval, Decision, word_for
 from actgent.errors import LimitReached
-from actgent.events import EventStream, LimitMet, ModelAnswered, PassStarted, ToolFinished, TurnEnded
+from actgent.events import (
+    ApprovalAsked,
+    ApprovalDecided,
+    EventStream,
+    LimitMet,
+    ModelAnswered,
+    PassStarted,
+    ToolFinished,
+    TurnEnded,
+)
 from actgent.llm.base import Answer
 from actgent.messages import Message, ToolResult
 
@@ -52,6 +62,31 @@ class Observer:
                     call_id=result.call_id,
                     tool_name=result.tool_name,
                     status=result.status,
+                )
+            )
+
+    def ask(self, context: SessionContext, approval: Approval) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                ApprovalAsked(
+                    agent=self.agent,
+                    session_id=context.id,
+                    approval_id=approval.id,
+                    call_id=approval.call_id,
+                    tool_name=approval.tool_name,
+                )
+            )
+
+    def decide(self, context: SessionContext, approval: Approval, decision: Decision) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                ApprovalDecided(
+                    agent=self.agent,
+                    session_id=context.id,
+                    approval_id=approval.id,
+                    call_id=approval.call_id,
+                    tool_name=approval.tool_name,
+                    decision=word_for(decision),
                 )
             )
 

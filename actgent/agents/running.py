@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -19,12 +20,12 @@ from actgent.errors import (
 )
 from actgent.events import EventStream, MessageAccepted, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
-from actgent.journal.records import Record, TurnOptions
+from actgent.journal.records import Record, Resumed, TurnOptions
 from actgent.messages import Message, Priority
 
 from .alarms import Alarms
 from .clock import Clock
-from .context import Asked, SessionContext, Turn, TurnWaiter, is_inside, running_turn
+from .context import Asked, SessionContext, Suspension, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
 from .double_texting import check_busy, is_collected
 from .log import SessionLog
@@ -33,6 +34,8 @@ from .sessions import SessionTable
 from .tasks import Tasks, reports_due
 from .waiting import running_session, slot_lent, would_wait_for_itself
 
+URGENT_CAME = "an urgent message came"
+NEWER_CAME = "a newer message came"
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""
 CLEANUP = 1.0
@@ -60,7 +63,7 @@ class RunningAgent:
         self.core = core
         self.inbox = inbox
         self.events = events
-        self.sessions = SessionTable(name, can_sleep=journal is not None)
+        self.sessions = SessionTable(name, can_sleep=journal is not None, on_sleep=inbox.forget_parked)
         self.clock = clock
         self.alarms = Alarms(self, inbox=inbox, timer=timer, clock=clock)
         self.tasks = tasks
@@ -73,6 +76,8 @@ class RunningAgent:
         self._nursery: trio.Nursery | None = None
         self._turns: Workers[SessionContext, Turn] | None = None
         self._scope = trio.CancelScope()
+        self._held_up: list[tuple[SessionContext, Turn]] = []
+        """Turns that are to go on as soon as the agent works again."""
 
     # --- life ----------------------------------------------------------------------------
 
@@ -122,6 +127,8 @@ class RunningAgent:
         """Start the turns of all messages that may go out."""
         if self._turns is None:
             return
+        while self._held_up:
+            self._turns.start_soon(*self._held_up.pop(0))
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
             joined = () if message.on_busy == "queue" else self._collect(message)
@@ -139,7 +146,14 @@ class RunningAgent:
         """Stop a turn whose session was told something since that is to go before it."""
         is_urgent = turn.message.priority is Priority.URGENT
         if not is_urgent and self.inbox.has_first(turn.message.session_id):
-            turn.interrupt("a newer message came")
+            turn.interrupt(NEWER_CAME)
+
+    def _newer(self, message: Message) -> str:
+        """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""
+        if self.inbox.has_urgent(message.session_id):
+            return URGENT_CAME
+        is_urgent = message.priority is Priority.URGENT
+        return NEWER_CAME if not is_urgent and self.inbox.has_first(message.session_id) else ""
 
     async def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
         """The turn of a claimed session."""
@@ -157,6 +171,9 @@ class RunningAgent:
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
+        if turn.waiting is not None and turn.error is None:
+            self._suspend(context, turn)
+            return
         if context.task is not None and turn.message.id == context.task.message_id:
             await self._report(context, turn.stop or turn.error, blame=turn.blame)
         urgent = None
@@ -192,9 +209,80 @@ class RunningAgent:
                 if child.turn is not None:
                     child.turn.interrupt("nobody waits for the answer any more")
 
+    # --- people ------------------------------------------------------------------------------
+
+    def _suspend(self, context: SessionContext, turn: Turn) -> None:
+        """A turn waits for people: it holds neither task nor slot, and its session's mail waits."""
+        self.core.suspend_turn(context, turn)
+        self.inbox.park(context.id)
+        ledger = context.ledger()
+        if newer := self._newer(turn.message):
+            turn.interrupt(newer)
+        if turn.stop is not None or not ledger.waits:
+            self.take_up(context)
+        else:
+            turn.on_stop = functools.partial(self.take_up, context)
+            if turn.waiter is not None and not turn.waiter.is_patient:
+                turn.waiter.suspend(tuple(ledger.open))
+                turn.waiter = None
+            context.tell_idle()
+            self.sessions.rest(context)
+        self._pump()
+
+    def take_up(self, context: SessionContext, error: Exception | None = None) -> None:
+        """A suspended turn goes on: nobody is waited for any more, or it is to end with an error."""
+        suspension = context.suspension
+        if suspension is None:
+            return
+        self.sessions.stir(context)
+        self.inbox.unpark(context.id)
+        turn = self.core.continue_turn(context, suspension)
+        if error is not None:
+            turn.stop_with(error)
+        ledger = context.ledger()
+        if ledger.is_suspended:
+            context.note(Resumed())
+        self._held_up.append((context, turn))
+        self._pump()
+
+    @contextmanager
+    def kept(self, context: SessionContext) -> Iterator[None]:
+        """A session that is awake stays so, and is not forgotten, in the block."""
+        context.pending += 1
+        self.sessions.stir(context)
+        try:
+            yield
+        finally:
+            context.settle()
+            self._forget_if_over(context)
+            self.sessions.rest(context)
+
+    def _lay_down(self, context: SessionContext, message: Message) -> None:
+        """Keep a turn that waited for people before a restart."""
+        joined = () if context.resume is None else context.resume.joined
+        context.suspension = Suspension(message, messages=1 + len(joined))
+        self.inbox.park(context.id)
+
+    async def _stop_suspended(self) -> None:
+        """Without a journal nobody will bring them back."""
+        for context, turn in self._held_up:
+            await self.core.say_stopped(context, turn)
+            self._let_go(context)
+        for context in [each for each in self.sessions.values() if each.suspension is not None]:
+            if context.log is None and context.suspension is not None:
+                self.inbox.unpark(context.id)
+                turn = self.core.continue_turn(context, context.suspension)
+                await self.core.say_stopped(context, turn)
+                self._let_go(context)
+            elif self.inbox.is_parked(context.id):
+                self.inbox.unpark(context.id)
+
+    # --- the rest ----------------------------------------------------------------------------
+
     async def _fail_rest(self) -> None:
         """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
         with trio.CancelScope(shield=True):
+            await self._stop_suspended()
             while len(self.inbox):
                 async with trio.open_nursery() as nursery:
                     for session_id in self.inbox.sessions():
@@ -243,12 +331,18 @@ class RunningAgent:
         if messages:
             self.sessions.stir(context)
         waiting = list(messages)
-        if context.resume is not None and self._turns is not None:
+        if context.resume is not None and context.approvals is not None and context.approvals.is_suspended:
+            context.pending += len(context.resume.joined)
+            self._lay_down(context, waiting.pop(0))
+        elif context.resume is not None and self._turns is not None:
             self.inbox.claim(context.id)
             context.pending += len(context.resume.joined)
             self._turns.start_soon(context, self.core.begin_turn(context, waiting.pop(0)))
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
+        if context.suspension is not None and (newer := self._newer(context.suspension.message)):
+            self.take_up(context, Interrupted(newer))
+        self.sessions.rest(context)
         if context.turn is not None:
             self._stop_if_outdated(context.turn)
         self._pump()
@@ -309,15 +403,14 @@ class RunningAgent:
         `once` drops a message whose id the session has seen; `waiter` is told what comes of it. One that `is_granted`
         gets in whatever the bounds: the session asked for it.
         """
-        self._check_open(context)
+        self.check_open(context)
         if once and context.has_accepted(message.id):
             await trio.lowlevel.checkpoint()
             return
         check_busy(context, message)
         if once:
             context.remember_accepted(message.id)
-        context.pending += 1
-        self.sessions.stir(context)
+        self._expect(context)
         if waiter is not None:
             context.wait_for(message.id, waiter)
         if waiter is not None or context.parent is not None:
@@ -339,9 +432,8 @@ class RunningAgent:
 
     async def release(self, context: SessionContext, message: Message) -> None:
         """Take a session's first message in. Where there is room nothing pauses, and never after it is in."""
-        self._check_open(context)
-        context.pending += 1
-        self.sessions.stir(context)
+        self.check_open(context)
+        self._expect(context)
         if context.parent is not None:
             _note_asker(context, message, None)
         try:
@@ -354,6 +446,13 @@ class RunningAgent:
             self._refuse(context, message)
             raise
         self._announce(context, message)
+
+    def _expect(self, context: SessionContext) -> None:
+        """A message is on its way in."""
+        context.pending += 1
+        self.sessions.stir(context)
+        if context.suspension is not None:  # it may have slept meanwhile
+            self.inbox.park(context.id)
 
     def _try_put(self, message: Message) -> bool:
         return self.inbox.try_put(message, now=trio.current_time(), first=message.on_busy == "interrupt")
@@ -372,10 +471,9 @@ class RunningAgent:
             InboxFull: there is no room. Nothing was written.
             JournalError: it is not taken in, and may be written or not: it has to come again, with the same id.
         """
-        self._check_open(context)
+        self.check_open(context)
         self.inbox.check_room(message)
-        context.pending += 1
-        self.sessions.stir(context)
+        self._expect(context)
         try:
             if context.log is not None:
                 await context.log.accept(message, *others)
@@ -398,7 +496,7 @@ class RunningAgent:
         """Make an accepted message durable before it is in the inbox."""
         context.is_written = message.id
         await context.log.accept(message, asked=context.asked(message.id), options=options)
-        self._check_open(context)  # it may have been closed meanwhile
+        self.check_open(context)  # it may have been closed meanwhile
 
     def _refuse(self, context: SessionContext, message: Message) -> None:
         """The message did not get in after all."""
@@ -416,9 +514,11 @@ class RunningAgent:
     def _announce(self, context: SessionContext, message: Message) -> None:
         turn = context.turn
         if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
-            turn.interrupt("an urgent message came")
+            turn.interrupt(URGENT_CAME)
         elif message.on_busy == "interrupt" and turn:
             self._stop_if_outdated(turn)
+        elif context.suspension is not None and (newer := self._newer(context.suspension.message)):
+            self.take_up(context, Interrupted(newer))
         if self.events.watched:
             self.events.publish(
                 MessageAccepted(
@@ -427,7 +527,7 @@ class RunningAgent:
             )
         self._pump()
 
-    def _check_open(self, context: SessionContext) -> None:
+    def check_open(self, context: SessionContext) -> None:
         if context.closed:
             raise SessionClosed(context.id)
         self._check_accepts()
@@ -448,6 +548,7 @@ class RunningAgent:
 
         Waits until all this has happened, unless the turn is where we are called from, or waits for that.
         """
+        self.take_up(context, Interrupted(reason))
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
         ended = _interrupted(turn, reason)

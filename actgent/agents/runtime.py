@@ -9,6 +9,7 @@ import trio
 
 from actgent.actors.supervision import Supervision
 from actgent.actors.timer import Timer
+from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, ThreadsLeft, UsageError, WouldDeadlock
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
 from actgent.journal.base import Journal, SessionSummary
@@ -16,6 +17,7 @@ from actgent.journal.opening import open_journal
 from actgent.journal.relaxed import RelaxedJournal
 from actgent.tools.threads import Threads
 
+from .answering import list_approvals
 from .clock import Clock
 from .collector import calm_collector
 from .context import is_inside
@@ -90,6 +92,19 @@ class Runtime:
         It keeps at most `capacity` events: a slow reader loses the oldest, and `lost` counts them.
         """
         return self.stream.read(capacity)
+
+    async def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
+        """What waits for people in sessions of all agents here, of at most `limit` sessions, page by page.
+
+        Pass the last approval for the next page; an empty page is the end. `agent.answer` decides.
+        """
+        for running in sorted((running for running, _ in self._agents.values()), key=lambda each: each.name):
+            if after is None or running.name >= after.agent:
+                behind = after.session_id if after is not None and running.name == after.agent else ""
+                if found := await list_approvals(running, after=behind, limit=limit):
+                    return found
+        await trio.lowlevel.checkpoint()
+        return ()
 
     async def delete_session(self, session_id: str) -> None:
         """Close a session and its children where they are open, and erase all that the journal has of them.

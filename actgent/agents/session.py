@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import trio
 
+from actgent.approvals import Approval, Decision
 from actgent.errors import ConfigurationError, UsageError
 from actgent.journal.store import Store
 from actgent.messages import (
@@ -23,6 +24,7 @@ from actgent.messages import (
     to_parts,
 )
 
+from .answering import decide, expire
 from .budget import Budget
 from .checks import check_id, check_seconds
 from .clock import Clock
@@ -103,6 +105,10 @@ class Session:
     def on_token(self, handler: H) -> H:
         """Have `handler(token)` called with each `Token` of a growing answer; from then on answers are streamed."""
         return self._on("token", handler)
+
+    def on_approval(self, handler: H) -> H:
+        """Have `handler(approval)` called with each `Approval`: a tool call that waits for a person, see `answer`."""
+        return self._on("approval", handler)
 
     def _on(self, kind: Any, handler: H) -> H:
         self._context.handlers.add(kind, handler)
@@ -224,7 +230,7 @@ class Session:
         return self._agent.clock
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is queued or running.
+        """Wait until nothing is queued or running; a turn that waits for people, and what is queued behind it, count as idle.
 
         Raises:
             WouldDeadlock: called from a handler or tool of this session, which would wait for itself.
@@ -274,6 +280,37 @@ class Session:
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
         await self._agent.close(self._context)
+
+    # --- what people decide ----------------------------------------------------------------
+
+    async def answer(
+        self, approval: Approval | str, decision: Decision, *, by: Sender | str | None = None
+    ) -> None:
+        """Decide over a tool call that waits, by its approval or the id of that; durable on return.
+
+        `Approve` and `Edit` let the tool run, `Reject` does not, `Respond` answers in its place. Each is decided once;
+        when none of the turn waits any more it goes on. `by` is whoever decided, for the journal.
+
+        Raises:
+            NotSuspended: nothing waits in this session.
+            ApprovalNotFound: nothing of this id waits.
+            ApprovalMismatch: the approval was altered, so it stands for something else.
+            AlreadyDecided: somebody was faster, it has expired, or it was withdrawn.
+            InvalidArguments: what `Edit` or `Respond` carries does not fit; it waits on.
+            NotSerializable: what `Respond` carries is no plain data; it waits on.
+            SessionClosed, NotRunning: there is nobody to go on.
+        """
+        await decide(self._agent, self._context, approval, decision, by=by)
+
+    async def expire_approvals(self) -> None:
+        """Reject what nobody decided in time, as the session's alarm does."""
+        await expire(self._agent, self._context)
+
+    @property
+    def approvals(self) -> tuple[Approval, ...]:
+        """The tool calls that wait for a person, oldest first."""
+        ledger = self._context.approvals
+        return () if ledger is None else tuple(ledger.open.values())
 
     # --- its mode ------------------------------------------------------------------------
 
@@ -384,4 +421,6 @@ class Session:
     def status(self) -> Status:
         if self._context.closed:
             return "closed"
+        if self._context.suspension is not None:
+            return "suspended"
         return "working" if self._context.pending else "idle"

@@ -1,6 +1,6 @@
 """The sessions of a running agent: those in memory, which of them rest, and those that sleep."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,9 +15,10 @@ AWAKE = 1000
 class SessionTable(Mapping[str, SessionContext]):
     """The sessions in memory, by their ids. With a journal, those that have been idle the longest sleep: they leave memory."""
 
-    def __init__(self, agent: str, *, can_sleep: bool) -> None:
+    def __init__(self, agent: str, *, can_sleep: bool, on_sleep: Callable[[str], object]) -> None:
         self._agent = agent
         self._can_sleep = can_sleep
+        self._on_sleep = on_sleep
         self._awake: dict[str, SessionContext] = {}
         self._idle: dict[str, None] = {}
         """Sessions with nothing to do, the longest first; kept only where a journal could bring them back."""
@@ -88,7 +89,7 @@ class SessionTable(Mapping[str, SessionContext]):
 
     def rest(self, context: SessionContext) -> None:
         """Count a session among the idle ones if it is, and let the longest idle one sleep."""
-        if not self._can_sleep or context.pending or context.closed:
+        if not self._can_sleep or context.is_busy or context.closed:
             return
         self._idle.pop(context.id, None)
         self._idle[context.id] = None
@@ -99,9 +100,10 @@ class SessionTable(Mapping[str, SessionContext]):
 
     def _let_sleep(self, context: SessionContext) -> None:
         """Let go of a session that a journal can bring back; those in a tree stay."""
-        if context.pending or context.turn is not None or context.parent is not None or context.children:
+        if context.is_busy or context.turn is not None or context.parent is not None or context.children:
             return
         del self._awake[context.id]
+        self._on_sleep(context.id)
         self._asleep[context.id] = context.session
         context.session = None  # or the two would hold each other
 

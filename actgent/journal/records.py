@@ -212,7 +212,7 @@ class Due:
 
 
 @attrs.frozen(kw_only=True)
-class Asked:
+class PersonAsked:
     """A tool call waits for a person. It has not started, or ended by asking."""
 
     approval: Approval
@@ -308,7 +308,7 @@ Record = (
     | Answered
     | Ended
     | Due
-    | Asked
+    | PersonAsked
     | Decided
     | Suspended
     | Resumed
@@ -351,7 +351,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "answered": Answered,
     "ended": Ended,
     "due": Due,
-    "asked": Asked,
+    "asked": PersonAsked,
     "decided": Decided,
     "suspended": Suspended,
     "resumed": Resumed,

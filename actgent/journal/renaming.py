@@ -8,7 +8,7 @@ import attrs
 from actgent.approvals import Approval, approval_id
 
 from .exporting import ExportedSession
-from .records import Accepted, Asked, Decided, Opened, Record, Resumed, Said, Suspended
+from .records import Accepted, Decided, Opened, PersonAsked, Record, Resumed, Said, Suspended
 
 
 def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
@@ -20,7 +20,7 @@ def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
 def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession:
     """A session under the id that `ids` has for it; others that it names get theirs."""
     new = ids[session.session_id]
-    asked = [record.approval for record in session.records if isinstance(record, Asked)]
+    asked = [record.approval for record in session.records if isinstance(record, PersonAsked)]
     approvals = {approval.id: _moved(approval, new) for approval in asked}
     names = {old: approval.id for old, approval in approvals.items()}
 
@@ -30,7 +30,7 @@ def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession
                 return attrs.evolve(record, parent_id=ids.get(parent, parent))
             case Accepted(message=message) | Said(message=message):
                 return attrs.evolve(record, message=attrs.evolve(message, session_id=new))
-            case Asked(approval=approval):
+            case PersonAsked(approval=approval):
                 return attrs.evolve(record, approval=approvals[approval.id])
             case Decided(approval_id=old):
                 return attrs.evolve(record, approval_id=names.get(old, old))

@@ -200,7 +200,9 @@ def _open(changes: dict[str, Any], record: Opened) -> None:
 
 def _accept(changes: dict[str, Any], record: Accepted) -> None:
     changes["pending"] += _digest(record.message.id)
-    if record.message.priority is Priority.URGENT:  # it does not wait for what the turn waits for
+    if (
+        record.message.priority is Priority.URGENT or record.message.on_busy == "interrupt"
+    ):  # it does not wait for what the turn waits for
         changes["suspended"] = False
 
 

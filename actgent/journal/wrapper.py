@@ -28,6 +28,9 @@ class WrappedJournal(Journal):
     async def due(self, agent: str) -> list[tuple[str, float]]:
         return await self.inner.due(agent)
 
+    async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
+        return await self.inner.suspended(agent, after=after, limit=limit)
+
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
         return await self.inner.sessions(agent)
 

@@ -19,7 +19,6 @@ from actgent.agents.agent import Agent
 from actgent.agents.calling import Calling
 from actgent.agents.context import SessionContext, Turn
 from actgent.agents.hooks import Hooks
-from actgent.agents.limits import Limits
 from actgent.agents.log import owner_of
 from actgent.agents.runtime import open_runtime
 from actgent.errors import ConfigurationError, Interrupted, ModelError
@@ -260,8 +259,8 @@ class _RecordedCalling(Calling):
 
     recorded: deque[_RecordedResults]
 
-    def _batch(self, context: SessionContext, calls: Sequence[ToolCall], limits: Limits) -> Batch:
-        batch = super()._batch(context, calls, limits)
+    def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        batch = super()._batch(context, turn, calls)
         recorded = self.recorded.popleft() if self.recorded else _RecordedResults(())
         for place, call in enumerate(calls):
             batch.settle(place, _result_for(call, place, recorded.results))

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.approvals import Ask, Grant
+from actgent.approvals import Ask, Edit, Grant
 from actgent.errors import AskPerson, InvalidArguments, ToolError, ToolTimeout
 from actgent.messages import ToolCall, ToolResult, ToolStatus
 
@@ -34,7 +34,7 @@ _STOPPED = "cancelled while it ran"
 _WITHDRAWN = "withdrawn before a person decided: it did not run"
 _UNKNOWN = "stopped while it ran: whether it took effect is not known"
 
-_NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
+NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
 _NO_ASKS: Mapping[int, Ask] = MappingProxyType({})
 _NOTHING_ASKED: Mapping[int, AskPerson] = MappingProxyType({})
 Check = Callable[[ToolCall, Tool], str | None]
@@ -53,7 +53,7 @@ class Batch:
     """Asked when a call is about to start, after the calls that it has to wait for."""
     ask: Callable[[ToolCall, Tool], Ask | None] | None = attrs.field(default=None, kw_only=True)
     """Whether a person has to decide first, besides what the tool says; such a call ends up in `asked`."""
-    grants: Mapping[str, Grant] = attrs.field(default=_NO_GRANTS, kw_only=True)
+    grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
     """By their calls' ids what persons said who let them run."""
     timeout: float = attrs.field(default=DEFAULT_TIMEOUT, kw_only=True)
     """Seconds, for tools that say nothing themselves."""
@@ -91,6 +91,22 @@ class Batch:
         """A call that ran before a restart: its result, or None where it may have run and left none."""
         call = self.calls[place]
         self._finished[place] = result or _failed(call, _UNKNOWN, status="outcome_unknown")
+
+    def answer(self, place: int, *, content: str = "", error: str | None = None) -> None:
+        """Somebody else says what came of a call, which does not run."""
+        call = self.calls[place]
+        if error is not None:
+            self._finished[place] = _failed(call, self._capped(error))
+            return
+        self._finished[place] = _succeeded(call, self._capped(content))
+
+    def is_settled(self, place: int) -> bool:
+        """Whether a call will not run any more: it has its result, or waits for a person."""
+        return place in self._finished or place in self.asked
+
+    def finished(self) -> Sequence[ToolResult]:
+        """The results that are there."""
+        return tuple(self._finished.values())
 
     # --- running them ----------------------------------------------------------------------
 
@@ -147,7 +163,7 @@ class Batch:
 
     def _admitted(self, place: int) -> tuple[Tool, dict[str, Any]] | None:
         """The tool and the arguments of a call that may run; None: it may not, and has its result."""
-        if place in self._finished:  # it ran before a restart
+        if self.is_settled(place):  # by what happened before
             return None
         call = self.calls[place]
         try:
@@ -161,7 +177,7 @@ class Batch:
 
     def would_start(self, place: int) -> bool:
         """Whether a call may run as things are now; nothing is changed by the question."""
-        if place in self._finished:
+        if self.is_settled(place):
             return False
         try:
             self._admit(place, self.calls[place])
@@ -202,10 +218,13 @@ class Batch:
         if tool.hooks:
             _notify(tool, "on_start", call)
         try:
-            result = self._finished[place] = await self._outcome(call, tool, arguments)
+            result = await self._outcome(call, tool, arguments)
         except AskPerson as question:
             self.asked = {**self.asked, place: question}
             return
+        if self.grants and isinstance(self.grants.get(call.id), Edit):
+            result = attrs.evolve(result, content=_with_arguments(result.content, arguments))
+        self._finished[place] = result
         if self.on_finish is not None:
             self.on_finish(result)
         if tool.hooks:
@@ -218,13 +237,7 @@ class Batch:
             if (question := _question_in(error)) is not None:
                 raise question from None
             return _failed(call, self._capped(describe(error)))
-        return ToolResult(
-            id=_result_id(call),
-            call_id=call.id,
-            tool_name=call.name,
-            content=self._capped(text),
-            native=call.native,
-        )
+        return _succeeded(call, self._capped(text))
 
     async def _text(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> str:
         if not tool.cache:
@@ -281,6 +294,11 @@ def _is_immediate(tool: Tool) -> bool:
     return tool.inline and not tool.retries
 
 
+def _with_arguments(content: str, arguments: Mapping[str, Any]) -> str:
+    """Tell the model that its call ran with other arguments."""
+    return f"{content}\n[a person changed the arguments to {to_text(arguments)}]".lstrip("\n")
+
+
 def _question_in(error: Exception) -> AskPerson | None:
     """The question that a tool asked, also out of a nursery; None where anything else went wrong."""
     found = list(leaves(error))
@@ -293,6 +311,12 @@ def _is_retryable(error: Exception, tool: Tool) -> bool:
     return all(
         isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments | AskPerson)
         for leaf in leaves(error)
+    )
+
+
+def _succeeded(call: ToolCall, content: str) -> ToolResult:
+    return ToolResult(
+        id=_result_id(call), call_id=call.id, tool_name=call.name, content=content, native=call.native
     )
 
 

@@ -3,7 +3,7 @@
 from actgent import Reject, Sender
 from actgent.approvals import Approval, approval_id
 from actgent.journal.exporting import ExportedSession
-from actgent.journal.records import Accepted, Asked, Closed, Decided, Opened, Resumed, Said, Suspended
+from actgent.journal.records import Accepted, Closed, Decided, Opened, PersonAsked, Resumed, Said, Suspended
 from actgent.journal.renaming import renamed, with_new_ids
 from actgent.messages import Message
 
@@ -40,7 +40,7 @@ def test_approvals_are_genuine_in_the_copy():
     )
     records = (
         Said(message=message("s")),
-        Asked(approval=approval),
+        PersonAsked(approval=approval),
         Suspended(message_id="m", ids=(old, "timer")),
         Decided(approval_id=old, decision=Reject("no"), at=2.0),
         Resumed(ids=(old,)),

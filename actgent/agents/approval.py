@@ -1,0 +1,273 @@
+"""The approvals of a session: which calls wait for people, what was decided, and what comes of that.
+
+A call that waits is `open` until somebody decides; the decision is `made` when the journal has it. When no call of
+the turn waits any more the turn goes on, and each decision lets its call run or is its result.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from actgent.approvals import (
+    Approval,
+    Approve,
+    Decision,
+    Edit,
+    Expire,
+    Grant,
+    Reject,
+    Respond,
+    Withdraw,
+    approval_id,
+    word_for,
+)
+from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, AskPerson, NotSuspended
+from actgent.journal.records import Decided, PersonAsked, Record, Resumed, Said, Suspended
+from actgent.messages import Message, ToolCall
+
+from .dues import Dated
+
+REMEMBERED = 1000
+"""How many decisions a session remembers, the newest: who decides again is told."""
+
+DENIED = "User denied access to tool execution"
+
+
+@attrs.frozen
+class Waiting:
+    """What a turn needs to go on with calls of which some wait for people."""
+
+    message: Message
+    """Which the answer with the calls was given to."""
+    calls: tuple[ToolCall, ...]
+    stage: str | None
+
+
+@attrs.frozen
+class Verdict:
+    """What was decided over a call that has no result yet."""
+
+    approval: Approval
+    decision: Decision
+
+    @property
+    def grant(self) -> Grant | None:
+        """What lets the call run; None where the decision is its result."""
+        if isinstance(self.decision, Edit) or (isinstance(self.decision, Approve) and self.approval.again):
+            return self.decision
+        return None
+
+    @property
+    def result(self) -> tuple[str, str | None]:
+        """Content and error of a call that does not run, as the model reads them."""
+        match self.decision:
+            case Approve(reason):
+                said = {"approved": True, "reason": reason} if reason else {"approved": True}
+                return json.dumps(said, ensure_ascii=False), None
+            case Respond(content):
+                return str(content), None
+            case Reject(reason):
+                return "", _denial(self.approval.tool_name, reason)
+            case Expire():
+                return "", f"{DENIED}: nobody approved {self.approval.tool_name!r} in time, so it did not run"
+        return "", f"{DENIED}: it was withdrawn"
+
+
+def _denial(tool_name: str, reason: str) -> str:
+    because = f", because: {reason.strip().rstrip('.')}" if reason.strip() else ""
+    return (
+        f"{DENIED}. IMPORTANT: The user has REJECTED this call of {tool_name!r}{because}. "
+        "It did not run; do not try to reach the same in another way."
+    )
+
+
+@attrs.define(eq=False)
+class ApprovalLedger:
+    """What one session asks of people; kept up by the records that its journal gets."""
+
+    open: dict[str, Approval] = attrs.field(factory=dict)
+    """Nobody decided yet; in the order in which they were asked."""
+    is_suspended: bool = False
+    """Whether the journal has the turn as suspended."""
+    _making: dict[str, Approval] = attrs.field(factory=dict)
+    """Decided, but not durably yet."""
+    _verdicts: dict[str, Verdict] = attrs.field(factory=dict)
+    """By the ids of calls that have no result yet."""
+    _decisions: dict[str, Decision] = attrs.field(factory=dict)
+
+    def take(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
+        """Something was journaled, now or before a restart."""
+        match record:
+            case PersonAsked(approval=approval):
+                self.open[approval.id] = approval
+                self._verdicts.pop(approval.call_id, None)  # it asks again
+            case Decided(approval_id=known, decision=decision):
+                waiting = self._making if known in self._making else self.open
+                decided = waiting.pop(known, None)
+                if decided is not None:  # or it was withdrawn meanwhile
+                    self._verdicts[decided.call_id] = Verdict(decided, decision)
+                    self._remember(known, decision)
+            case Suspended():
+                self.is_suspended = True
+            case Resumed():
+                self.is_suspended = False
+
+    def close(self, call_ids: Iterable[str]) -> None:
+        """These calls have their results: what still waits of them is withdrawn."""
+        closed = set(call_ids)
+        for call_id in closed:
+            self._verdicts.pop(call_id, None)
+        for waiting in (self.open, self._making):
+            for approval in [each for each in waiting.values() if each.call_id in closed]:
+                del waiting[approval.id]
+                self._remember(approval.id, Withdraw())
+
+    def _remember(self, approval_id: str, decision: Decision) -> None:
+        self._decisions[approval_id] = decision
+        if len(self._decisions) > REMEMBERED:
+            del self._decisions[next(iter(self._decisions))]
+
+    # --- what a turn wants to know -----------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call waits for a person, or for the journal to take what a person said."""
+        return bool(self.open or self._making)
+
+    @property
+    def deadline(self) -> float:
+        """Unix time in seconds at which the first of them expires."""
+        return min((approval.deadline for approval in self.open.values()), default=math.inf)
+
+    def expired(self, now: float) -> list[Approval]:
+        """Those that nobody decided in time."""
+        return [approval for approval in self.open.values() if approval.deadline <= now]
+
+    def open_of(self, call_id: str) -> Approval | None:
+        """What a call waits for."""
+        waiting = (*self.open.values(), *self._making.values())
+        return next((each for each in waiting if each.call_id == call_id), None)
+
+    def verdict(self, call_id: str) -> Verdict | None:
+        """What was decided over a call that has no result yet."""
+        return self._verdicts.get(call_id)
+
+    def settle_again(self, approval_id: str) -> bool:
+        """Whether this very question was answered for its call already: then that answer is the call's result."""
+        for call_id, verdict in self._verdicts.items():
+            if verdict.approval.id == approval_id:
+                final = attrs.evolve(verdict.approval, again=False)
+                self._verdicts[call_id] = Verdict(final, verdict.decision)
+                return True
+        return False
+
+    # --- what someone says ---------------------------------------------------------------------
+
+    def find(self, asked: Approval | str, session_id: str) -> Approval:
+        """The approval that somebody wants to decide.
+
+        Raises:
+            NotSuspended: nothing waits in this session, and nothing of this id ever did.
+            ApprovalNotFound: something else waits.
+            ApprovalMismatch: it is altered, so that it stands for something else.
+            AlreadyDecided: somebody was faster, or it is withdrawn or expired.
+        """
+        known = asked if isinstance(asked, str) else asked.id
+        if (decision := self._decisions.get(known)) is not None:
+            raise AlreadyDecided(known, decision, word_for(decision))
+        approval = self.open.get(known)
+        if approval is None:
+            raise (ApprovalNotFound(known, session_id) if self.waits else NotSuspended(session_id))
+        if isinstance(asked, Approval) and not (asked.is_genuine and asked.call_id == approval.call_id):
+            raise ApprovalMismatch(known)
+        return approval
+
+    def begin(self, approval: Approval, decision: Decision) -> None:
+        """From now on nobody else decides this one."""
+        self._making[approval.id] = self.open.pop(approval.id)
+        self._remember(approval.id, decision)
+
+    def undo(self, approval: Approval) -> None:
+        """The journal did not take it: it waits again."""
+        if self._making.pop(approval.id, None) is not None:
+            self.open[approval.id] = approval
+            self._decisions.pop(approval.id, None)
+
+    def check_made(self, approval: Approval) -> None:
+        """See that a decision came in time.
+
+        Raises:
+            AlreadyDecided: the call was withdrawn while the decision was written.
+        """
+        decision = self._decisions.get(approval.id)
+        if isinstance(decision, Withdraw):
+            raise AlreadyDecided(approval.id, decision, word_for(decision))
+
+
+class Deadline(Dated):
+    """When the first of what waits in a session expires."""
+
+    id = "approvals"
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+    async def ring(self, agent: Any, context: Any) -> None:
+        await context.session.expire_approvals()
+
+
+def approval_for(
+    call: ToolCall, question: AskPerson, *, session_id: str, agent: str, now: float, timeout: float
+) -> Approval:
+    """What a person is asked about a call."""
+    arguments = call.arguments if not isinstance(call.arguments, str) else {}
+    words = question.question or f"May the tool {call.name!r} run?"
+    return Approval(
+        id=approval_id(session_id, call.id, call.name, arguments, words),
+        session_id=session_id,
+        agent=agent,
+        call_id=call.id,
+        tool_name=call.name,
+        arguments=arguments,
+        question=words,
+        form=question.form,
+        again=question.again,
+        created_at=now,
+        deadline=now + (timeout if question.timeout is None else question.timeout),
+    )
+
+
+def question_of(approval: Approval) -> AskPerson:
+    """The question that an approval was made from."""
+    return AskPerson(approval.question, form=approval.form, again=approval.again)
+
+
+def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str, Grant]:
+    """By their ids the calls that people let run, with what they said."""
+    verdicts = [(call.id, ledger.verdict(call.id)) for call in calls]
+    return {
+        call_id: verdict.grant
+        for call_id, verdict in verdicts
+        if verdict is not None and verdict.grant is not None
+    }
+
+
+def edited(call: ToolCall, grants: Mapping[str, Grant]) -> ToolCall:
+    """The call with the arguments that a person gave it."""
+    grant = grants.get(call.id)
+    return attrs.evolve(call, arguments=grant.arguments) if isinstance(grant, Edit) else call
+
+
+def ledger_of(records: Iterable[Record]) -> ApprovalLedger:
+    """What a session asks of people, from all its records."""
+    ledger = ApprovalLedger()
+    for record in records:
+        match record:
+            case PersonAsked() | Decided() | Suspended() | Resumed():
+                ledger.take(record)
+            case Said(message=message):
+                ledger.close(result.call_id for result in message.tool_results)
+    return ledger

@@ -1,0 +1,564 @@
+"""Tools that need a person: asked, decided, and what comes of it."""
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    AlreadyDecided,
+    ApprovalMismatch,
+    ApprovalNotFound,
+    Approve,
+    Ask,
+    AskPerson,
+    BareAgent,
+    ConfigurationError,
+    Edit,
+    InvalidArguments,
+    NotSerializable,
+    NotSuspended,
+    Priority,
+    Reject,
+    Respond,
+    ScriptedLLM,
+    SessionClosed,
+    Suspended,
+    ToolCall,
+    ToolContext,
+    tool,
+)
+from actgent.testing import check_transcript
+
+
+class Desk:
+    """An agent with a tool that needs a person, one that does not, and the list of what ran."""
+
+    def __init__(self, *answers, **options):
+        self.ran = []
+        self.seen = []
+
+        @tool(approval=True)
+        async def pay(amount: int) -> str:
+            """Pay an amount."""
+            self.ran.append(("pay", amount))
+            return f"paid {amount}"
+
+        @tool(thread=False)
+        def look(place: str) -> str:
+            """Look something up."""
+            self.ran.append(("look", place))
+            return f"seen {place}"
+
+        script = iter(answers)
+
+        def answer(chat):
+            assert check_transcript(chat) == []
+            self.seen.append(chat.messages)
+            return next(script)
+
+        tools = [pay, look, *options.pop("tools", ())]
+        self.agent = BareAgent("desk", llm=ScriptedLLM(answer), tools=tools, **options)
+
+    def results(self):
+        """The results that the model was shown last."""
+        return [part.text for part in self.seen[-1][-1].parts]
+
+
+PAY = ToolCall("pay", {"amount": 5})
+LOOK = ToolCall("look", {"place": "shop"})
+
+
+async def test_approved_it_runs_once(listen):
+    """The session is suspended until somebody decides; then the tool runs, exactly once, and the model goes on."""
+    desk = Desk([PAY], "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        heard, asked = listen(session), []
+        session.on_approval(asked.append)
+        await session.wait_idle()
+        assert (session.status, desk.ran, heard) == ("suspended", [], [])
+        (approval,) = session.approvals
+        assert asked == [approval]
+        assert (approval.tool_name, approval.arguments, approval.session_id) == (
+            "pay",
+            {"amount": 5},
+            session.id,
+        )
+        await session.answer(approval.id, Approve())
+        await session.wait_idle()
+        assert session.status == "idle"
+    assert desk.ran == [("pay", 5)]
+    assert [getattr(each, "content", None) or str(each) for each in heard] == ["paid 5", "done"]
+
+
+async def test_rejected_it_does_not_run():
+    """The model reads that the user denied it, which tool that was, and why."""
+    desk = Desk([PAY], "as you wish")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        await session.wait_idle()
+        await session.answer(session.approvals[0], Reject("Too risky"))
+        await session.wait_idle()
+    assert desk.ran == []
+    (said,) = desk.results()
+    assert said.startswith("Error: User denied access to tool execution")
+    assert "IMPORTANT: The user has REJECTED" in said
+    assert "'pay'" in said
+    assert "Too risky" in said
+
+
+async def test_other_arguments_are_checked_again():
+    """What does not fit is refused and the call waits on; what fits runs, and the model is told."""
+    desk = Desk([PAY], "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        await session.wait_idle()
+        (approval,) = session.approvals
+        with pytest.raises(InvalidArguments):
+            await session.answer(approval, Edit({"amount": "five"}))
+        assert session.approvals == (approval,)
+        await session.answer(approval, Edit({"amount": 3}))
+        await session.wait_idle()
+    assert desk.ran == [("pay", 3)]
+    assert desk.results() == ['paid 3\n[a person changed the arguments to {"amount": 3}]']
+    assert session.history[1].tool_calls[0].arguments == {"amount": 5}
+
+
+async def test_a_person_answers_in_its_place():
+    """The tool does not run; text is the result as it is, other data as JSON."""
+    desk = Desk([PAY, ToolCall("pay", {"amount": 6})], "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        await session.wait_idle()
+        first, second = session.approvals
+        await session.answer(first, Respond("paid in cash"))
+        await session.answer(second, Respond({"cash": [1, 2]}))
+        await session.wait_idle()
+    assert desk.ran == []
+    assert desk.results() == ["paid in cash", '{"cash": [1, 2]}']
+
+
+async def test_all_are_asked_at_once_and_answered_in_any_order(listen):
+    """What needs nobody runs at once; results come in the order of the calls when all have decided."""
+    calls = [
+        ToolCall("pay", {"amount": 1}),
+        LOOK,
+        ToolCall("pay", {"amount": 2}),
+        ToolCall("pay", {"amount": 3}),
+    ]
+    desk = Desk(calls, "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay")
+        heard = listen(session)
+        await session.wait_idle()
+        assert desk.ran == [("look", "shop")]
+        one, two, three = session.approvals
+        await session.answer(three, Approve())
+        await session.answer(one, Reject())
+        assert session.status == "suspended"
+        assert session.approvals == (two,)
+        await session.wait_idle()
+        assert desk.ran == [("look", "shop")]
+        assert heard == []
+        await session.answer(two, Approve())
+        await session.wait_idle()
+    assert sorted(desk.ran) == [("look", "shop"), ("pay", 2), ("pay", 3)]
+    assert [each.status for each in heard[:-1]] == ["error", "success", "success", "success"]
+    assert desk.results()[1:] == ["seen shop", "paid 2", "paid 3"]
+
+
+async def test_an_answer_counts_once_and_for_nothing_else():
+    """Again, for another id, another tool or arguments, in another session, and when nothing waits: typed errors."""
+    desk = Desk([PAY], [PAY], "done", "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        other = await desk.agent.create_session("bob", "pay 5")
+        quiet = await desk.agent.create_session("eve")
+        await session.wait_idle()
+        await other.wait_idle()
+        (approval,), (theirs,) = session.approvals, other.approvals
+        with pytest.raises(NotSuspended, match="not in a suspended state"):
+            await quiet.answer(approval, Approve())
+        with pytest.raises(ApprovalNotFound, match="invalid suspension id"):
+            await other.answer(approval, Approve())
+        with pytest.raises(ApprovalNotFound, match="invalid suspension id"):
+            await session.answer("nonsense", Approve())
+        for change in ({"arguments": {"amount": 500}}, {"tool_name": "look"}, {"call_id": "x"}):
+            with pytest.raises(ApprovalMismatch):
+                await session.answer(attrs.evolve(approval, **change), Approve())
+        for wrong in (True, "Yes, confirmed.", None, {"approved": True}, Approve):
+            with pytest.raises(ConfigurationError, match="decision"):
+                await session.answer(approval, wrong)
+        assert desk.ran == []
+        await session.answer(approval, Approve())
+        with pytest.raises(AlreadyDecided, match="approved") as caught:
+            await session.answer(approval, Reject())
+        assert caught.value.decision == Approve()
+        await session.wait_idle()
+        with pytest.raises(AlreadyDecided):
+            await session.answer(approval, Approve())
+        await desk.agent.answer(theirs.id, Reject())
+        await other.wait_idle()
+    assert desk.ran == [("pay", 5)]
+
+
+async def test_circular_data_is_refused_and_it_waits_on():
+    """A decision that nobody can write down does not crash anything."""
+    desk = Desk([PAY], "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        await session.wait_idle()
+        (approval,) = session.approvals
+        circle = {"amount": 1}
+        circle["self"] = circle
+        with pytest.raises(NotSerializable):
+            await session.answer(approval, Respond(circle))
+        with pytest.raises(InvalidArguments):
+            await session.answer(approval, Edit(circle))
+        await session.answer(approval, Respond("fine"))
+        await session.wait_idle()
+    assert desk.results() == ["fine"]
+
+
+# --- who asks ----------------------------------------------------------------------------
+
+
+async def test_a_rule_of_the_agent_asks():
+    """By the call, the tool and the session's state; with words of its own."""
+
+    def needs_person(call, _tool, context):
+        if call.name == "look" and context.state.get("guarded"):
+            return Ask("Really look?")
+        return False
+
+    desk = Desk([LOOK], "done", [LOOK], "done", approval=needs_person)
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "look")
+        await session.wait_idle()
+        assert desk.ran == [("look", "shop")]
+        session.state.dispatch(("guarded", True))
+        await session.chat("look")
+        await session.wait_idle()
+        (approval,) = session.approvals
+        assert approval.question == "Really look?"
+        await session.answer(approval, Approve())
+        await session.wait_idle()
+    assert desk.ran == [("look", "shop")] * 2
+
+
+async def test_a_tool_asks_and_the_decision_is_its_result():
+    """It is not run again for that."""
+    ran = []
+
+    @tool
+    async def choose(what: str) -> str:
+        """Let a person choose."""
+        ran.append(what)
+        raise AskPerson(f"Which {what}?", form={"enum": ["red", "blue"]})
+
+    desk = Desk([ToolCall("choose", {"what": "colour"})] * 3, "done", tools=[choose])
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "choose")
+        await session.wait_idle()
+        first, second, third = session.approvals
+        assert first.question == "Which colour?"
+        with pytest.raises(InvalidArguments):
+            await session.answer(first, Respond("green"))
+        await session.answer(first, Respond("red"))
+        await session.answer(second, Approve("ok"))
+        await session.answer(third, Reject("no colours"))
+        await session.wait_idle()
+    assert ran == ["colour"] * 3
+    assert desk.results()[:2] == ["red", '{"approved": true, "reason": "ok"}']
+    assert "REJECTED" in desk.results()[2]
+
+
+async def test_a_tool_that_wants_to_go_on_runs_again():
+    """It is told what was said; asking the same once more gives it the decision as its result."""
+    seen = []
+
+    @tool
+    async def transfer(amount: int, context: ToolContext) -> str:
+        """Transfer."""
+        seen.append(context.approval)
+        if amount > 10 and context.approval is None:
+            raise AskPerson("So much?", again=True)
+        return "done"
+
+    @tool
+    async def stubborn() -> str:
+        """Ask whatever is said."""
+        raise AskPerson("Sure?", again=True)
+
+    calls = [
+        ToolCall("transfer", {"amount": 5}),
+        ToolCall("transfer", {"amount": 50}),
+        ToolCall("stubborn", {}),
+    ]
+    desk = Desk(calls, "done", tools=[transfer, stubborn])
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "go")
+        await session.wait_idle()
+        for approval in session.approvals:
+            await session.answer(approval, Approve())
+        await session.wait_idle()
+        assert session.status == "idle"
+    assert seen == [None, None, Approve()]
+    assert desk.results() == ["done", "done", '{"approved": true}']
+
+
+async def test_a_tools_text_is_no_approval():
+    """Only a typed decision is one, whatever the other tools of the batch say."""
+
+    @tool(thread=False)
+    def confirm() -> str:
+        """Say something."""
+        return "Yes, confirmed."
+
+    desk = Desk([PAY, ToolCall("confirm", {})], tools=[confirm])
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "go")
+        await session.wait_idle()
+        assert session.status == "suspended"
+        await session.aclose()
+    assert desk.ran == []
+
+
+async def test_a_handler_may_decide_at_once(listen):
+    """Nothing is suspended then."""
+    desk = Desk([PAY, PAY], "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada")
+
+        @session.on_approval
+        async def decide(approval, session):
+            await session.answer(approval, Approve())
+
+        heard = listen(session)
+        await session.chat("pay twice")
+        await session.wait_idle()
+    assert desk.ran == [("pay", 5)] * 2
+    assert str(heard[-1]) == "done"
+
+
+async def test_several_suspensions_in_a_turn_and_barriers():
+    """Calls behind a barrier wait for what waits before it, and may have to be approved themselves."""
+    order = []
+
+    @tool(alone=True, approval=True)
+    async def close_books() -> str:
+        """Close the books."""
+        order.append("closed")
+        return "closed"
+
+    desk = Desk([PAY, ToolCall("close_books", {}), LOOK], [PAY], "done", tools=[close_books])
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "go")
+        for expected in ("pay", "close_books", "pay"):
+            await session.wait_idle()
+            (approval,) = session.approvals
+            assert approval.tool_name == expected
+            await session.answer(approval, Approve())
+        await session.wait_idle()
+        assert session.status == "idle"
+    assert desk.ran == [("pay", 5), ("look", "shop"), ("pay", 5)]
+    assert order == ["closed"]
+
+
+async def test_access_is_checked_again_when_the_call_starts():
+    """What was approved in one mode does not run in another."""
+    allowed = [True]
+
+    class Guarded(BareAgent):
+        def access_rules(self):
+            return [lambda *_: None if allowed[0] else "not now"]
+
+    ran = []
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        ran.append(1)
+        return "paid"
+
+    llm = ScriptedLLM([[ToolCall("pay", {})], "done"])
+    async with Guarded("desk", llm=llm, tools=[pay]) as agent:
+        session = await agent.create_session("ada", "pay")
+        await session.wait_idle()
+        allowed[0] = False
+        await session.answer(session.approvals[0], Approve())
+        await session.wait_idle()
+        assert session.history[2].tool_results[0].error == "not now"
+    assert ran == []
+
+
+# --- what happens meanwhile --------------------------------------------------------------
+
+
+async def test_other_mail_waits_until_the_turn_ends():
+    """In its order; nothing overtakes the turn, and the session counts as idle."""
+    desk = Desk([PAY], "paid", "hello")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        replies = []
+        session.on_conversation(lambda reply: replies.append(str(reply)))
+        await session.wait_idle()
+        await session.chat("hi")
+        await session.wait_idle()
+        assert (session.status, replies) == ("suspended", [])
+        await session.answer(session.approvals[0], Approve())
+        await session.wait_idle()
+    assert replies == ["paid", "hello"]
+
+
+async def test_an_urgent_message_withdraws_what_waits(listen):
+    """Its calls are closed as cancelled, what ran keeps its result, and then it is answered."""
+    desk = Desk([PAY, LOOK], "at once")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        heard = listen(session)
+        await session.wait_idle()
+        (approval,) = session.approvals
+        await session.chat("stop", priority=Priority.URGENT)
+        await session.wait_idle()
+        with pytest.raises(AlreadyDecided, match="withdrawn"):
+            await session.answer(approval, Approve())
+        assert session.status == "idle"
+    assert desk.ran == [("look", "shop")]
+    assert [(each.status, each.error or each.content) for each in heard[:2]] == [
+        ("cancelled", "withdrawn before a person decided: it did not run"),
+        ("success", "seen shop"),
+    ]
+    assert heard[2].kind == "interrupted"
+    assert str(heard[3]) == "at once"
+
+
+@pytest.mark.parametrize("stop", ["interrupt", "aclose"])
+async def test_interrupting_and_closing_withdraw_what_waits(listen, stop):
+    """And return when that is done."""
+    desk = Desk([PAY])
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        heard = listen(session)
+        await session.wait_idle()
+        (approval,) = session.approvals
+        await getattr(session, stop)()
+        assert [each.status for each in heard[:1]] == ["cancelled"]
+        assert heard[1].kind in ("interrupted", "stopped")
+        with pytest.raises((AlreadyDecided, SessionClosed)):
+            await session.answer(approval, Approve())
+        assert session.status == ("closed" if stop == "aclose" else "idle")
+    assert desk.ran == []
+
+
+async def test_leaving_the_block_does_not_wait_for_people(listen, autojump_clock):
+    """Without a journal what waits ends as stopped, at once."""
+    desk = Desk([PAY], grace=60)
+    started = trio.current_time()
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay 5")
+        heard = listen(session)
+        await session.wait_idle()
+        await session.chat("and hello")
+    assert trio.current_time() - started < 1
+    assert [getattr(each, "status", None) or each.kind for each in heard] == [
+        "cancelled",
+        "stopped",
+        "stopped",
+    ]
+    assert desk.ran == []
+
+
+async def test_a_suspended_session_holds_no_place():
+    """More sessions wait for people than may run side by side, and another one is answered."""
+    desk = Desk(*[[PAY]] * 20, "hello", *["done"] * 20, sessions=2)
+    async with desk.agent:
+        sessions = [await desk.agent.create_session("ada", "pay 5") for _ in range(20)]
+        for session in sessions:
+            await session.wait_idle()
+        other = await desk.agent.create_session("bob", "hi")
+        await other.wait_idle()
+        assert other.history[-1].text == "hello"
+        statistics = desk.agent._opener.running.inbox.statistics()
+        assert (statistics.claimed, statistics.sessions) == (0, 0)
+        for session in reversed(sessions):
+            await session.answer(session.approvals[0], Approve())
+        for session in sessions:
+            await session.wait_idle()
+            assert session.history[-1].text == "done"
+    assert desk.ran == [("pay", 5)] * 20
+
+
+async def test_a_call_that_waited_counts_once():
+    """Of the limit of identical calls."""
+    desk = Desk([PAY], [PAY], [PAY], "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada", "pay")
+        for _ in range(3):
+            await session.wait_idle()
+            await session.answer(session.approvals[0], Approve())
+        await session.wait_idle()
+        assert session.history[-1].text == "done"
+    assert desk.ran == [("pay", 5)] * 3
+
+
+# --- run, resume, stream, follow -----------------------------------------------------------
+
+
+async def test_run_and_resume():
+    """run() says what it waits for, and resume() goes on to the answer."""
+    desk = Desk([PAY, PAY], [PAY], "done")
+    async with desk.agent:
+        with pytest.raises(Suspended) as waits:
+            await desk.agent.run("pay twice")
+        one, two = waits.value.ids
+        with pytest.raises(Suspended) as still:
+            await desk.agent.resume({one: Approve()})
+        assert still.value.ids == (two,)
+        with pytest.raises(Suspended) as again:
+            await desk.agent.resume({two: Approve()})
+        (third,) = again.value.ids
+        assert str(await desk.agent.resume({third: Reject()})) == "done"
+        with pytest.raises(LookupError):
+            await desk.agent.resume({third: Reject()})
+        assert not desk.agent._opener.running.sessions
+    assert desk.ran == [("pay", 5)] * 2
+
+
+async def test_stream_and_follow():
+    """A stream ends where people are waited for, and is read on when they have decided."""
+    desk = Desk([PAY, LOOK], "done")
+    async with desk.agent:
+        session = await desk.agent.create_session("ada")
+        async with desk.agent.stream("pay", session=session) as deliveries:
+            (approval,) = [each async for each in deliveries]
+        assert session.status == "suspended"
+        async with desk.agent.follow(session) as deliveries:
+            await session.answer(approval, Approve())
+            told = [type(each).__name__ async for each in deliveries]
+        with pytest.raises(NotSuspended):
+            async with desk.agent.follow(session):
+                pass
+    assert told[:2] == ["ToolResult", "ToolResult"]
+    assert told[-1] == "Reply"
+
+
+async def test_what_waits_is_listed_page_by_page():
+    """Of all sessions, in the order of their ids."""
+    desk = Desk(*[[PAY]] * 5)
+    async with desk.agent:
+        for number in range(5):
+            session = await desk.agent.create_session("ada", "pay", session_id=f"s{number}")
+            await session.wait_idle()
+        page = await desk.agent.approvals(limit=3)
+        assert [each.session_id for each in page] == ["s0", "s1", "s2"]
+        page = await desk.agent.approvals(limit=3, after="s2")
+        assert [each.session_id for each in page] == ["s3", "s4"]
+        assert await desk.agent.approvals(after="s4") == ()
+
+
+@pytest.mark.parametrize("rule", ["text", 3])
+def test_a_rule_is_a_function(rule):
+    """The text says what it takes."""
+    with pytest.raises(ConfigurationError, match="approval="):
+        Desk(approval=rule)

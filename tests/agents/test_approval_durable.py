@@ -1,0 +1,330 @@
+"""Sessions that wait for people, over restarts: asleep, listed, answered, expired, and crashed at every write."""
+
+import collections
+
+import pytest
+import trio
+
+from actgent import (
+    AlreadyDecided,
+    Approve,
+    AskPerson,
+    BareAgent,
+    Edit,
+    Limits,
+    Priority,
+    Reject,
+    Respond,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    tool,
+)
+from actgent.agents import sessions as session_table
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Decided
+from actgent.testing import DyingJournal, check_transcript
+
+
+class World:
+    """What is outside of the process: effects, what handlers heard, and what the model was shown."""
+
+    def __init__(self, *, calls=("pay", "look", "pay"), **options):
+        self.paid = collections.Counter()
+        self.heard = collections.defaultdict(list)
+        self.views = []
+        self.calls = calls
+        self.options = options
+
+    def agent(self):
+        @tool(approval=True)
+        async def pay(order: str) -> str:
+            """Pay an order."""
+            await trio.lowlevel.checkpoint()
+            self.paid[order] += 1
+            await trio.lowlevel.checkpoint()
+            return f"paid {order}"
+
+        @tool(effect="idempotent")
+        async def look(order: str) -> str:
+            """Look an order up."""
+            await trio.lowlevel.checkpoint()
+            return f"seen {order}"
+
+        @tool
+        async def ask(order: str, context: ToolContext) -> str:
+            """Ask a person by itself."""
+            await trio.lowlevel.checkpoint()
+            if context.approval is None:
+                raise AskPerson(f"Send {order}?", again=True)
+            self.paid[order] += 1
+            return f"sent {order}"
+
+        def answer(chat):
+            assert check_transcript(chat) == []
+            self.views.append(
+                [(m.role, [getattr(p, "text", None) or p.name for p in m.parts]) for m in chat.messages]
+            )
+            last = chat.messages[-1]
+            if last.role == "tool":
+                return "done: " + "; ".join(part.text for part in last.parts)
+            if last.parts[0].text.startswith("order"):
+                return [
+                    ToolCall(name, {"order": f"{last.parts[0].text}/{place}"}, f"c{place}")
+                    for place, name in enumerate(self.calls)
+                ]
+            return "hello"
+
+        agent = BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), tools=[pay, look, ask], **self.options)
+
+        @agent.on_session
+        def attach(session):
+            for register in (
+                session.on_conversation,
+                session.on_tool_result,
+                session.on_exception,
+                session.on_approval,
+            ):
+                register(self.heard[session.id].append)
+
+        return agent
+
+    def kinds(self, session_id="s"):
+        """What was heard, each outcome once; not that the agent stopped."""
+        once = {each.id: type(each).__name__ for each in self.heard[session_id]}
+        return [kind for kind in once.values() if kind not in ("Failure", "Approval")]
+
+
+async def test_it_survives_a_restart_unopened():
+    """The next start does not even open it; its approval can be listed, and answered by its id."""
+    world = World()
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", "order 1", session_id="s")
+            await session.wait_idle()
+            assert session.status == "suspended"
+            await session.chat("hi")
+        assert [(each.suspended, each.unfinished) for each in await journal.sessions()] == [(True, 2)]
+        world.heard.clear()
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            assert not agent._opener.running.sessions
+            one, two = await agent.approvals()
+            assert await runtime.approvals() == (one, two)
+            assert await runtime.approvals(after=two) == ()
+            assert not agent._opener.running.sessions
+            await agent.answer(two, Reject("no"))
+            session = await agent.open_session("s")
+            assert (session.status, session.approvals) == ("suspended", (one,))
+            with pytest.raises(AlreadyDecided):
+                await session.answer(two, Approve())
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            with pytest.raises(AlreadyDecided):
+                await agent.answer(two, Approve())
+            await agent.answer(one.id, Approve())
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            assert session.status == "idle"
+            texts = [message.text for message in session.history if message.sender.kind == "assistant"]
+            assert texts[1].startswith("done: paid order 1/0; seen order 1/1; Error: User denied")
+            assert texts[2] == "hello"
+            with pytest.raises(AlreadyDecided):
+                await session.answer(one, Approve())
+        assert [(each.suspended, each.unfinished) for each in await journal.sessions()] == [(False, 0)]
+    assert world.paid == {"order 1/0": 1}
+    assert world.kinds() == ["ToolResult", "ToolResult", "ToolResult", "Reply", "Reply"]
+
+
+@pytest.mark.parametrize("how", ["urgent", "interrupt", "newer", "aclose"])
+@pytest.mark.parametrize("restart", [False, True])
+async def test_it_is_withdrawn(how, restart):
+    """By an URGENT message, a newer one that interrupts, an interruption, a close; also after a restart."""
+    world = World()
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", "order 1", session_id="s")
+            await session.wait_idle()
+            if not restart:
+                await withdraw(session, how)
+        if restart:
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(world.agent())
+                await withdraw(await agent.open_session("s"), how)
+        (summary,) = await journal.sessions()
+        assert (summary.suspended, summary.unfinished, summary.closed) == (False, 0, how == "aclose")
+    statuses = [each.status for each in world.heard["s"] if type(each).__name__ == "ToolResult"]
+    assert statuses == ["cancelled", "success", "cancelled"]
+    assert not world.paid
+
+
+async def withdraw(session, how):
+    if how == "urgent":
+        await session.chat("stop", priority=Priority.URGENT)
+    elif how == "newer":
+        await session.chat("rather this", on_busy="interrupt")
+    else:
+        await getattr(session, how)()
+    if how != "aclose":
+        await session.wait_idle()
+        assert session.status == "idle"
+
+
+async def test_an_urgent_message_of_a_dead_process_withdraws():
+    """It was accepted, and the process died: the next start answers it, although the session was suspended."""
+    world = World()
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", "order 1", session_id="s")
+            await session.wait_idle()
+            await session._context.log.accept(session._message("stop", priority="urgent"))
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            assert session.history[-1].text == "hello"
+    assert not world.paid
+
+
+async def test_it_expires(autojump_clock):
+    """What nobody decided in time is rejected; the model reads that, and a late answer is told."""
+    world = World(limits=Limits(approval_timeout=3600))
+    async with open_runtime() as runtime:
+        agent = await runtime.start(world.agent())
+        session = await agent.create_session("ada", "order 1", session_id="s")
+        await session.wait_idle()
+        one, two = session.approvals
+        await trio.sleep(1800)
+        await session.answer(one, Approve())
+        assert session.status == "suspended"
+        await trio.sleep(1805)
+        await session.wait_idle()
+        assert session.status == "idle"
+        with pytest.raises(AlreadyDecided, match="expired"):
+            await session.answer(two, Approve())
+    assert world.paid == {"order 1/0": 1}
+    assert "nobody approved 'pay' in time" in world.views[-1][-1][1][2]
+
+
+async def test_it_expires_over_a_restart_and_asleep(autojump_clock, monkeypatch):
+    """Whatever sleeps in the journal is woken when its time is over; what was due before the start, at once."""
+    monkeypatch.setattr(session_table, "AWAKE", 2)
+    world = World(limits=Limits(approval_timeout=3600))
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            for number in range(10):
+                await agent.create_session("ada", f"order {number}", session_id=f"s{number}")
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(1)
+            assert len(agent._opener.running.sessions) == 2
+            assert len(await agent.approvals()) == 20
+            await trio.sleep(10)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            assert not agent._opener.running.sessions
+            await trio.sleep(4000)
+            assert await agent.approvals() == ()
+        assert [each.unfinished for each in await journal.sessions()] == [0] * 10
+    assert not world.paid
+    assert all(world.kinds(f"s{number}")[-1] == "Reply" for number in range(10))
+
+
+async def test_suspended_sessions_sleep_and_wake(monkeypatch):
+    """They leave memory although their turn has not ended; mail wakes them and waits, an answer goes on."""
+    monkeypatch.setattr(session_table, "AWAKE", 2)
+    world = World()
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(world.agent())
+        running = agent._opener.running
+        held = await agent.create_session("ada", "order 0", session_id="s0")
+        for number in range(1, 10):
+            await agent.create_session("ada", f"order {number}", session_id=f"s{number}")
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(0.2)
+        assert len(running.sessions) == 2
+        assert "s0" not in running.sessions
+        await held.chat("hi")
+        assert held.status == "suspended"
+        other = await agent.open_session("s1")
+        await other.chat("hi")
+        assert (held.history[-1].text, other.history[-1].text) == ("", "")
+        for session in (held, other):
+            for approval in session.approvals:
+                await agent.answer(approval.id, Approve())
+            await session.wait_idle()
+            assert session.history[-1].text == "hello"
+        await agent.answer((await agent.approvals())[0], Approve())
+        assert running.inbox.statistics().claimed == 0
+    assert sum(world.paid.values()) == 4
+
+
+# --- crashes -----------------------------------------------------------------------------
+
+DECISIONS = {
+    "approve": [Approve(), Approve()],
+    "mixed": [Reject("no"), Edit({"order": "other"})],
+    "respond": [Respond("by hand"), Approve()],
+}
+
+
+async def serve(journal, world, decisions, *, seconds=5):
+    """A life in which someone answers what waits, once the agent has started; True if all of it was done."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(world.agent())
+        try:
+            session = await agent.open_session("s")
+        except LookupError:
+            session = await agent.create_session("ada", session_id="s")
+        await session.chat("order 1", message_id="m1")
+        with trio.move_on_after(seconds):
+            while session.status != "idle":
+                await session.wait_idle()
+                for approval in session.approvals:
+                    await session.answer(approval, decisions[approval.call_id])
+            return True
+    return False
+
+
+@pytest.mark.parametrize("kind", DECISIONS)
+@pytest.mark.parametrize("calls", [("pay", "look", "pay"), ("pay",), ("ask", "look"), ("look", "pay", "ask")])
+async def test_a_crash_at_every_write(kind, calls, autojump_clock):
+    """No call is lost and none runs twice, and the model is shown what it is shown without a crash."""
+    asking = [f"c{place}" for place, name in enumerate(calls) if name != "look"]
+    decisions = dict(zip(asking, DECISIONS[kind], strict=False))
+    whole = World(calls=calls)
+    async with MemoryJournal().running() as journal:
+        assert await serve(journal, whole, decisions)
+    crashes, unknown = 0, 0
+    for writes in range(1, 100):
+        world = World(calls=calls)
+        async with MemoryJournal().running() as inner:
+            dying = DyingJournal(inner, writes)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve, dying, world, decisions)
+                with trio.move_on_after(2):
+                    await dying.died.wait()
+                nursery.cancel_scope.cancel()
+            before = dict(world.paid)
+            has_decided = any(isinstance(record, Decided) for record in await inner.load("s"))
+            assert await serve(inner, world, decisions)
+            (summary,) = await inner.sessions()
+        if not dying.died.is_set():
+            break
+        crashes += 1
+        assert (summary.unfinished, summary.suspended) == (0, False)
+        assert all(count == 1 for count in world.paid.values()), (writes, world.paid)
+        assert before.keys() <= world.paid.keys()
+        last = world.views[-1]
+        if "not known" in str(last):
+            unknown += 1  # it was about to begin, or had begun, when the process died
+            assert has_decided or "ask" in calls
+        else:
+            assert last == whole.views[-1], writes
+            assert world.paid == whole.paid
+    assert crashes >= 8
+    assert unknown <= crashes / 3
