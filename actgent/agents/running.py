@@ -461,7 +461,7 @@ class RunningAgent:
         self, context: SessionContext, description: str, *, key: str | None, **times: Any
     ) -> Schedule:
         """Set a schedule in a session; see `Session.schedule`."""
-        self._check_open(context)
+        self.check_open(context)
         return await set_schedule(context, plan(description, now=self.clock.now(), key=key, **times))
 
     async def admit(self, context: SessionContext, message: Message, *others: Record) -> None:
