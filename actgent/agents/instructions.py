@@ -58,6 +58,7 @@ LIMITS: Mapping[str, Any] = {
     "repairs": {"type": "integer", "minimum": 0},
     "model_timeout": _ABOVE_ZERO,
     "tool_timeout": _ABOVE_ZERO,
+    "approval_timeout": _ABOVE_ZERO,
     "result_characters": _COUNT,
 }
 BRAIN_SCHEMA: Mapping[str, Any] = {
