@@ -35,6 +35,7 @@ from measure import (
     short,
     windows,
 )
+from timers import time_heap
 from trio.lowlevel import Abort, checkpoint, current_task, reschedule, wait_task_rescheduled
 
 NORMAL, URGENT = 2, 0
@@ -445,3 +446,8 @@ async def folder(count: int) -> Figures:
 def _read_files(path: Path) -> int:
     texts = [file.read_text(encoding="utf-8") for file in sorted((path / "instructions").iterdir())]
     return sum(text.startswith("---") for text in texts)
+
+
+async def timers(size: int) -> Figures:
+    """TIMERS: see `timers`."""
+    return await time_heap(size)

@@ -30,6 +30,7 @@ from measure import (
     short,
     windows,
 )
+from timers import time_sessions
 from trio.lowlevel import checkpoint
 
 from actgent import (
@@ -588,3 +589,8 @@ async def loops(count: int) -> Figures:
 
 async def folder(count: int) -> Figures:
     return measure_loading(lambda path: len(read_folder(path).instructions), count)
+
+
+async def timers(size: int) -> Figures:
+    """TIMERS: see `timers`."""
+    return await time_sessions(size)

@@ -22,6 +22,7 @@ SIZES = {
     "LOOPS": 2,
     "LIMITS": 50,
     "GOVERNOR": 60,
+    "TIMERS": 40,
     "CANCEL": 20,
 }
 
