@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 import attrs
+import outcome
 import trio
 
 from actgent.errors import (
@@ -37,6 +38,8 @@ SOON = 0.05
 GROUP_STEPS = 1000
 GROUP_BYTES = 16_000_000
 """Bounds of one transaction; a single larger step is written all the same."""
+GROUP_READS = 16
+"""Sessions that are read at once, at most: more would keep those that write waiting."""
 KNOWN_HEADS = 10_000
 """Heads of sessions that are kept between writes; others are read again."""
 ACQUIRE_PATIENCE = 0.5
@@ -64,6 +67,14 @@ class JournalStatistics:
     steps: int = 0
 
 
+@attrs.define(eq=False)
+class _Reading:
+    """Someone who waits for a session's records."""
+
+    session_id: str
+    found: "outcome.Outcome[tuple[Record, ...]] | None" = None
+
+
 class GroupedJournal(Journal):
     """A journal whose members only read and write: order, groups, epochs and errors are here."""
 
@@ -81,6 +92,7 @@ class GroupedJournal(Journal):
         self._kept: dict[str, list[Step]] = {}
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._storage = trio.Lock()
+        self._readings: list[_Reading] = []
         self._is_open = False
 
     @asynccontextmanager
@@ -194,8 +206,37 @@ class GroupedJournal(Journal):
 
     async def load(self, session_id: str) -> tuple[Record, ...]:
         await self._settle(session_id)
-        async with self._storage:
-            return await self._read(session_id)
+        reading = _Reading(session_id)
+        self._readings.append(reading)
+        try:
+            async with self._storage:
+                while reading.found is None:
+                    await self._read_waiting()
+        finally:
+            if reading in self._readings:
+                self._readings.remove(reading)
+        return reading.found.unwrap()
+
+    async def _read_waiting(self) -> None:
+        """Read for all who wait for it by now, at once: a hop into the storage's thread costs more than a session."""
+        group, self._readings = self._readings[:GROUP_READS], self._readings[GROUP_READS:]
+        try:
+            found = await self._read_all([reading.session_id for reading in group])
+        except BaseException:
+            self._readings = group + self._readings  # each tries for itself
+            raise
+        for reading, result in zip(group, found, strict=True):
+            reading.found = result
+
+    async def _read_all(self, session_ids: Sequence[str]) -> "Sequence[outcome.Outcome[tuple[Record, ...]]]":
+        """Several sessions, or why they cannot be read."""
+        return [await self._captured(session_id) for session_id in session_ids]
+
+    async def _captured(self, session_id: str) -> "outcome.Outcome[tuple[Record, ...]]":
+        try:
+            return outcome.Value(await self._read(session_id))
+        except Exception as error:  # noqa: BLE001 - it is for the one who asked, the others get theirs
+            return outcome.Error(error)
 
     async def unfinished(self, agent: str) -> list[str]:
         await self._flush("")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+import outcome
 
 from actgent.errors import (
     JournalError,
@@ -76,6 +77,9 @@ class SQLiteJournal(GroupedJournal):
     async def _read(self, session_id: str) -> tuple[Record, ...]:
         return await self._run(File.read, session_id)
 
+    async def _read_all(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[tuple[Record, ...]]]:
+        return await self._run(_read_each, session_ids)
+
     async def _list_unfinished(self, agent: str) -> list[str]:
         return await self._run(File.list_unfinished, agent)
 
@@ -97,6 +101,10 @@ class SQLiteJournal(GroupedJournal):
             raise JournalFailed(f"{self._path.name} is not open")
         result: T = await self._db.async_run(_call, method, self._file, *args)
         return result
+
+
+def _read_each(file: File, session_ids: Sequence[str]) -> list[outcome.Outcome[tuple[Record, ...]]]:
+    return [outcome.capture(_call, file.read, session_id) for session_id in session_ids]
 
 
 def _call(fn: Callable[..., T], *args: Any) -> T:

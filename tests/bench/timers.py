@@ -1,7 +1,8 @@
 """Many sessions with a date each, all asleep: what they cost after a restart, and how late they fire.
 
-The spread is a service's with a reminder for each of its users: most are due in the next days, a tenth in the next
-20 seconds, evenly, and a two-hundredth at one moment among them, as at a full hour. The sessions are written by another
+The spread is a service's with a reminder for each of its users: most are due in the next days, a twentieth in the
+next 20 seconds, evenly, which is 216 times as many as an even day would have, and a two-hundredth at one moment among
+them, as at a full hour. The sessions are written by another
 process, so that nothing of that is in the memory that is measured here.
 """
 
@@ -29,7 +30,7 @@ MEGABYTE = 1_000_000
 
 def soon(size: int) -> Iterator[float]:
     """When each session is due that fires in the run, in seconds after the first."""
-    evenly, crowd = max(1, size // 10), max(1, size // 200)
+    evenly, crowd = max(1, size // 20), max(1, size // 200)
     yield from (WINDOW * number / evenly for number in range(evenly))
     yield from [WINDOW / 2] * crowd
 

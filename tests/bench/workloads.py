@@ -99,12 +99,14 @@ WORKLOADS = (
             Bar("urgent_calls", 2, "value"),
         ),
         is_virtual=True,
+    ),
+    Workload(
         "TIMERS",
         "timers",
         "100,000 sessions asleep with a date each, after a restart",
         100_000,
         2_000,
-        (Bar("rss_mb", 100, "value"), Bar("late_s", 1, "value")),
+        (Bar("rss_mb", 100, "value"), Bar("late_s", 1, "scaled")),
     ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
