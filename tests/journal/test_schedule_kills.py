@@ -1,0 +1,67 @@
+"""kill -9 around the moments at which schedules fire: each fires once, whatever is lost and made again."""
+
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+
+SESSIONS, EACH = 5, 6
+LIFE = textwrap.dedent(
+    """
+    import sys
+    import trio
+    from actgent import BareAgent, ScriptedLLM, open_runtime
+
+    async def main(url, sessions, each):
+        async with open_runtime(journal=url) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))
+            for number in range(sessions):
+                session = await agent.ensure_session("ada", f"s{number}")
+                for place in range(each):
+                    await session.schedule(f"{number} {place}", after=0.15 * place + 0.02 * number, key=f"k{place}")
+            print("set", flush=True)
+            await trio.sleep(60)
+
+    trio.run(main, sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    """
+)
+
+
+def live_and_die(url, seconds):
+    """One life of the process, killed so many seconds after everything is set."""
+    command = [sys.executable, "-c", LIFE, url, str(SESSIONS), str(EACH)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "set\n"
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+
+
+async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times):
+    """Each of 30 schedules is one message with one answer, over all lives together, and nothing is left to do."""
+    dice = random.Random(6)
+    for run in range(times(2, 20)):
+        url = f"sqlite:///{tmp_path}/{run}.db"
+        for _ in range(4):
+            await trio.to_thread.run_sync(live_and_die, url, dice.uniform(0.0, 0.4))
+        async with open_runtime(journal=url) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))
+            with trio.fail_after(20):
+                for number in range(SESSIONS):
+                    session = await agent.open_session(f"s{number}")
+                    while session.schedules or session.status != "idle":  # noqa: ASYNC110 - no event says both
+                        await trio.sleep(0.05)
+                    texts = [message.text for message in session.history]
+                    fired = sorted(
+                        text.removeprefix("Running scheduled task: ") for text in texts if text != "done"
+                    )
+                    assert fired == [f"{number} {place}" for place in range(EACH)]
+                    assert texts.count("done") == EACH
+            assert await runtime.journal.unfinished("a") == []
+            assert await runtime.journal.due("a") == []
