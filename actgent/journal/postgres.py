@@ -151,20 +151,22 @@ class PostgresJournal(GroupedJournal):
 
     async def _run(self, fn: Callable[..., T], *args: Any) -> T:
         """Run `fn(connection, ...)` in a thread; a cancelled one stops the server's work, too, and is waited for."""
+        is_over = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_when_cancelled)
+            nursery.start_soon(self._stop_when_cancelled, is_over)
             result = await trio.to_thread.run_sync(outcome.capture, self._connected, fn, *args)
-            nursery.cancel_scope.cancel()
+            is_over.set()
         await trio.lowlevel.checkpoint_if_cancelled()
         value: T = result.unwrap()
         return value
 
-    async def _stop_when_cancelled(self) -> None:
+    async def _stop_when_cancelled(self, is_over: trio.Event) -> None:
         try:
-            await trio.sleep_forever()
-        finally:
+            await is_over.wait()
+        except trio.Cancelled:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._stop_statement)
+            raise
 
     def _stop_statement(self) -> None:
         connection = self._connection
@@ -177,8 +179,11 @@ class PostgresJournal(GroupedJournal):
         with translated():
             if self._connection is None or self._connection.closed:
                 self._connection = self._connect()
-            with self._connection.transaction():
-                return fn(self._connection, *args)
+            try:
+                with self._connection.transaction():
+                    return fn(self._connection, *args)
+            finally:
+                _settle(self._connection)
 
     def _connect(self) -> Connection:
         """A new connection; after a lost one it has to be the owner's again."""
@@ -253,6 +258,7 @@ class PostgresJournal(GroupedJournal):
 
 
 _ACTIVE = psycopg.pq.TransactionStatus.ACTIVE
+_IDLE = psycopg.pq.TransactionStatus.IDLE
 _TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
 
 
@@ -324,3 +330,9 @@ def translated() -> Iterator[None]:
         raise JournalDamaged(str(error)) from error
     except psycopg.Error as error:
         raise JournalFailed(f"the journal's database failed: {error}") from error
+
+
+def _settle(connection: Connection) -> None:
+    """Leave no transaction behind: a request to stop may meet the COMMIT itself, which then neither ends it nor rolls back."""
+    if not connection.closed and connection.info.transaction_status != _IDLE:
+        connection.rollback()
