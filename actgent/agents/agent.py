@@ -328,7 +328,9 @@ class Agent:
             session=session,
             limits=limits,
         )
-        waiter = TurnWaiter(options, is_patient=running_session() is not None)
+        asker = running_session()
+        waiter = TurnWaiter(options, is_patient=asker is not None)
+        waiter.take_limit(asker)
         asked = self._address(session)
         with slot_lent(asked._context):  # noqa: SLF001 - before anything is said: it may be refused
             await self._send(content, asked, waiter, is_fresh=session is None)
@@ -394,8 +396,8 @@ class Agent:
         with slot_lent(session._context), following(session._context, waiter):  # noqa: SLF001
             for approval_id, decision in decisions.items():
                 await session.answer(approval_id, decision, by=by)
-            if session.approvals:
-                raise Suspended([approval.id for approval in session.approvals])
+            if still_open := session._context.ledger().open:  # noqa: SLF001
+                raise Suspended(tuple(still_open))
             await waiter.done.wait()
         return waiter.outcome()
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.approvals import BY_PEOPLE, Approval, Decision, Edit, Expire, Respond
+from actgent.approvals import BY_PEOPLE, Approval, Decision, Edit, Expire, Respond, session_of
 from actgent.errors import (
     ConfigurationError,
     InvalidArguments,
@@ -45,6 +45,17 @@ async def decide(
     decision = _checked(running, approval, decision)
     with running.kept(context):
         await _write(running, context, approval, decision, by=_name_of(by))
+
+
+def holder_of(context: SessionContext, asked: Approval | str) -> SessionContext:
+    """The session in which an approval waits: this one, or an open one that works for it."""
+    session_id = session_of(asked if isinstance(asked, str) else asked.id)
+    below = [context]
+    for each in below:
+        if each.id == session_id:
+            return each
+        below += (each.children or {}).values()
+    return context
 
 
 async def expire(running: RunningAgent, context: SessionContext) -> None:

@@ -75,11 +75,19 @@ class Asking:
             turn.check()
             self.observer.ask(context, approval)
             await self.dispatcher.deliver(context, turn, approval)
+            await self._tell_parents(context, approval)
         turn.check()
         if ledger.open:
             context.note(Suspended(message_id=turn.message.id, ids=tuple(ledger.open)))
             if context.log is not None:
                 context.log.flush_soon()
+
+    async def _tell_parents(self, context: SessionContext, approval: Approval) -> None:
+        """Who talks to the session that this one works for can decide, too."""
+        parent = context.parent
+        while parent is not None:
+            await self.dispatcher.dispatch(parent, approval)
+            parent = parent.parent
 
     def _approvals(self, context: SessionContext, turn: Turn, batch: Batch) -> list[Approval]:
         """What the calls wait for, in their order; what was answered already is their result."""

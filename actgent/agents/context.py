@@ -43,6 +43,7 @@ from actgent.messages import (
     new_id,
 )
 from actgent.protocols.base import Protocol
+from actgent.tools.execution import call_scope
 
 from .approval import ApprovalLedger, Deadline, Waiting
 from .budget import NOTHING, Account, Amounts, Budget
@@ -89,6 +90,10 @@ class TurnWaiter:
         self.abandoned = False
         self.open_approvals: tuple[str, ...] = ()
         """The ids of what the turn waits for, where it was suspended."""
+        self._asker: SessionContext | None = None
+        self._limit: trio.CancelScope | None = None
+        self._left = math.inf
+        self._holds = 0
 
     def abandon(self) -> None:
         """Nobody waits any more: the turn stops, now or when it begins."""
@@ -114,6 +119,37 @@ class TurnWaiter:
         self.open_approvals = tuple(ids)
         self.turn = None
         self.finish()
+
+    def take_limit(self, asker: "SessionContext | None", *, is_held: bool = False) -> None:
+        """The tool call that waits here, of this session: while the turn waits for people, its time does not pass."""
+        self._asker = asker
+        self._limit = call_scope.get()
+        if is_held:
+            self.hold()
+
+    def hold(self) -> None:
+        """The turn waits for people, and so do all that wait for it."""
+        self._holds += 1
+        if self._holds == 1 and self._limit is not None:
+            self._left = self._limit.deadline - trio.current_time()
+            self._limit.deadline = math.inf
+        if (waiter := self._above()) is not None:
+            waiter.hold()
+
+    def release(self) -> None:
+        """The turn goes on."""
+        if not self._holds:
+            return
+        self._holds -= 1
+        if not self._holds and self._limit is not None:
+            self._limit.deadline = trio.current_time() + self._left
+        if (waiter := self._above()) is not None:
+            waiter.release()
+
+    def _above(self) -> "TurnWaiter | None":
+        """Who waits for the turn that waits here."""
+        turn = self._asker.turn if self._asker is not None else None
+        return turn.waiter if turn is not None else None
 
     def outcome(self) -> Reply:
         """What the turn came to.

@@ -46,6 +46,7 @@ from actgent.protocols.base import (
     Request,
     View,
 )
+from actgent.tools.execution import call_scope
 
 from .approval import Waiting
 from .budget import Account, Budget
@@ -140,6 +141,7 @@ class AgentCore:
         turn.task = trio.lowlevel.current_task()
         turn.scope = scope
         running_turn.set(turn)
+        call_scope.set(None)
         message: Message | None = turn.message
         if turn.budget is not None:
             self._start_clock(turn, turn.budget)

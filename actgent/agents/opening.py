@@ -242,7 +242,7 @@ class SessionOpener:
         if opened.parent_id and opened.transient:
             context.task = Task(
                 message_id_of(context.id),
-                TurnWaiter(self.running.core.options),
+                TurnWaiter(self.running.core.options, is_patient=True),
                 opened.parent_agent,
                 opened.parent_id,
                 reports=opened.reports,

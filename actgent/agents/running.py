@@ -222,7 +222,9 @@ class RunningAgent:
             self.take_up(context)
         else:
             turn.on_stop = functools.partial(self.take_up, context)
-            if turn.waiter is not None and not turn.waiter.is_patient:
+            if turn.waiter is not None and turn.waiter.is_patient:
+                turn.waiter.hold()
+            elif turn.waiter is not None:
                 turn.waiter.suspend(tuple(ledger.open))
                 turn.waiter = None
             context.tell_idle()
@@ -237,6 +239,8 @@ class RunningAgent:
         self.sessions.stir(context)
         self.inbox.unpark(context.id)
         turn = self.core.continue_turn(context, suspension)
+        if turn.waiter is not None:
+            turn.waiter.release()
         if error is not None:
             turn.stop_with(error)
         ledger = context.ledger()

@@ -24,7 +24,7 @@ from actgent.messages import (
     to_parts,
 )
 
-from .answering import decide, expire
+from .answering import decide, expire, holder_of
 from .budget import Budget
 from .checks import check_id, check_seconds
 from .clock import Clock
@@ -288,6 +288,8 @@ class Session:
     ) -> None:
         """Decide over a tool call that waits, by its approval or the id of that; durable on return.
 
+        Those of the sessions that work for this one, e.g. of an agent that is a tool here, are decided here, too.
+
         `Approve` and `Edit` let the tool run, `Reject` does not, `Respond` answers in its place. Each is decided once;
         when none of the turn waits any more it goes on. `by` is whoever decided, for the journal.
 
@@ -300,7 +302,9 @@ class Session:
             NotSerializable: what `Respond` carries is no plain data; it waits on.
             SessionClosed, NotRunning: there is nobody to go on.
         """
-        await decide(self._agent, self._context, approval, decision, by=by)
+        context = holder_of(self._context, approval)
+        agent = self._agent if context is self._context else context.session._agent  # noqa: SLF001
+        await decide(agent, context, approval, decision, by=by)
 
     async def expire_approvals(self) -> None:
         """Reject what nobody decided in time, as the session's alarm does."""
@@ -308,9 +312,10 @@ class Session:
 
     @property
     def approvals(self) -> tuple[Approval, ...]:
-        """The tool calls that wait for a person, oldest first."""
+        """The tool calls that wait for a person, oldest first, and those of the open sessions that work for this one."""
         ledger = self._context.approvals
-        return () if ledger is None else tuple(ledger.open.values())
+        own = () if ledger is None else tuple(ledger.open.values())
+        return (*own, *(approval for child in self.children for approval in child.approvals))
 
     # --- its mode ------------------------------------------------------------------------
 

@@ -143,6 +143,7 @@ class Tasks:
     async def _wait(self, child: SessionContext, asker: SessionContext) -> Answered:
         task: Task = child.task
         task.is_unclaimed = False
+        task.waiter.take_limit(asker, is_held=child.suspension is not None)
         with slot_lent(child):
             try:
                 await task.waiter.done.wait()
@@ -197,7 +198,7 @@ class Tasks:
         running = opener.running
         task = Task(
             message_id_of(child_id),
-            TurnWaiter(running.core.options),
+            TurnWaiter(running.core.options, is_patient=True),
             asker.session.agent_name,
             asker.id,
             reports=reports,

@@ -10,6 +10,7 @@ A call goes `waiting -> started -> finished`. What a call is told apart by when 
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +26,8 @@ from .cache import canonical
 from .registry import ToolRegistry
 from .results import capped, describe, leaves, to_text
 
+call_scope: ContextVar[trio.CancelScope | None] = ContextVar("call_scope", default=None)
+"""The time limit of the tool call that a task, or a thread that it waits for, runs."""
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 60.0
@@ -255,7 +258,8 @@ class Batch:
         if _is_immediate(tool):
             return await tool.execute(arguments, context)
         seconds = self.timeout if tool.timeout is None else tool.timeout
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(seconds) as scope:
+            call_scope.set(scope)
             return await _attempts(call, tool, arguments, context)
         raise ToolTimeout(tool.name, seconds)
 
