@@ -21,15 +21,6 @@ from .agents.goal import (
     GoalResult as GoalResult,
     run_agent as run_agent,
 )
-from .agents.limits import (
-    Limits as Limits,
-)
-from .agents.mode import (
-    Mode as Mode,
-)
-from .agents.modes import (
-    Modes as Modes,
-)
 from .agents.plan import (
     PlanAgent as PlanAgent,
 )
@@ -62,6 +53,15 @@ from .approvals import (
     Edit as Edit,
     Reject as Reject,
     Respond as Respond,
+)
+from .control.limits import (
+    Limits as Limits,
+)
+from .control.mode import (
+    Mode as Mode,
+)
+from .control.modes import (
+    Modes as Modes,
 )
 from .errors import (
     ActgentError as ActgentError,

@@ -10,6 +10,10 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.approvals import Approval, Decision, session_of
+from actgent.control.limits import Limits
+from actgent.control.mode_prompt import prompt_of
+from actgent.control.mode_tools import equip
+from actgent.control.modes import Modes
 from actgent.errors import (
     ApprovalNotFound,
     ConfigurationError,
@@ -20,6 +24,7 @@ from actgent.errors import (
 from actgent.journal.reducers import Reducer
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
+from actgent.llm.settings import LLMSettings
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, OnBusy, Reply, Route, Sender
@@ -54,17 +59,12 @@ from .double_texting import check_rule
 from .handlers import Handler
 from .hooks import Hooks
 from .layers import Prompt, to_layer
-from .limits import Limits
-from .mode_prompt import prompt_of
-from .mode_tools import equip
-from .modes import Modes
 from .observer import Observer
 from .opening import Content, OnSession, SessionOpener
 from .reader import TurnReader
 from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
-from .settings import LLMSettings
 from .waiting import running_session, slot_lent
 
 F = TypeVar("F", bound=OnSession)

@@ -15,10 +15,10 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Alarm, Timer
+from actgent.control.clock import Clock
 from actgent.errors import InboxFull, JournalDamaged, NotRunning, SessionClosed, SessionNotFound, WireError
 from actgent.messages import Message
 
-from .clock import Clock
 from .context import SessionContext
 
 _log = logging.getLogger(__name__)

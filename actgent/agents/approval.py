@@ -24,11 +24,10 @@ from actgent.approvals import (
     approval_id,
     word_for,
 )
+from actgent.control.dues import Dated
 from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, AskPerson, NotSuspended
 from actgent.journal.records import Decided, PersonAsked, Record, Resumed, Said, Suspended
 from actgent.messages import Message, ToolCall
-
-from .dues import Dated
 
 REMEMBERED = 1000
 """How many decisions a session remembers, the newest: who decides again is told."""

@@ -9,8 +9,12 @@ from typing import Any, Self
 
 import attrs
 
+from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.folders.instructions import TOOLS, AgentFolder, read_folder
+from actgent.folders.skills import LoadSkill
 from actgent.llm.base import LLM
+from actgent.llm.settings import LLMSettings, load_settings
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
@@ -29,14 +33,10 @@ from actgent.tools.base import Tool
 from .agent import Agent
 from .goal import GoalAgent
 from .handlers import Handler
-from .instructions import TOOLS, AgentFolder, read_folder
 from .layers import Prompt
-from .limits import Limits
 from .opening import OnSession
 from .plan import PlanAgent
 from .ready import RouterAgent
-from .settings import LLMSettings, load_settings
-from .skills import LoadSkill
 from .steps import StepsAgent
 
 PROTOCOLS: Mapping[str, Callable[[], Protocol]] = {

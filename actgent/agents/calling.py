@@ -6,6 +6,8 @@ from functools import partial
 import attrs
 import trio
 
+from actgent.control.budget import Budget
+from actgent.control.limits import Limits
 from actgent.errors import LimitReached
 from actgent.journal.records import Said, Started
 from actgent.messages import Message, Sender, ToolCall
@@ -16,10 +18,8 @@ from actgent.tools.threads import Threads
 
 from .approval import Waiting
 from .asking import Asking
-from .budget import Budget
 from .context import Resume, SessionContext, Turn, TurnWaiter, is_same
 from .dispatcher import Dispatcher
-from .limits import Limits
 from .observer import Observer
 
 TOOLS = Sender("tools", "tool")

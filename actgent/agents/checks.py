@@ -3,12 +3,11 @@
 import inspect
 from collections.abc import Iterable, Mapping
 
+from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.memory.base import Memory
 from actgent.protocols.base import Protocol
 from actgent.tools.base import Tool
-
-from .limits import Limits
 
 
 def check_arguments(

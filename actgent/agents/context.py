@@ -10,6 +10,10 @@ import attrs
 import trio
 
 from actgent.actors.timer import Alarm
+from actgent.control.budget import NOTHING, Account, Amounts, Budget
+from actgent.control.dues import Dated, earliest
+from actgent.control.limits import DEFAULT_LIMITS, Limits
+from actgent.control.waits import WaitNode
 from actgent.errors import Interrupted, Suspended as SuspendedError
 from actgent.journal.records import (
     NO_LIMITS,
@@ -46,12 +50,8 @@ from actgent.protocols.base import Protocol
 from actgent.tools.execution import call_scope
 
 from .approval import ApprovalLedger, Deadline, Waiting
-from .budget import NOTHING, Account, Amounts, Budget
-from .dues import Dated, earliest
 from .handlers import Handlers
-from .limits import DEFAULT_LIMITS, Limits
 from .reader import TurnReader
-from .waits import WaitNode
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 ACCEPTED_IDS = 10_000

@@ -11,6 +11,9 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Timer
+from actgent.control.budget import Account, Budget
+from actgent.control.limits import DEFAULT_MODEL_CALLS, Limits
+from actgent.control.modes import Modes
 from actgent.errors import (
     AnswerError,
     EmptyAnswer,
@@ -49,7 +52,6 @@ from actgent.protocols.base import (
 from actgent.tools.execution import call_scope
 
 from .approval import Waiting
-from .budget import Account, Budget
 from .call_options import restored_options
 from .calling import Calling
 from .context import CallOptions, Resume, SessionContext, Suspension, Turn, running_turn
@@ -58,8 +60,6 @@ from .failures import check_answer, check_stop, kind_of
 from .growing import GrowingAnswer
 from .hooks import Hooks
 from .ledger import Ledger
-from .limits import DEFAULT_MODEL_CALLS, Limits
-from .modes import Modes
 from .notes import tell_notes
 from .observer import Observer
 from .spending import Spending

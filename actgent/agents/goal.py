@@ -7,6 +7,7 @@ import attrs
 
 from actgent.errors import LimitReached
 from actgent.llm.base import LLM
+from actgent.llm.settings import LLMSettings
 from actgent.messages import NO_USAGE, Message, Reply, ToolResult, Usage
 from actgent.protocols.goal import Goal, words_of
 from actgent.protocols.goal_decisions import CustomAction
@@ -18,7 +19,6 @@ from actgent.tools.state import StateTool, takes_state
 
 from .agent import Agent
 from .session import Session
-from .settings import LLMSettings
 
 ToolLike = Tool | Callable[..., Any]
 Tools = Iterable[ToolLike] | Mapping[str, ToolLike]

@@ -5,10 +5,10 @@ from weakref import WeakValueDictionary
 
 import attrs
 
+from actgent.control.budget import NOTHING, Account, Amounts, gather, spent_in
 from actgent.journal.base import Journal
 from actgent.journal.records import AccountKey, Appended, Opened, Record, Spent
 
-from .budget import NOTHING, Account, Amounts, gather, spent_in
 from .context import Asked, SessionContext, Turn
 from .log import Restored, SessionLog
 

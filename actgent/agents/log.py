@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from actgent.control.budget import NOTHING, Amounts
 from actgent.journal.base import Entry, Journal
 from actgent.journal.records import (
     NO_LIMITS,
@@ -37,7 +38,6 @@ from actgent.journal.references import refer
 from actgent.journal.store import StateRecord
 from actgent.messages import Message, Sender, ToolResult
 
-from .budget import NOTHING, Amounts
 from .context import Asked, Resume, SessionContext
 from .schedule import restore_schedule
 

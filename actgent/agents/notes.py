@@ -1,40 +1,12 @@
-"""Notes: what a conversation is told of things that happened beside it.
+"""Notes enter the record: see `actgent.control.notes`."""
 
-A note is a message of the kind system. It enters the record at the first moment when no calls are open, before
-the next model call. What is due is derived, never kept: its source compares the session's state with the last of
-its notes that stands in the record. So a crash neither loses a note nor tells it twice.
-"""
+from collections.abc import Sequence
 
-import abc
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import attrs
-
+from actgent.control.notes import Note, NoteSource
 from actgent.journal.records import Said
 from actgent.messages import Message, Sender, Text
 
 from .context import SessionContext
-
-
-@attrs.frozen
-class Note:
-    """Something that the conversation is to be told."""
-
-    mark: str
-    """By which its source sees in the record how far it has told; not empty."""
-    text: str
-
-
-class NoteSource(abc.ABC):
-    """Something that has notes for conversations. Pure and sync; one object serves all sessions."""
-
-    name: str
-    """What its notes are signed with."""
-
-    @abc.abstractmethod
-    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Note]:
-        """What is to be told now, in order; `told` is the mark of its last note, None where it has told nothing."""
 
 
 def tell_notes(

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, JournalDamaged, SessionClosed, SessionNotFound, WireError
 from actgent.journal.records import NO_LIMITS, Opened
 from actgent.journal.reducers import Reducer
@@ -20,7 +21,6 @@ from .checks import check_id, check_limits
 from .context import SessionContext, TurnWaiter
 from .double_texting import check_rule
 from .handlers import to_awaitable
-from .limits import Limits
 from .log import owner_of, restore
 from .running import RunningAgent
 from .session import Session

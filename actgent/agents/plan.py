@@ -7,6 +7,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from actgent.control.mode_tools import SetMode
 from actgent.errors import ConfigurationError, Suspended
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
@@ -17,7 +18,6 @@ from actgent.tools.base import Tool, ToolContext
 from .agent import Agent
 from .calling import Access
 from .history import LimitedMemory, LimitedView
-from .mode_tools import SetMode
 from .opening import Content
 from .session import Session
 

@@ -11,6 +11,7 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.actors.supervision import Supervision, supervise
 from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
+from actgent.control.clock import Clock
 from actgent.errors import (
     Interrupted,
     NotRunning,
@@ -24,7 +25,6 @@ from actgent.journal.records import Record, Resumed, TurnOptions
 from actgent.messages import Message, Priority
 
 from .alarms import Alarms
-from .clock import Clock
 from .context import Asked, SessionContext, Suspension, Turn, TurnWaiter, is_inside, running_turn
 from .core import AgentCore
 from .double_texting import check_busy, is_collected

@@ -10,6 +10,7 @@ import trio
 from actgent.actors.supervision import Supervision
 from actgent.actors.timer import Timer
 from actgent.approvals import Approval
+from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, ThreadsLeft, UsageError, WouldDeadlock
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
 from actgent.journal.base import Journal, SessionSummary
@@ -18,7 +19,6 @@ from actgent.journal.relaxed import RelaxedJournal
 from actgent.tools.threads import Threads
 
 from .answering import list_approvals
-from .clock import Clock
 from .collector import calm_collector
 from .context import is_inside
 from .directory import Directory

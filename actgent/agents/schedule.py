@@ -15,13 +15,13 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.control.cron import next_time, zone_of
+from actgent.control.dues import Dated
 from actgent.errors import ConfigurationError, TooManySchedules, UsageError
 from actgent.journal.records import Fired, Scheduled, Unscheduled
 from actgent.messages import Message, Sender, Text
 
 from .context import SessionContext
-from .cron import next_time, zone_of
-from .dues import Dated
 
 LIMIT = 100
 """Schedules of one session that may be set at a time."""

@@ -7,6 +7,11 @@ from typing import Any, Literal, TypeVar
 import trio
 
 from actgent.approvals import Approval, Decision
+from actgent.control.budget import Budget
+from actgent.control.clock import Clock
+from actgent.control.mode import Actor
+from actgent.control.mode_changes import ModeChange, changes_in
+from actgent.control.modes import Modes
 from actgent.errors import ConfigurationError, UsageError
 from actgent.journal.store import Store
 from actgent.messages import (
@@ -25,14 +30,9 @@ from actgent.messages import (
 )
 
 from .answering import decide, expire, holder_of
-from .budget import Budget
 from .checks import check_id, check_seconds
-from .clock import Clock
 from .context import SessionContext
 from .double_texting import check_rule
-from .mode import Actor
-from .mode_changes import ModeChange, changes_in
-from .modes import Modes
 from .running import RunningAgent
 from .schedule import Schedule, schedules, unset_schedule
 

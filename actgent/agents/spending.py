@@ -3,6 +3,7 @@
 import attrs
 import trio
 
+from actgent.control.budget import ANSWER_TOKENS, Account, Amounts, Budget, Price
 from actgent.errors import (
     BadRequest,
     NotAuthorized,
@@ -15,7 +16,6 @@ from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.estimate import PromptEstimator
 from actgent.messages import Usage
 
-from .budget import ANSWER_TOKENS, Account, Amounts, Budget, Price
 from .context import Turn
 from .failures import check_answer
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
 from actgent.messages import Message, Reply, Sender, Text, to_parts
 from actgent.protocols.prompts import PromptManager
@@ -15,7 +16,6 @@ from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 from .agent import STREAM_CAPACITY, Agent
 from .dispatcher import Delivery
 from .layers import Prompt
-from .limits import Limits
 from .opening import Content
 from .reader import TurnReader
 from .session import Session

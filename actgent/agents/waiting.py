@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
+from actgent.control.waits import WaitNode, waiting, way_back
 from actgent.errors import WaitCycle
 
 from .context import SessionContext, Turn, is_inside, running_turn
-from .waits import WaitNode, waiting, way_back
 
 
 def running_session() -> SessionContext | None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
-from actgent.agents.instructions import BRAIN, read_folder
-from actgent.agents.scaffold import new_folder
-from actgent.agents.settings import LLMSettings
+from actgent.folders.instructions import BRAIN, read_folder
+from actgent.folders.scaffold import new_folder
+from actgent.llm.settings import LLMSettings
 
 from .models import default_models
 from .terminal import Terminal

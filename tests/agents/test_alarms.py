@@ -9,7 +9,7 @@ import trio
 from actgent import BareAgent, InboxFull, ScriptedLLM, open_runtime
 from actgent.agents import alarms
 from actgent.agents.alarms import Alarms
-from actgent.agents.dues import Dated
+from actgent.control.dues import Dated
 
 
 @attrs.define(eq=False)

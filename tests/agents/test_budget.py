@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.agents.budget import LEAST_ANSWER, Account, Amounts, Budget, Room, gather
+from actgent.control.budget import LEAST_ANSWER, Account, Amounts, Budget, Room, gather
 from actgent.errors import LimitReached
 from actgent.journal.records import AccountKey
 

@@ -19,10 +19,10 @@ from actgent import (
     tool,
 )
 from actgent.agents.builder import DEFAULT_TYPES, PROTOCOLS, STRATEGIES
-from actgent.agents.instructions import PROTOCOLS as PROTOCOL_NAMES, STRATEGIES as STRATEGY_NAMES
 from actgent.agents.layers import PromptLayer
-from actgent.agents.scaffold import new_folder, write_folder
 from actgent.errors import InvalidFolder
+from actgent.folders.instructions import PROTOCOLS as PROTOCOL_NAMES, STRATEGIES as STRATEGY_NAMES
+from actgent.folders.scaffold import new_folder, write_folder
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.react import ReAct

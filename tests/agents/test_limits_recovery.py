@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, LimitReached, Limits, ScriptedLLM, Text, ToolCall, Usage, open_runtime, tool
-from actgent.agents.budget import Amounts
+from actgent.control.budget import Amounts
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Opened, Said, Spent

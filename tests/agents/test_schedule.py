@@ -16,8 +16,9 @@ from actgent import (
     UsageError,
     open_runtime,
 )
-from actgent.agents import clock as clock_module, sessions as sessions_module
+from actgent.agents import sessions as sessions_module
 from actgent.agents.schedule import LIMIT
+from actgent.control import clock as clock_module
 from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
 from actgent.testing import DyingJournal

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, scheduling_tools
-from actgent.agents import clock as clock_module
+from actgent.control import clock as clock_module
 from actgent.journal.memory import MemoryJournal
 from actgent.testing import DyingJournal
 

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import ConfigurationError, OpenAI
-from actgent.agents.settings import LLMSettings, load_settings
+from actgent.llm.settings import LLMSettings, load_settings
 
 SECRET = "sk-canary-0123456789"
 

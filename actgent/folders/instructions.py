@@ -18,21 +18,20 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import jsonschema_rs
 
+from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.llm import settings
 from actgent.messages import OnBusy
 from actgent.protocols.base import Instruction
 from actgent.protocols.classification import types_from
 
-from . import settings
-from .double_texting import RULES
 from .folder import Folder, Unreachable, looks_secret, shown
 from .front_matter import MAX_DEPTH, Document, dotted, read_yaml, split_front_matter
-from .limits import Limits
 from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
 
 BRAIN = "brain.md"
@@ -79,7 +78,7 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
         "llm": settings.SCHEMA,
         "tools": {"type": "array", "items": _NAME},
         "handler_timeout": _ABOVE_ZERO,
-        "on_busy": {"enum": list(RULES)},
+        "on_busy": {"enum": list(get_args(OnBusy))},
         "limits": {"type": "object", "properties": LIMITS, "additionalProperties": False},
         "memory": {"type": "object", "properties": {"max_tokens": _COUNT}, "additionalProperties": False},
     },

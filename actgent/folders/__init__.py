@@ -1,0 +1,1 @@
+"""Agents as folders of text files: reading them, checking them, and making new ones."""
