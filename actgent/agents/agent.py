@@ -51,7 +51,7 @@ from .checks import (
     check_seconds,
     to_text,
 )
-from .context import CallOptions, SessionContext, StreamWaiter, Turn, TurnWaiter, is_inside
+from .context import SessionContext
 from .core import AgentCore
 from .delegation import AgentRef, AgentTool
 from .dispatcher import Delivery, Dispatcher
@@ -65,6 +65,8 @@ from .reader import TurnReader
 from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
+from .turn import Turn, is_inside
+from .waiters import CallOptions, StreamWaiter, TurnWaiter
 from .waiting import running_session, slot_lent
 
 F = TypeVar("F", bound=OnSession)

@@ -25,8 +25,9 @@ from actgent.tools.validation import compile_schema
 from .alarms import EARLY
 from .approval import ledger_of
 from .checks import at_least_one
-from .context import SessionContext, TurnWaiter
+from .context import SessionContext
 from .running import RunningAgent
+from .waiters import TurnWaiter
 
 
 async def decide(

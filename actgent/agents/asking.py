@@ -14,9 +14,10 @@ from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import NO_GRANTS, Batch
 
 from .approval import ApprovalLedger, approval_for, edited, grants_of, question_of
-from .context import SessionContext, Turn
+from .context import SessionContext
 from .dispatcher import Dispatcher
 from .observer import Observer
+from .turn import Turn
 
 NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | Ask]
 """A rule: whether a person has to approve a call; an `Ask` words the question. It only looks, and never waits."""

@@ -8,7 +8,7 @@ from actgent.journal.records import TurnOptions
 from actgent.protocols.base import Protocol, WithOutput
 from actgent.protocols.output import Output, form_output
 
-from .context import CallOptions
+from .waiters import CallOptions
 
 
 def told_options(

@@ -18,9 +18,11 @@ from actgent.tools.threads import Threads
 
 from .approval import Waiting
 from .asking import Asking
-from .context import Resume, SessionContext, Turn, TurnWaiter, is_same
+from .context import SessionContext
 from .dispatcher import Dispatcher
 from .observer import Observer
+from .turn import Resume, Turn, is_same
+from .waiters import TurnWaiter
 
 TOOLS = Sender("tools", "tool")
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]

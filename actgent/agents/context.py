@@ -1,406 +1,46 @@
 """The agent's end of a session: its record, its state, and the turn that runs."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import attrs
 import trio
 
-from actgent.actors.timer import Alarm
-from actgent.control.budget import NOTHING, Account, Amounts, Budget
+from actgent.control.budget import Account
 from actgent.control.dues import Dated, earliest
-from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.control.waits import WaitNode
-from actgent.errors import Interrupted, Suspended as SuspendedError
 from actgent.journal.records import (
-    NO_LIMITS,
     Decided,
-    Delivered,
-    Finished,
     PersonAsked,
     Prompted,
     Resumed,
     Said,
-    Spent,
-    Started,
     Suspended,
     TurnOptions,
 )
 from actgent.journal.reducers import Reducer
 from actgent.journal.store import StateRecord, Store
-from actgent.llm.base import Answer
 from actgent.memory.base import ModelView
 from actgent.messages import (
     NO_USAGE,
-    Event,
-    Failure,
     Message,
     OnBusy,
-    Reply,
     Sender,
     ToolCall,
-    ToolResult,
     Usage,
     new_id,
 )
-from actgent.protocols.base import Protocol
-from actgent.tools.execution import call_scope
 
-from .approval import ApprovalLedger, Deadline, Waiting
+from .approval import ApprovalLedger, Deadline
 from .handlers import Handlers
-from .reader import TurnReader
+from .turn import ON_ITS_OWN, Asked, Resume, Suspension, Turn
+from .waiters import TurnWaiter
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 ACCEPTED_IDS = 10_000
 """How many message ids given by callers a session remembers, the newest."""
-
-
-@attrs.frozen(kw_only=True)
-class CallOptions:
-    """How a turn talks to the model."""
-
-    protocol: Protocol
-    temperature: float | None = None
-    max_tokens: int | None = None
-    system: str | None = None
-    """The system prompt of this turn alone; None is the session's."""
-    tail: str = ""
-    """Said at the end of the prompt, in each call of this turn, and not remembered."""
-    limits: Limits | None = None
-    """Of this turn alone; None is the agent's."""
-    told: TurnOptions | None = None
-    """What of this was said for one turn alone, as a journal keeps it."""
-
-
-class TurnWaiter:
-    """Someone who waits for what comes of one outside message."""
-
-    def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
-        self.options = options
-        self.is_patient = is_patient
-        """Whether it waits for people, too."""
-        self.done = trio.Event()
-        self.reply: Reply | None = None
-        self.event: Event | None = None
-        self.failure: Failure | None = None
-        self.turn: Turn | None = None
-        self.abandoned = False
-        self.open_approvals: tuple[str, ...] = ()
-        """The ids of what the turn waits for, where it was suspended."""
-        self._asker: SessionContext | None = None
-        self._limit: trio.CancelScope | None = None
-        self._left = math.inf
-        self._holds = 0
-
-    def abandon(self) -> None:
-        """Nobody waits any more: the turn stops, now or when it begins."""
-        self.abandoned = True
-        if self.turn is not None:
-            self.turn.interrupt("nobody waits for the answer any more")
-
-    def take(self, delivery: object) -> None:
-        """The last reply counts; where there is none, the last event stands in for it."""
-        if isinstance(delivery, Reply):
-            self.reply = delivery
-        elif isinstance(delivery, Event):
-            self.event = delivery
-
-    def answer(self) -> Reply:
-        """What the turn came to."""
-        if self.reply is not None or self.event is None:
-            return self.reply or Reply(text="")
-        return Reply(id=self.event.id, text="", data=self.event.data, message_type=self.event.name)
-
-    def suspend(self, ids: Sequence[str]) -> None:
-        """The turn waits for people, and this one does not wait for that."""
-        self.open_approvals = tuple(ids)
-        self.turn = None
-        self.finish()
-
-    def take_limit(self, asker: "SessionContext | None", *, is_held: bool = False) -> None:
-        """The tool call that waits here, of this session: while the turn waits for people, its time does not pass."""
-        self._asker = asker
-        self._limit = call_scope.get()
-        if is_held:
-            self.hold()
-
-    def hold(self) -> None:
-        """The turn waits for people, and so do all that wait for it."""
-        self._holds += 1
-        if self._holds == 1 and self._limit is not None:
-            self._left = self._limit.deadline - trio.current_time()
-            self._limit.deadline = math.inf
-        if (waiter := self._above()) is not None:
-            waiter.hold()
-
-    def release(self) -> None:
-        """The turn goes on."""
-        if not self._holds:
-            return
-        self._holds -= 1
-        if not self._holds and self._limit is not None:
-            self._limit.deadline = trio.current_time() + self._left
-        if (waiter := self._above()) is not None:
-            waiter.release()
-
-    def _above(self) -> "TurnWaiter | None":
-        """Who waits for the turn that waits here."""
-        turn = self._asker.turn if self._asker is not None else None
-        return turn.waiter if turn is not None else None
-
-    def outcome(self) -> Reply:
-        """What the turn came to.
-
-        Raises:
-            Suspended: it waits for people.
-            ActgentError: it failed.
-        """
-        if self.failure is not None:
-            raise self.failure.error
-        if self.open_approvals:
-            raise SuspendedError(self.open_approvals)
-        return self.answer()
-
-    def finish(self) -> None:
-        """The turn has ended, or waits for people."""
-        self.done.set()
-
-    @property
-    def hears(self) -> bool:
-        """Whether it wants all that handlers hear, tokens too."""
-        return False
-
-    def hear(self, delivery: object) -> None:
-        """Take something that handlers hear."""
-
-    async def wait_room(self) -> None:
-        """Wait until it can take another token."""
-
-    async def grow(self, text: str, attempt: int) -> None:
-        """Take a piece of the answer as the model gives it, if it `hears`; a new attempt voids the former ones."""
-
-    def take_answer(self, answer: Answer) -> None:
-        """Take a whole answer, which stands in the record, before anything is done with it."""
-
-    def take_calls(self, calls: Sequence[ToolCall]) -> None:
-        """Take the calls that are about to run, under the ids that their results have."""
-
-
-class StreamWaiter(TurnWaiter):
-    """Someone who reads along."""
-
-    def __init__(self, options: CallOptions, *, reader: TurnReader[Any]) -> None:
-        super().__init__(options)
-        self._reader = reader
-
-    @property
-    def hears(self) -> bool:
-        return True
-
-    def hear(self, delivery: object) -> None:
-        self._reader.put(delivery)
-
-    async def wait_room(self) -> None:
-        await self._reader.wait_room()
-
-    def finish(self) -> None:
-        super().finish()
-        self._reader.end()
-
-
-@attrs.frozen
-class Asked:
-    """What a message's turn draws on besides its session's accounts."""
-
-    limits: Mapping[str, float] | None = None
-    """Set by its sender; None is the agent's."""
-    accounts: tuple[Account, ...] = ()
-    """Of the turn that asks."""
-
-
-_ON_ITS_OWN = Asked()
-
-
-def is_same(call: ToolCall, last: ToolCall | None) -> bool:
-    """Whether a call asks for what the last one asked for."""
-    return last is not None and last.name == call.name and last.arguments == call.arguments
-
-
-@attrs.define(eq=False)
-class Resume:
-    """How far a turn had come when its process ended, by its journal."""
-
-    message_id: str
-    joined: tuple[Message, ...] = ()
-    """Messages that the same turn answers."""
-    calls: int = 0
-    repairs: int = 0
-    usage: Usage = NO_USAGE
-    stop: str = ""
-    """Why the model stopped, where the last thing said was its answer; empty where an answer is due."""
-    state_number: int = 0
-    """Of the state when the last thing was said."""
-    delivered: set[str] = attrs.field(factory=set)
-    """Outcomes that handlers got."""
-    started: set[str] = attrs.field(factory=set)
-    """Calls of the last answer that may have run."""
-    finished: dict[str, ToolResult] = attrs.field(factory=dict)
-    """Those that have their result."""
-    limits: Mapping[str, float] = NO_LIMITS
-    """What bounded it."""
-    spent: Amounts = NOTHING
-    charged: set[str] = attrs.field(factory=set)
-    """Answers whose tool calls are counted."""
-    last_call: ToolCall | None = None
-    """Of those that are done with; calls that stood in text are not known here, and count anew."""
-    identical: int = 0
-    _asked: tuple[ToolCall, ...] = ()
-    """The calls of the last answer."""
-
-    def say(self, said: Said, *, state_number: int) -> None:
-        """The agent said something in this turn."""
-        self.state_number = state_number
-        self.stop = said.stop
-        self.calls, self.repairs = said.calls, said.repairs
-        self.usage += said.usage
-        if said.stop:
-            self._asked = said.message.tool_calls
-        if said.message.tool_results:  # its calls are done with
-            self.started.clear()
-            self.finished.clear()
-            for call in self._asked:
-                self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
-                self.last_call = call
-
-    def pay(self, record: Spent) -> None:
-        """Something was taken from the turn's budget."""
-        self.spent += Amounts.of(record)
-        if record.of:
-            self.charged.add(record.of)
-
-    def take(self, record: Started | Finished | Delivered | PersonAsked) -> None:
-        match record:
-            case PersonAsked(approval=approval):  # it has not started, or ended by asking
-                self.started.discard(approval.call_id)
-            case Started(call_ids=call_ids):
-                self.started.update(call_ids)
-            case Finished(result=result):
-                self.finished[result.call_id] = result
-            case Delivered(ids=ids):
-                self.delivered.update(ids)
-
-
-@attrs.define(eq=False)
-class Turn:
-    """All passes from one outside message to its last outcome."""
-
-    message: Message
-    options: CallOptions
-    started: float
-    """Monotonic time in seconds."""
-    task: trio.lowlevel.Task | None = None
-    """The task that it runs in, once it does."""
-    host: Any = None
-    """The `RunningAgent` whose turn it is."""
-    resume: Resume | None = None
-    """What was done already, where the turn goes on after a restart."""
-    waits: int = 0
-    """How many of its tools and handlers wait for other turns."""
-    waiter: TurnWaiter | None = None
-    joined: tuple[Message, ...] = ()
-    """Messages that came before `message`, and are answered together with it."""
-    limits: Limits = DEFAULT_LIMITS
-    budget: Budget | None = None
-    """What it may spend; None where nothing that is shared bounds it."""
-    alarm: Alarm | None = None
-    """Ends it when its seconds are over."""
-    calls: int = 0
-    """Model calls so far."""
-    repairs: int = 0
-    """Bad answers in a row."""
-    is_paused: bool = False
-    """True: the provider paused the last answer, and goes on with it as it was."""
-    last_call: ToolCall | None = None
-    identical: int = 0
-    """How often in a row `last_call` was asked for."""
-    usage: Usage = NO_USAGE
-    scope: trio.CancelScope | None = None
-    """Around the whole turn."""
-    exposed: bool = False
-    """Whether a model call or tools run now: all that may be cancelled."""
-    stop: Exception | None = None
-    """Why the turn is to end, once someone or its timeout wants it."""
-    results: list[ToolResult] = attrs.field(factory=list)
-    """Tool results that no handler has seen yet."""
-    aside: str = ""
-    """What query pre-processors add to the next model call."""
-    told: int = 0
-    """How far into the record its listeners have heard."""
-    answer_id: str = ""
-    """Under which the answer of this pass stands in the record."""
-    token_failed: str = ""
-    """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
-    partial: str = ""
-    """The text of the answer that is just growing, for the record if it is cut."""
-    error: Exception | None = None
-    """What it failed with."""
-    blame: str = "internal"
-    """The kind of a failure whose exception does not tell it."""
-    ended: trio.Event | None = None
-    """Made where someone waits for the turn's end."""
-    waiting: Waiting | None = None
-    """Calls that wait for people, once all else of their answer is done."""
-    on_stop: Callable[[], object] | None = None
-    """What lets it end while it is suspended."""
-    counted: str = ""
-    """The answer whose calls were counted last."""
-
-    def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
-        """Calls that ended while others wait; those that ask have not started, or ended by asking."""
-        if self.resume is None:
-            self.resume = Resume(self.message.id)
-        self.resume.finished.update({result.call_id: result for result in results})
-        self.resume.started.difference_update(asking)
-
-    def interrupt(self, reason: str) -> None:
-        """Stop what runs; the turn ends at its next step."""
-        self.stop_with(Interrupted(reason))
-
-    def stop_with(self, error: Exception) -> None:
-        """End the turn with an error: at once where a model call or tools run, else at the next step."""
-        if self.stop is None:
-            self.stop = error
-        if self.exposed and self.scope is not None:
-            self.scope.cancel()
-        elif self.on_stop is not None:
-            self.on_stop()
-
-    def check(self) -> None:
-        """End the turn here if someone wants it.
-
-        Raises:
-            Interrupted: someone does.
-            ModelTimeout: its time is over.
-        """
-        if self.stop is not None:
-            raise self.stop
-
-
-@attrs.define(eq=False)
-class Suspension:
-    """A turn that waits for people: it has no task, and this is all that is needed to go on."""
-
-    message: Message
-    """The outside message of the turn."""
-    turn: Turn | None = None
-    """None: it began before a restart, and goes on by `SessionContext.resume`."""
-    waiter: TurnWaiter | None = None
-    """Who wants to know what comes of it, when it goes on."""
-    messages: int = 1
-    """How many outside messages are answered in it."""
 
 
 @attrs.define(eq=False)
@@ -616,7 +256,7 @@ class SessionContext:
 
     def take_asked(self, message_id: str) -> Asked:
         """The same, as its turn begins."""
-        return self._asked.pop(message_id, _ON_ITS_OWN) if self._asked else _ON_ITS_OWN
+        return self._asked.pop(message_id, ON_ITS_OWN) if self._asked else ON_ITS_OWN
 
     @property
     def is_bounded(self) -> bool:
@@ -707,20 +347,3 @@ def is_note(message: Message) -> bool:
         and message.correlation_id is None
         and message.causation_id is not None
     )
-
-
-running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
-"""The turn that a task, or a thread that it waits for, works on."""
-
-
-def is_inside(turn: Turn | None) -> bool:
-    """Whether the calling task is the turn's, or one that the turn itself waits for."""
-    if turn is None:
-        return False
-    task = top = trio.lowlevel.current_task()
-    while (nursery := task.parent_nursery) is not None:
-        if task is turn.task:
-            return True
-        top, task = task, nursery.parent_task
-    # What a thread does by `trio.from_thread` runs in a task of trio's own, with the thread's context.
-    return top.context.get(running_turn) is turn

@@ -54,7 +54,7 @@ from actgent.tools.execution import call_scope
 from .approval import Waiting
 from .call_options import restored_options
 from .calling import Calling
-from .context import CallOptions, Resume, SessionContext, Suspension, Turn, running_turn
+from .context import SessionContext
 from .dispatcher import Delivery, Dispatcher, to_deliveries
 from .failures import check_answer, check_stop, kind_of
 from .growing import GrowingAnswer
@@ -64,6 +64,8 @@ from .notes import tell_notes
 from .observer import Observer
 from .spending import Spending
 from .tasks import outcome_of, reports_due
+from .turn import Resume, Suspension, Turn, running_turn
+from .waiters import CallOptions
 
 LAST_WORDS = 1.0
 """Seconds that all handlers together have to hear that their agent stops."""

@@ -23,9 +23,11 @@ from actgent.messages import (
 )
 from actgent.protocols.base import Outcome, Say
 
-from .context import SessionContext, Turn, TurnWaiter
+from .context import SessionContext
 from .failures import kind_of
 from .handlers import Handler, HandlerKind, name_of, to_awaitable
+from .turn import Turn
+from .waiters import TurnWaiter
 from .watchdog import Watch
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,9 @@ import attrs
 
 from actgent.messages import Token
 
-from .context import SessionContext, Turn
+from .context import SessionContext
 from .dispatcher import Dispatcher
+from .turn import Turn
 
 
 @attrs.define(eq=False)

@@ -4,9 +4,10 @@ import attrs
 
 from actgent.messages import Message
 
-from .context import SessionContext, Turn
+from .context import SessionContext
 from .dispatcher import Dispatcher
 from .handlers import Handler, takes_session
+from .turn import Turn
 
 LAST = float("inf")
 

@@ -9,8 +9,9 @@ from actgent.control.budget import NOTHING, Account, Amounts, gather, spent_in
 from actgent.journal.base import Journal
 from actgent.journal.records import AccountKey, Appended, Opened, Record, Spent
 
-from .context import Asked, SessionContext, Turn
+from .context import SessionContext
 from .log import Restored, SessionLog
+from .turn import Asked, Turn
 
 
 @attrs.define(eq=False)

@@ -38,8 +38,9 @@ from actgent.journal.references import refer
 from actgent.journal.store import StateRecord
 from actgent.messages import Message, Sender, ToolResult
 
-from .context import Asked, Resume, SessionContext
+from .context import SessionContext
 from .schedule import restore_schedule
+from .turn import Asked, Resume
 
 
 @attrs.define(eq=False)

@@ -19,8 +19,9 @@ from actgent.events import (
 from actgent.llm.base import Answer
 from actgent.messages import Message, ToolResult
 
-from .context import SessionContext, Turn
+from .context import SessionContext
 from .failures import kind_of
+from .turn import Turn
 
 
 @attrs.frozen

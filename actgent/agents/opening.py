@@ -18,13 +18,14 @@ from actgent.memory.base import Memory
 from actgent.messages import OnBusy, Part, Sender
 
 from .checks import check_id, check_limits
-from .context import SessionContext, TurnWaiter
+from .context import SessionContext
 from .double_texting import check_rule
 from .handlers import to_awaitable
 from .log import owner_of, restore
 from .running import RunningAgent
 from .session import Session
 from .tasks import Task, message_id_of
+from .waiters import TurnWaiter
 from .waiting import running_session
 
 Content = str | Part | Sequence[str | Part]

@@ -16,7 +16,8 @@ from actgent.protocols.strategies import Strategy
 
 from .agent import Agent
 from .checks import check_routes
-from .context import SessionContext, Turn
+from .context import SessionContext
+from .turn import Turn
 
 
 class BareAgent(Agent):

@@ -25,13 +25,15 @@ from actgent.journal.records import Record, Resumed, TurnOptions
 from actgent.messages import Message, Priority
 
 from .alarms import Alarms
-from .context import Asked, SessionContext, Suspension, Turn, TurnWaiter, is_inside, running_turn
+from .context import SessionContext
 from .core import AgentCore
 from .double_texting import check_busy, is_collected
 from .log import SessionLog
 from .schedule import Schedule, plan, set_schedule
 from .sessions import SessionTable
 from .tasks import Tasks, reports_due
+from .turn import Asked, Suspension, Turn, is_inside, running_turn
+from .waiters import TurnWaiter
 from .waiting import running_session, slot_lent, would_wait_for_itself
 
 URGENT_CAME = "an urgent message came"

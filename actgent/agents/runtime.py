@@ -20,11 +20,11 @@ from actgent.tools.threads import Threads
 
 from .answering import list_approvals
 from .collector import calm_collector
-from .context import is_inside
 from .directory import Directory
 from .ledger import Ledger
 from .running import RunningAgent
 from .tasks import Tasks
+from .turn import is_inside
 from .watchdog import Watch, open_watch
 
 Durability = typing.Literal["full", "relaxed"]

@@ -16,8 +16,8 @@ from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.estimate import PromptEstimator
 from actgent.messages import Usage
 
-from .context import Turn
 from .failures import check_answer
+from .turn import Turn
 
 REFUSED = (BadRequest, NotAuthorized, QuotaExhausted, RateLimited, ProviderUnavailable)
 """The provider gave no answer and takes no money for that: only the call counts."""

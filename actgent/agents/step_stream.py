@@ -10,7 +10,6 @@ from actgent.llm.base import Answer
 from actgent.messages import Reply, ToolCall, ToolResult
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
 
-from .context import CallOptions, StreamWaiter
 from .dispatcher import Delivery
 from .reader import TurnReader
 from .step_events import (
@@ -24,6 +23,7 @@ from .step_events import (
     ToolProgress,
     ToolResultsEvent,
 )
+from .waiters import CallOptions, StreamWaiter
 
 # --- what grows ------------------------------------------------------------------------------
 

@@ -31,9 +31,10 @@ from actgent.journal.records import Accepted, Answered, Closed, Record
 from actgent.messages import Message, Part, Priority, Sender, Text
 from actgent.tools.results import to_text
 
-from .context import SessionContext, TurnWaiter
+from .context import SessionContext
 from .directory import Directory
 from .failures import kind_of
+from .waiters import TurnWaiter
 from .waiting import slot_lent
 
 MAX_TASKS = 100

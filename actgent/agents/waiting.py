@@ -6,7 +6,8 @@ from contextlib import contextmanager, nullcontext
 from actgent.control.waits import WaitNode, waiting, way_back
 from actgent.errors import WaitCycle
 
-from .context import SessionContext, Turn, is_inside, running_turn
+from .context import SessionContext
+from .turn import Turn, is_inside, running_turn
 
 
 def running_session() -> SessionContext | None:

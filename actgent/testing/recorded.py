@@ -17,10 +17,11 @@ import attrs
 
 from actgent.agents.agent import Agent
 from actgent.agents.calling import Calling
-from actgent.agents.context import SessionContext, Turn
+from actgent.agents.context import SessionContext
 from actgent.agents.hooks import Hooks
 from actgent.agents.log import owner_of
 from actgent.agents.runtime import open_runtime
+from actgent.agents.turn import Turn
 from actgent.errors import ConfigurationError, Interrupted, ModelError
 from actgent.journal.base import Journal
 from actgent.journal.exporting import ExportedSession, is_export, load_sessions, read_sessions

@@ -1,0 +1,241 @@
+"""A turn: all passes from an outside message to its last outcome, where it stands, and where it stood before a restart."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.actors.timer import Alarm
+from actgent.control.budget import NOTHING, Account, Amounts, Budget
+from actgent.control.limits import DEFAULT_LIMITS, Limits
+from actgent.errors import Interrupted
+from actgent.journal.records import (
+    NO_LIMITS,
+    Delivered,
+    Finished,
+    PersonAsked,
+    Said,
+    Spent,
+    Started,
+)
+from actgent.messages import (
+    NO_USAGE,
+    Message,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+from .approval import Waiting
+from .waiters import CallOptions, TurnWaiter
+
+
+@attrs.frozen
+class Asked:
+    """What a message's turn draws on besides its session's accounts."""
+
+    limits: Mapping[str, float] | None = None
+    """Set by its sender; None is the agent's."""
+    accounts: tuple[Account, ...] = ()
+    """Of the turn that asks."""
+
+
+ON_ITS_OWN = Asked()
+
+
+def is_same(call: ToolCall, last: ToolCall | None) -> bool:
+    """Whether a call asks for what the last one asked for."""
+    return last is not None and last.name == call.name and last.arguments == call.arguments
+
+
+@attrs.define(eq=False)
+class Resume:
+    """How far a turn had come when its process ended, by its journal."""
+
+    message_id: str
+    joined: tuple[Message, ...] = ()
+    """Messages that the same turn answers."""
+    calls: int = 0
+    repairs: int = 0
+    usage: Usage = NO_USAGE
+    stop: str = ""
+    """Why the model stopped, where the last thing said was its answer; empty where an answer is due."""
+    state_number: int = 0
+    """Of the state when the last thing was said."""
+    delivered: set[str] = attrs.field(factory=set)
+    """Outcomes that handlers got."""
+    started: set[str] = attrs.field(factory=set)
+    """Calls of the last answer that may have run."""
+    finished: dict[str, ToolResult] = attrs.field(factory=dict)
+    """Those that have their result."""
+    limits: Mapping[str, float] = NO_LIMITS
+    """What bounded it."""
+    spent: Amounts = NOTHING
+    charged: set[str] = attrs.field(factory=set)
+    """Answers whose tool calls are counted."""
+    last_call: ToolCall | None = None
+    """Of those that are done with; calls that stood in text are not known here, and count anew."""
+    identical: int = 0
+    _asked: tuple[ToolCall, ...] = ()
+    """The calls of the last answer."""
+
+    def say(self, said: Said, *, state_number: int) -> None:
+        """The agent said something in this turn."""
+        self.state_number = state_number
+        self.stop = said.stop
+        self.calls, self.repairs = said.calls, said.repairs
+        self.usage += said.usage
+        if said.stop:
+            self._asked = said.message.tool_calls
+        if said.message.tool_results:  # its calls are done with
+            self.started.clear()
+            self.finished.clear()
+            for call in self._asked:
+                self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
+                self.last_call = call
+
+    def pay(self, record: Spent) -> None:
+        """Something was taken from the turn's budget."""
+        self.spent += Amounts.of(record)
+        if record.of:
+            self.charged.add(record.of)
+
+    def take(self, record: Started | Finished | Delivered | PersonAsked) -> None:
+        match record:
+            case PersonAsked(approval=approval):  # it has not started, or ended by asking
+                self.started.discard(approval.call_id)
+            case Started(call_ids=call_ids):
+                self.started.update(call_ids)
+            case Finished(result=result):
+                self.finished[result.call_id] = result
+            case Delivered(ids=ids):
+                self.delivered.update(ids)
+
+
+@attrs.define(eq=False)
+class Turn:
+    """All passes from one outside message to its last outcome."""
+
+    message: Message
+    options: CallOptions
+    started: float
+    """Monotonic time in seconds."""
+    task: trio.lowlevel.Task | None = None
+    """The task that it runs in, once it does."""
+    host: Any = None
+    """The `RunningAgent` whose turn it is."""
+    resume: Resume | None = None
+    """What was done already, where the turn goes on after a restart."""
+    waits: int = 0
+    """How many of its tools and handlers wait for other turns."""
+    waiter: TurnWaiter | None = None
+    joined: tuple[Message, ...] = ()
+    """Messages that came before `message`, and are answered together with it."""
+    limits: Limits = DEFAULT_LIMITS
+    budget: Budget | None = None
+    """What it may spend; None where nothing that is shared bounds it."""
+    alarm: Alarm | None = None
+    """Ends it when its seconds are over."""
+    calls: int = 0
+    """Model calls so far."""
+    repairs: int = 0
+    """Bad answers in a row."""
+    is_paused: bool = False
+    """True: the provider paused the last answer, and goes on with it as it was."""
+    last_call: ToolCall | None = None
+    identical: int = 0
+    """How often in a row `last_call` was asked for."""
+    usage: Usage = NO_USAGE
+    scope: trio.CancelScope | None = None
+    """Around the whole turn."""
+    exposed: bool = False
+    """Whether a model call or tools run now: all that may be cancelled."""
+    stop: Exception | None = None
+    """Why the turn is to end, once someone or its timeout wants it."""
+    results: list[ToolResult] = attrs.field(factory=list)
+    """Tool results that no handler has seen yet."""
+    aside: str = ""
+    """What query pre-processors add to the next model call."""
+    told: int = 0
+    """How far into the record its listeners have heard."""
+    answer_id: str = ""
+    """Under which the answer of this pass stands in the record."""
+    token_failed: str = ""
+    """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
+    partial: str = ""
+    """The text of the answer that is just growing, for the record if it is cut."""
+    error: Exception | None = None
+    """What it failed with."""
+    blame: str = "internal"
+    """The kind of a failure whose exception does not tell it."""
+    ended: trio.Event | None = None
+    """Made where someone waits for the turn's end."""
+    waiting: Waiting | None = None
+    """Calls that wait for people, once all else of their answer is done."""
+    on_stop: Callable[[], object] | None = None
+    """What lets it end while it is suspended."""
+    counted: str = ""
+    """The answer whose calls were counted last."""
+
+    def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
+        """Calls that ended while others wait; those that ask have not started, or ended by asking."""
+        if self.resume is None:
+            self.resume = Resume(self.message.id)
+        self.resume.finished.update({result.call_id: result for result in results})
+        self.resume.started.difference_update(asking)
+
+    def interrupt(self, reason: str) -> None:
+        """Stop what runs; the turn ends at its next step."""
+        self.stop_with(Interrupted(reason))
+
+    def stop_with(self, error: Exception) -> None:
+        """End the turn with an error: at once where a model call or tools run, else at the next step."""
+        if self.stop is None:
+            self.stop = error
+        if self.exposed and self.scope is not None:
+            self.scope.cancel()
+        elif self.on_stop is not None:
+            self.on_stop()
+
+    def check(self) -> None:
+        """End the turn here if someone wants it.
+
+        Raises:
+            Interrupted: someone does.
+            ModelTimeout: its time is over.
+        """
+        if self.stop is not None:
+            raise self.stop
+
+
+@attrs.define(eq=False)
+class Suspension:
+    """A turn that waits for people: it has no task, and this is all that is needed to go on."""
+
+    message: Message
+    """The outside message of the turn."""
+    turn: Turn | None = None
+    """None: it began before a restart, and goes on by `SessionContext.resume`."""
+    waiter: TurnWaiter | None = None
+    """Who wants to know what comes of it, when it goes on."""
+    messages: int = 1
+    """How many outside messages are answered in it."""
+
+
+running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
+"""The turn that a task, or a thread that it waits for, works on."""
+
+
+def is_inside(turn: Turn | None) -> bool:
+    """Whether the calling task is the turn's, or one that the turn itself waits for."""
+    if turn is None:
+        return False
+    task = top = trio.lowlevel.current_task()
+    while (nursery := task.parent_nursery) is not None:
+        if task is turn.task:
+            return True
+        top, task = task, nursery.parent_task
+    # What a thread does by `trio.from_thread` runs in a task of trio's own, with the thread's context.
+    return top.context.get(running_turn) is turn
