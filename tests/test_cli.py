@@ -16,7 +16,17 @@ import pytest
 import trio
 from rich.console import Console
 
-from actgent import BareAgent, ConfigurationError, NotAuthorized, ScriptedLLM, Token, ToolCall, ToolResult
+from actgent import (
+    Ask,
+    BareAgent,
+    ConfigurationError,
+    NotAuthorized,
+    ScriptedLLM,
+    Token,
+    ToolCall,
+    ToolResult,
+    tool,
+)
 from actgent.cli.chat import ChatOptions, answer, load_agent, open_agent
 from actgent.cli.crowd import crowd, percentile
 from actgent.cli.main import app
@@ -470,6 +480,84 @@ async def test_a_failure_is_shown_and_told(live, capsys):
         session = await agent.create_session("ada")
         assert not await answer(agent, session, "Hello", terminal)
     assert "the key is wrong" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "ran", "said"),
+    [
+        (["y"], ["/tmp"], "swept /tmp"),
+        (["maybe", "yes please", "", "n", "y"], [], "REJECTED"),
+        (["n not today"], [], "not today"),
+        (["e [1]", 'e {"path": 3}', 'e {"path": "/var"}'], ["/var"], "swept /var"),
+        (["a it is clean"], [], "it is clean"),
+        ([], [], "nobody is there to ask"),
+    ],
+)
+async def test_a_person_at_the_terminal_decides(live, typed, ran, said):
+    """In place, while the answer waits; what is no clear yes is none, and what it shows is data."""
+    terminal, shown = live
+    swept, lines = [], iter([*typed, None, None])
+
+    @tool(approval=Ask("Sweep [red]now[/red]\x1b[2J?"))
+    async def sweep(path: str) -> str:
+        """Sweep a folder."""
+        swept.append(path)
+        return f"swept {path}"
+
+    async def receive():
+        await trio.lowlevel.checkpoint()
+        return next(lines)
+
+    llm = ScriptedLLM([ToolCall("sweep", {"path": "/tmp"}), lambda chat: chat.messages[-1].parts[0].text])
+    async with BareAgent("a", llm=llm, tools=[sweep]) as agent:
+        session = await agent.create_session("ada")
+        assert await answer(agent, session, "Hello", terminal, receive=receive) is bool(typed)
+    assert swept == ran
+    text = shown()
+    assert said in text
+    assert "[red]now[/red]\\x1b[2J?" in text
+
+
+async def test_nobody_in_a_pipe_is_asked(live):
+    """Where nobody can be asked, the call is rejected, and the message counts as not answered."""
+    terminal, _ = live
+    ran = []
+
+    @tool(approval=True)
+    async def sweep() -> None:
+        """Sweep."""
+        ran.append(1)
+
+    async with BareAgent("a", llm=ScriptedLLM([ToolCall("sweep", {}), "no"]), tools=[sweep]) as agent:
+        session = await agent.create_session("ada")
+        assert not await answer(agent, session, "Hello", terminal)
+    assert ran == []
+
+
+async def test_calls_of_agents_that_are_tools_are_asked_in_place(live):
+    """While their agent waits for them."""
+    terminal, shown = live
+    ran = []
+
+    @tool(approval=True)
+    async def sweep() -> str:
+        """Sweep."""
+        ran.append(1)
+        return "swept"
+
+    async def receive():
+        await trio.lowlevel.checkpoint()
+        return "y"
+
+    worker = BareAgent("worker", llm=ScriptedLLM([ToolCall("sweep", {}), "worked"]), tools=[sweep])
+    lead = BareAgent(
+        "lead", llm=ScriptedLLM([ToolCall("worker", {"task": "x"}), "done"]), tools=[worker.as_tool()]
+    )
+    async with lead:
+        session = await lead.create_session("ada")
+        assert await answer(lead, session, "Hello", terminal, receive=receive)
+    assert ran == [1]
+    assert "sweep({})" in shown()
 
 
 async def test_the_crowd_counts_wrong_and_failed_turns(capsys):

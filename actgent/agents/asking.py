@@ -71,6 +71,7 @@ class Asking:
         turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.asked])
         context.open_calls = tuple(batch.calls)
         if context.log is not None:
+            context.log.keep(batch.finished())
             await context.log.flush()
         for approval in asked:
             turn.check()

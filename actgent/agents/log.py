@@ -1,6 +1,6 @@
 """A session's end of the journal, and a session made again from what stands there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 import trio
@@ -104,9 +104,15 @@ class SessionLog:
 
     def finish(self, result: ToolResult) -> None:
         """One of several tool calls has its result."""
-        self.note(Finished(result=result))
-        self._finished.add(result.call_id)
+        self.keep((result,))
         self.flush_soon()
+
+    def keep(self, results: Iterable[ToolResult]) -> None:
+        """Some of several tool calls have their results, of which each is written once."""
+        for result in results:
+            if result.call_id not in self._finished:
+                self.note(Finished(result=result))
+                self._finished.add(result.call_id)
 
     def know_finished(self, call_id: str) -> None:
         """A tool call has had its result since before a restart."""
@@ -115,9 +121,7 @@ class SessionLog:
     def say_results(self, said: Said) -> None:
         """All calls of an answer have their results; where some were written already, each is written once."""
         if self._finished:
-            for result in said.message.tool_results:
-                if result.call_id not in self._finished:
-                    self.note(Finished(result=result))
+            self.keep(said.message.tool_results)
             said = refer(said)
             self._finished.clear()
         self.note(said)

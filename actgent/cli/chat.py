@@ -5,14 +5,17 @@ import sys
 import traceback
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
+import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.ready import BareAgent
 from actgent.agents.session import Session
+from actgent.approvals import Approval
 from actgent.errors import ActgentError, ConfigurationError
 from actgent.llm.base import LLM
 from actgent.llm.openai import OpenAI
@@ -24,6 +27,7 @@ from actgent.tools.base import Tool
 from .folders import is_folder, load_folder
 from .models import live_models, open_models, open_script
 from .offline import CHUNK, TOOLS, answer_slowly
+from .people import Receive, ask
 from .signals import Shutdown
 from .terminal import Conversation, Lines, Terminal, one_line
 
@@ -70,8 +74,9 @@ async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> 
 async def _talk(agent: Agent, session: Session, terminal: Terminal, shutdown: Shutdown) -> None:
     terminal.line(f"Talking to {agent.name}. /quit or Ctrl-D ends it.", style="dim")
     lines = Lines(sys.stdin.fileno())
+    receive = partial(_receive, lines, shutdown)
     while (line := await _next_line(lines, terminal, shutdown)) is not None:
-        await answer(agent, session, line, terminal)
+        await answer(agent, session, line, terminal, receive=receive)
     terminal.line()
 
 
@@ -97,15 +102,38 @@ async def _receive(lines: Lines, shutdown: Shutdown) -> str | None:
     return None if line is None or line.strip() in _QUIT else line
 
 
-async def answer(agent: Agent, session: Session, text: str, terminal: Terminal) -> bool:
-    """Say something and show what comes of it; False if that was a failure."""
-    shown, ok = Conversation(terminal), True
+async def answer(
+    agent: Agent, session: Session, text: str, terminal: Terminal, *, receive: Receive | None = None
+) -> bool:
+    """Say something and show what comes of it; False if that was a failure.
+
+    A person who can `receive` decides over the tool calls that need one; without, they are rejected.
+    """
     async with agent.stream(text, session=session) as deliveries:
-        async for delivery in deliveries:
-            _show(delivery, session, shown)
-            if isinstance(delivery, Failure):
-                terminal.complain(delivery.error)
-                ok = False
+        ok = await _read(session, deliveries, terminal, receive)
+    while session.status == "suspended":
+        async with agent.follow(session) as deliveries:
+            for approval in session.approvals:
+                ok = await ask(session, approval, terminal, receive) and ok
+            ok = await _read(session, deliveries, terminal, receive) and ok
+    return ok
+
+
+async def _read(
+    session: Session,
+    deliveries: trio.abc.ReceiveChannel[Delivery],
+    terminal: Terminal,
+    receive: Receive | None,
+) -> bool:
+    """Show what comes; False if it is a failure, or nobody decided what the agent's own agents asked."""
+    shown, ok = Conversation(terminal), True
+    async for delivery in deliveries:
+        _show(delivery, session, shown)
+        if isinstance(delivery, Failure):
+            terminal.complain(delivery.error)
+            ok = False
+        elif isinstance(delivery, Approval) and delivery.session_id != session.id:
+            ok = await ask(session, delivery, terminal, receive) and ok
     return ok
 
 
@@ -121,7 +149,7 @@ def _show(delivery: Delivery, session: Session, shown: Conversation) -> None:
             shown.aside(f"event: {delivery.name} {delivery.data}")
         case Route():
             shown.aside(f"route: {delivery.action} {delivery.data}")
-        case Failure():
+        case Failure() | Approval():
             shown.break_off()
 
 

@@ -27,6 +27,7 @@ class Note:
 class NaiveInbox:
     waiting: list[tuple[float, Note]] = attrs.field(factory=list)
     followups: dict[str, list[Note]] = attrs.field(factory=dict)
+    parked: set[str] = attrs.field(factory=set)
 
     def of(self, session: str | None, *, urgent: bool) -> list[Note]:
         return [
@@ -52,7 +53,8 @@ class NaiveInbox:
     def next(self) -> Note | None:
         for note in self.ranked():
             crowded = len(self.followups) >= CONCURRENCY and note.priority is not URGENT
-            if note.session_id not in self.followups and not crowded:
+            is_held = note.session_id in self.followups or note.session_id in self.parked
+            if not is_held and not crowded:
                 return note
         return None
 
@@ -134,6 +136,32 @@ class InboxMachine(RuleBasedStateMachine):
             self.model.remove([expected])
             self.model.followups[session].clear()
 
+    @precondition(lambda self: self.model.followups)
+    @rule(data=st.data(), lent=st.booleans())
+    def park(self, data: st.DataObject, lent: bool) -> None:
+        session = self.claimed(data)
+        if lent:
+            self.inbox.lend(session)
+        self.inbox.park(session)
+        del self.model.followups[session]
+        self.model.parked.add(session)
+
+    @precondition(lambda self: self.model.parked)
+    @rule(data=st.data())
+    def unpark(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from(sorted(self.model.parked)))
+        self.inbox.unpark(session)
+        self.model.parked.remove(session)
+        self.model.followups[session] = []
+
+    @precondition(lambda self: self.model.parked)
+    @rule(data=st.data())
+    def leave_memory_and_come_back(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from(sorted(self.model.parked)))
+        if not any(note.session_id == session for _, note in self.model.waiting):
+            self.inbox.forget_parked(session)
+            self.inbox.park(session)
+
     @rule(session=st.sampled_from("abcd"))
     def withdraw(self, session: str) -> None:
         expected = [note for note in self.model.ranked() if note.session_id == session]
@@ -148,7 +176,7 @@ class InboxMachine(RuleBasedStateMachine):
         assert statistics.urgent == len(self.model.of(None, urgent=True))
         assert statistics.claimed == len(self.model.followups)
         assert len(self.inbox) == len(self.model.waiting)
-        assert set(self.inbox.sessions()) == waiting | set(self.model.followups)
+        assert set(self.inbox.sessions()) == (waiting - self.model.parked) | set(self.model.followups)
 
 
 InboxMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=80)

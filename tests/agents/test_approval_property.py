@@ -1,0 +1,180 @@
+"""10,000 calls that nobody granted, in random sessions: none runs, whatever else is decided, replayed or restarted."""
+
+import collections
+import os
+import random
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    ActgentError,
+    Approve,
+    BareAgent,
+    Edit,
+    Reject,
+    Respond,
+    ScriptedLLM,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.agents import sessions as session_table
+from actgent.agents.asking import Asking
+from actgent.approvals import Expire, Withdraw
+from actgent.journal.memory import MemoryJournal
+
+SESSIONS = 25
+CALLS = 20
+LIVES = 4
+RUNS = 1 if not os.environ.get("ACTGENT_SOAK") else 20
+WORLDS = 7
+
+
+class World:
+    """What may run, what ran, and what was asked."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.made = 0
+        self.granted = collections.Counter()
+        self.ran = collections.Counter()
+        self.seen = {}
+
+    def agent(self):
+        def run(key):
+            self.ran[key] += 1
+            return f"ran {key}"
+
+        @tool(approval=True)
+        async def guarded(key: int) -> str:
+            """Needs a person by itself."""
+            await trio.lowlevel.checkpoint()
+            return run(key)
+
+        @tool(thread=False, effect="pure")
+        def ruled(key: int) -> str:
+            """Needs a person by the agent's rule."""
+            return run(key)
+
+        @tool(alone=True, approval=True, effect="idempotent")
+        async def barrier(key: int) -> str:
+            """Needs a person, and runs alone."""
+            return run(key)
+
+        @tool(thread=False)
+        def free() -> str:
+            """Says what is no approval."""
+            return "Yes, confirmed."
+
+        names = ["guarded", "ruled", "barrier", "free"]
+
+        def answer(chat):
+            if chat.messages[-1].role == "tool" and self.random.random() < 0.7:
+                return "done"
+            return [self.call(self.random.choice(names)) for _ in range(self.random.randint(1, CALLS))]
+
+        agent = BareAgent(
+            "desk",
+            llm=ScriptedLLM(answer, keep=0),
+            tools=[guarded, ruled, barrier, free],
+            approval=lambda call, _tool, _context: call.name == "ruled",
+            grace=0,
+        )
+        agent.on_session(
+            lambda session: session.on_approval(lambda each: self.seen.setdefault(each.id, each))
+        )
+        return agent
+
+    def call(self, name):
+        if name == "free":
+            return ToolCall("free", {})
+        self.made += 1
+        return ToolCall(name, {"key": self.made})
+
+    async def meddle(self, agent, session):
+        """Do something at random with what waits; what lets a call run is noted before."""
+        waits = list(session.approvals)
+        old = list(self.seen.values())
+        chance = self.random.random()
+        if not waits or chance < 0.1:
+            await session.chat("more", priority=self.random.choice(["normal", "normal", "urgent"]))
+        elif chance < 0.15:
+            await session.interrupt()
+        elif chance < 0.45:
+            await self.forge(agent, session, self.random.choice(old))
+        else:
+            await self.decide(session, self.random.choice(waits))
+
+    async def decide(self, session, approval):
+        key = approval.arguments["key"]
+        decision = self.random.choice([Approve(), Reject("no"), Respond("mine"), Edit({"key": -key})])
+        granted = {Approve: key, Edit: -key}.get(type(decision))
+        if granted is not None:
+            self.granted[granted] += 1
+        await session.answer(self.random.choice([approval, approval.id]), decision)
+
+    async def forge(self, agent, session, approval):
+        """All that is no decision over this call: again, elsewhere, for other arguments, of other types."""
+        decided = all(each.id != approval.id for each in session.approvals)
+        other = {**approval.arguments, "key": approval.arguments["key"] + 1}
+        forgeries = [
+            (attrs.evolve(approval, arguments=other), Approve()),
+            (attrs.evolve(approval, tool_name="free"), Approve()),
+            (f"{'0' * 24}.{session.id}", Approve()),
+            (approval.id.upper(), Approve()),
+            ("Yes, confirmed.", Approve()),
+            (approval, "Yes, confirmed."),
+            (approval, {"approved": True}),
+            (approval, True),
+            (approval, Edit({"key": "text"})),
+            (approval, Expire()),
+            (approval, Withdraw()),
+        ]
+        if decided and approval.session_id == session.id:
+            forgeries.append((approval, Approve()))
+        asked, decision = self.random.choice(forgeries)
+        with pytest.raises(ActgentError):
+            await self.random.choice([session.answer, agent.answer])(asked, decision)
+
+
+async def live(world, journal):
+    """One life of the process, which ends in the middle of everything."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(world.agent())
+        for _ in range(20 * SESSIONS):
+            session_id = f"s{world.random.randrange(SESSIONS)}"
+            try:
+                session = await agent.open_session(session_id)
+            except LookupError:
+                session = await agent.create_session("ada", "go", session_id=session_id)
+            await session.wait_idle()
+            await world.meddle(agent, session)
+            if world.random.random() < 0.3:
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+async def test_10_000_ungranted_calls(seed, autojump_clock, monkeypatch):
+    """Nothing runs without its own grant, nor more often than it was granted."""
+    monkeypatch.setattr(session_table, "AWAKE", 5)
+    ungranted = 0
+    for number in range(WORLDS):
+        world = World(seed * WORLDS + number)
+        async with MemoryJournal().running() as journal:
+            for _ in range(LIVES):
+                await live(world, journal)
+        assert world.ran <= world.granted, world.ran - world.granted
+        assert sum(world.ran.values()) > 100
+        ungranted += world.made - len(world.granted)
+    assert ungranted >= 10_000
+
+
+async def test_the_test_can_fail(autojump_clock, monkeypatch):
+    """A rule that is not asked is found."""
+    monkeypatch.setattr(Asking, "rule_for", lambda *_: None)
+    world = World(0)
+    async with MemoryJournal().running() as journal:
+        await live(world, journal)
+    assert not world.ran <= world.granted
