@@ -25,6 +25,13 @@ ESSENTIAL = {
     ],
     "chat.py": ["coach: Good morning, Ada!", "coach: You are Ada", "remembers 6 messages"],
     "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
+    "approval.py": [
+        "asks: May the tool 'pay' run? {'what': 'printer', 'amount': 900}",
+        "the session is suspended",
+        "paid 20 for paper\npaid 400 for chairs\npaid 300 for printer",
+        "Error: User denied access to tool execution",
+        "the session is idle",
+    ],
     "delegation.py": [
         "can forecast: meteorologist",
         "lead: I have asked three colleagues",

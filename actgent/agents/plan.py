@@ -71,6 +71,8 @@ class PlanAgent(Agent):
     ) -> PlanResult:
         """Plan, execute, answer; what goes wrong in the turn is in the result. Without a session in a fresh one.
 
+        Where a tool call waits for a person, the status is `suspended`, the error says for what, and `resume` goes on.
+
         Raises:
             NotRunning: the agent's block is not open.
             InboxFull: there was no room.
@@ -81,8 +83,9 @@ class PlanAgent(Agent):
         try:
             return await self._process(content, session, output)
         finally:
-            with trio.move_on_after(_CLOSING, shield=True):
-                await session.aclose()
+            if session.status != "suspended":
+                with trio.move_on_after(_CLOSING, shield=True):
+                    await session.aclose()
 
     async def _process(self, content: Content, session: Session, output: Any) -> PlanResult:
         started = time.monotonic()
@@ -98,6 +101,8 @@ class PlanAgent(Agent):
                     tool_calls += 1
                 elif isinstance(delivery, Failure) and delivery.kind != "handler":
                     failure = delivery
+        if session.status == "suspended":
+            failure = _suspended(session)
         turn_id, model_calls = _counted(session.history[begun:], reply, failure)
         return PlanResult(
             status=_status(reply, failure),
@@ -198,6 +203,13 @@ def _status(reply: Reply | None, failure: Failure | None) -> Status:
         return "suspended" if isinstance(failure.error, Suspended) else "error"
     kinds: dict[str | None, Status] = {"success": "success", "suspended": "suspended"}
     return kinds.get(reply.message_type, "partial") if reply is not None else "error"
+
+
+def _suspended(session: Session) -> Failure:
+    """What a turn that waits for people has come to so far."""
+    ids = [approval.id for approval in session.approvals]
+    message = next(each for each in reversed(session.history) if each.sender.kind == "user")
+    return Failure(kind="suspended", error=Suspended(ids), message_id=message.id)
 
 
 def _counted(history: Sequence[Message], reply: Reply | None, failure: Failure | None) -> tuple[str, int]:

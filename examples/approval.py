@@ -1,0 +1,75 @@
+"""Approvals: a tool that needs a person waits for one, also over the end of the process.
+
+The first process asks and ends. The second one, which could run a week later, finds what waits, and a person
+approves one payment, changes another and rejects the third; the rule of the agent lets small ones pass.
+"""
+
+import tempfile
+from pathlib import Path
+
+import trio
+
+from actgent import Approve, BareAgent, Edit, Reject, ScriptedLLM, Session, ToolCall, open_runtime, tool
+from actgent.llm.base import Chat
+from actgent.messages import ToolResult
+
+SMALL = 100
+BILLS = [("paper", 20), ("chairs", 400), ("printer", 900), ("yacht", 90_000)]
+PERSON = {
+    "chairs": Approve(),
+    "printer": Edit({"what": "printer", "amount": 300}, reason="a smaller one will do"),
+    "yacht": Reject("we do not need one"),
+}
+
+
+def answer(chat: Chat) -> str | list[ToolCall]:
+    """A model that pays all bills, and then tells what came of it."""
+    results = [part for part in chat.messages[-1].parts if isinstance(part, ToolResult)]
+    if not results:
+        return [ToolCall("pay", {"what": what, "amount": amount}) for what, amount in BILLS]
+    return "\n".join(result.text for result in results)
+
+
+@tool
+async def pay(what: str, amount: int) -> str:
+    """Pay a bill."""
+    await trio.lowlevel.checkpoint()
+    return f"paid {amount} for {what}"
+
+
+def needs_person(call: ToolCall, *_: object) -> bool:
+    """Whether a person has to approve a call: all that is not small."""
+    return isinstance(call.arguments, str) or call.arguments["amount"] > SMALL
+
+
+def make_agent() -> BareAgent:
+    agent = BareAgent("treasurer", llm=ScriptedLLM(answer), tools=[pay], approval=needs_person)
+
+    @agent.on_session
+    def attach(session: Session) -> None:
+        session.on_approval(lambda asked: print("asks:", asked.question, dict(asked.arguments)))
+        session.on_conversation(print)
+
+    return agent
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        journal = f"sqlite:///{Path(folder) / 'agents.db'}"
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent())
+            session = await agent.create_session("ada", "Pay the bills.", session_id="bills")
+            await session.wait_idle()
+            print("the session is", session.status)
+
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent())
+            for asked in await agent.approvals():
+                await agent.answer(asked, PERSON[asked.arguments["what"]], by="grace")
+            session = await agent.open_session("bills")
+            await session.wait_idle()
+            print("the session is", session.status)
+
+
+if __name__ == "__main__":
+    trio.run(main)
