@@ -37,6 +37,7 @@ from measure import (
 )
 from timers import time_heap
 from trio.lowlevel import Abort, checkpoint, current_task, reschedule, wait_task_rescheduled
+from waits import wait_in_dict
 
 NORMAL, URGENT = 2, 0
 
@@ -446,6 +447,11 @@ async def folder(count: int) -> Figures:
 def _read_files(path: Path) -> int:
     texts = [file.read_text(encoding="utf-8") for file in sorted((path / "instructions").iterdir())]
     return sum(text.startswith("---") for text in texts)
+
+
+async def waits(size: int) -> Figures:
+    """WAITS: see `waits`."""
+    return await wait_in_dict(size)
 
 
 async def timers(size: int) -> Figures:

@@ -32,6 +32,7 @@ from measure import (
 )
 from timers import time_sessions
 from trio.lowlevel import checkpoint
+from waits import wait_for_people
 
 from actgent import (
     LLM,
@@ -589,6 +590,11 @@ async def loops(count: int) -> Figures:
 
 async def folder(count: int) -> Figures:
     return measure_loading(lambda path: len(read_folder(path).instructions), count)
+
+
+async def waits(size: int) -> Figures:
+    """WAITS: see `waits`."""
+    return await wait_for_people(size)
 
 
 async def timers(size: int) -> Figures:

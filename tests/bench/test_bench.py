@@ -43,6 +43,14 @@ async def test_workload_checks_itself(key, side, autojump_clock):
     assert {bar.figure for bar in workload.bars} <= set(figures)
 
 
+@pytest.mark.parametrize("side", ["floor", "framework"])
+async def test_people_decide_in_real_time(side):
+    """The same for the one in which a clock that jumps would go past all deadlines at its first look at the disk."""
+    workload = load("workloads").BY_KEY["WAITS"]
+    figures = await getattr(load(side), workload.function)(60)
+    assert {bar.figure for bar in workload.bars} <= set(figures)
+
+
 def finished(*, floor, framework):
     """Results of one workload with these CPU figures, a round each."""
     report, workload = load("report"), load("workloads").BY_KEY["W2"]

@@ -108,6 +108,14 @@ WORKLOADS = (
         2_000,
         (Bar("rss_mb", 100, "value"), Bar("late_s", 1, "scaled")),
     ),
+    Workload(
+        "WAITS",
+        "waits",
+        "100,000 sessions asleep that wait for people, after a restart",
+        100_000,
+        2_000,
+        (Bar("rss_mb", 100, "value"), Bar("late_s", 1, "scaled")),
+    ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}

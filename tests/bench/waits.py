@@ -1,0 +1,176 @@
+"""Many sessions that wait for people, all asleep: what they cost after a restart, to list, to answer and to expire.
+
+Another process wrote them, so that nothing of that is in the memory that is measured here. A two-hundredth expires at
+one moment shortly after the start, a twentieth is listed page by page, of which some are answered by their ids, and the
+rest waits on.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import trio
+from measure import ANSWER, Figures, Stopwatch, expect, rss
+from trio.lowlevel import checkpoint
+
+from actgent import LLM, Approve, BareAgent, Sender, Text, ToolCall, open_runtime, tool
+from actgent.approvals import Approval, approval_id
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Appended, Due, Opened, PersonAsked, Said, Suspended
+from actgent.llm.base import Answer, Chat, OnText
+from actgent.messages import Message, ToolResult
+
+DAY = 86_400.0
+PAGE = 1000
+
+
+class Cashier(LLM):
+    """Answers when all has been decided, and notes how late it is asked where that is by a deadline."""
+
+    name = "bench:cashier"
+
+    def __init__(self, count: int) -> None:
+        self.now: Callable[[], float] = time.time
+        self.late: list[float] = []
+        self.answered = 0
+        self.done = trio.Event()
+        self._count = count
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        await checkpoint()
+        result = chat.messages[-1].parts[0]
+        assert isinstance(result, ToolResult)
+        if result.error is None:
+            self.answered += 1
+        else:
+            first = chat.messages[0].parts[0]
+            assert isinstance(first, Text)
+            self.late.append(self.now() - float(first.text))
+        if self.answered + len(self.late) == self._count:
+            self.done.set()
+        return Answer(parts=(Text(ANSWER),))
+
+
+def sizes(size: int) -> tuple[int, int, int]:
+    """How many expire, how many are listed, and how many are answered."""
+    return max(1, size // 200), max(1, size // 20), max(1, size // 50)
+
+
+async def wait_for_people(size: int) -> Figures:
+    """A journal in SQLite, a restart, and what people and the clock do then; the rest stays pending."""
+    expiring, listing, answering = sizes(size)
+    ran: list[int] = []
+
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pay an amount."""
+        await checkpoint()
+        ran.append(amount)
+        return "paid"
+
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/waits.db"
+        await trio.run_process([sys.executable, __file__, url, str(size)])
+        model = Cashier(expiring + answering)
+        before = rss()
+        async with open_runtime(journal=url) as runtime:
+            model.now = runtime.clock.now
+            agent = await runtime.start(BareAgent("a", llm=model, tools=[pay]))
+            pending = rss() - before
+            watch = Stopwatch()
+            ids, after = list[str](), ""
+            while len(ids) < listing:
+                page = await agent.approvals(after=after, limit=min(PAGE, listing - len(ids)))
+                ids, after = [*ids, *(each.id for each in page)], page[-1].session_id
+            list_us, watch = watch.cpu_us(listing), Stopwatch()
+            for approval in ids[:answering]:
+                await agent.answer(approval, Approve())
+            answer_us = watch.cpu_us(answering)
+            await model.done.wait()
+            grown = rss() - before
+        expect(seen=len(set(ids)), wanted=listing, what="approvals listed")
+        expect(seen=len(ran), wanted=answering, what="granted calls that ran")
+        expect(seen=len(model.late), wanted=expiring, what="approvals that expired")
+    return {
+        "rss_mb": max(pending, grown) / 1e6,
+        "pending_mb": pending / 1e6,
+        "late_s": max(model.late),
+        "list_us": list_us,
+        "answer_us": answer_us,
+    }
+
+
+async def wait_in_dict(size: int) -> Figures:
+    """The floor: an id and a date for each, and a call for each answer."""
+    _, listing, answering = sizes(size)
+    before = rss()
+    waiting = {f"{number:032x}": time.time() + DAY for number in range(size)}
+    pending, watch = rss() - before, Stopwatch()
+    ids = [*waiting][:listing]
+    list_us, watch = watch.cpu_us(listing), Stopwatch()
+    for key in ids[:answering]:
+        await checkpoint()
+        del waiting[key]
+    expect(seen=len(waiting), wanted=size - answering, what="ids left")
+    return {
+        "rss_mb": (rss() - before) / 1e6,
+        "pending_mb": pending / 1e6,
+        "late_s": 0.0,
+        "list_us": list_us,
+        "answer_us": watch.cpu_us(answering),
+    }
+
+
+# --- the other process: who waited before the restart --------------------------------------
+
+
+async def write(url: str, size: int) -> None:
+    """Write suspended sessions: those that wait for days, those that will be answered, and those that expire at once."""
+    expiring, _, _ = sizes(size)
+    async with open_journal(url) as journal:
+        epoch = await journal.acquire()
+        for number in range(size - expiring):
+            journal.write_soon(entry(f"later {number}", time.time() + 7 * DAY), epoch=epoch)
+            if number % 1000 == 0:
+                await journal.unfinished("")  # which waits until all of them are written
+        soon = time.time() + size / 4000  # so much the start takes, and what is done before
+        for number in range(expiring):
+            journal.write_soon(entry(f"soon {number}", soon), epoch=epoch)
+        await journal.unfinished("")
+
+
+def entry(session_id: str, deadline: float) -> Entry:
+    """A session whose only call waits for a person."""
+    said = Message(session_id=session_id, sender=Sender("ada"), parts=(Text(repr(deadline)),))
+    call = ToolCall("pay", {"amount": 5}, "c")
+    answer = said.caused(Sender("a", "assistant"), (call,), stage=None)
+    asked = approval_id(session_id, "c", "pay", call.arguments, "May it?")
+    approval = Approval(
+        id=asked,
+        session_id=session_id,
+        agent="a",
+        call_id="c",
+        tool_name="pay",
+        arguments=call.arguments,
+        question="May it?",
+        deadline=deadline,
+    )
+    return Entry(
+        session_id=session_id,
+        agent="a",
+        records=(
+            Opened(owner=Sender("ada"), created_at=1.0),
+            Accepted(message=said),
+            Appended(message_id=said.id),
+            Said(message=answer, stop="tool_calls", calls=1),
+            PersonAsked(approval=approval),
+            Due(at=deadline),
+            Suspended(message_id=said.id, ids=(asked,)),
+        ),
+    )
+
+
+if __name__ == "__main__":
+    trio.run(write, sys.argv[1], int(sys.argv[2]))
