@@ -15,7 +15,7 @@ from actgent.messages import ToolResult
 
 SMALL = 100
 BILLS = [("paper", 20), ("chairs", 400), ("printer", 900), ("yacht", 90_000)]
-PERSON = {
+PERSON: dict[str, Approve | Edit | Reject] = {
     "chairs": Approve(),
     "printer": Edit({"what": "printer", "amount": 300}, reason="a smaller one will do"),
     "yacht": Reject("we do not need one"),
