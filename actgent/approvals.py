@@ -60,10 +60,10 @@ class Approval:
     agent: str
     call_id: str
     tool_name: str
-    arguments: Mapping[str, Any] = attrs.field(repr=False)
+    arguments: Mapping[str, Any] = attrs.field(repr=False, hash=False)
     """As the tool would get them."""
     question: str = ""
-    form: Mapping[str, Any] | None = None
+    form: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
     again: bool = True
     """Whether an approved call runs (once more); else what is decided is its result."""
     created_at: float = attrs.field(factory=time.time)

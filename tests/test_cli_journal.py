@@ -14,13 +14,15 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.approvals import Approval, Reject
+from actgent.cli import journal as journal_cli
 from actgent.cli.chat import ChatOptions
 from actgent.cli.main import main
 from actgent.cli.replays import ReplayOptions, fork
 from actgent.cli.terminal import Terminal
 from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Due, Suspended
+from actgent.journal.records import RECORD_TAGS, Answered, Decided, Due, PersonAsked, Spent, Suspended
 from actgent.testing import open_provider
 
 ACTGENT = Path(sys.executable).with_name("actgent")
@@ -240,3 +242,34 @@ def test_a_journal_in_use_is_left_alone(folder):
 
     done = trio.run(look_meanwhile)
     assert (done.returncode, "owned by process" in done.stderr) == (1, True)
+
+
+def test_every_record_has_words():
+    """`inspect --steps` shows whatever a journal holds."""
+    assert set(journal_cli._WORDS) == set(RECORD_TAGS.values())
+
+
+def test_what_people_decided_is_shown():
+    """Who was asked for what, and who decided how."""
+    asked = Approval(
+        id="1.s",
+        session_id="s",
+        agent="a",
+        call_id="c",
+        tool_name="pay",
+        arguments={"n": 5},
+        question="May it?",
+    )
+    decided = Decided(approval_id="1.s", decision=Reject("no"), by="ada", at=0.0)
+    records = [
+        PersonAsked(approval=asked),
+        decided,
+        Spent(model_calls=2),
+        Answered(message_id="m", text="done"),
+    ]
+    shown = [line.show(200) for line in journal_cli._transcript(records)]
+    assert "asked: May it? pay(n=5)" in shown[0]
+    assert "1.s rejected by ada" in shown[1]
+    steps = [line.show(200) for line in journal_cli._all_steps(records)]
+    assert "model_calls 2" in steps[2]
+    assert "done" in steps[3]

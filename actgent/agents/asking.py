@@ -1,19 +1,19 @@
 """Calls that wait for people: whom they concern, how they are asked, and what the decisions make of a batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 
 import attrs
 
-from actgent.approvals import Approval, Ask, Grant
+from actgent.approvals import Approval, Ask
 from actgent.errors import AskPerson
 from actgent.journal.records import PersonAsked, Suspended
 from actgent.messages import ToolCall
 from actgent.tools.base import Tool, ToolContext
-from actgent.tools.execution import NO_GRANTS, Batch
+from actgent.tools.execution import Batch
 
-from .approval import ApprovalLedger, approval_for, edited, grants_of, question_of
+from .approval import ApprovalLedger, approval_for, question_of
 from .context import SessionContext
 from .dispatcher import Dispatcher
 from .observer import Observer
@@ -36,14 +36,6 @@ class Asking:
     """Unix time in seconds."""
 
     # --- before calls run --------------------------------------------------------------------
-
-    def grants(self, context: SessionContext, calls: Sequence[ToolCall]) -> Mapping[str, Grant]:
-        """By their ids the calls that people let run."""
-        return NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)
-
-    def edited(self, calls: Sequence[ToolCall], grants: Mapping[str, Grant]) -> Sequence[ToolCall]:
-        """The calls with the arguments that people gave them."""
-        return [edited(call, grants) for call in calls] if grants else calls
 
     def rule_for(self, told: ToolContext) -> Callable[[ToolCall, Tool], Ask | None] | None:
         """The agent's rule, as a batch asks it."""

@@ -12,11 +12,11 @@ from actgent.errors import LimitReached
 from actgent.journal.records import Said, Started
 from actgent.messages import Message, Sender, ToolCall
 from actgent.tools.base import Tool, ToolContext
-from actgent.tools.execution import Batch
+from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import Threads
 
-from .approval import Waiting
+from .approval import Waiting, edited, grants_of
 from .asking import Asking
 from .context import SessionContext
 from .dispatcher import Dispatcher
@@ -174,13 +174,13 @@ class Calling:
             session=context.session,
             threads=self.threads,
         )
-        grants = self.asking.grants(context, calls)
+        grants = NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)
         return Batch(
-            self.asking.edited(calls, grants),
+            [edited(call, grants) for call in calls] if grants else calls,
             self.registry,
             context=told,
             check=partial(self._refusal, told) if self.access else None,
-            ask=self.asking.rule_for(told),
+            ask=None if self.asking.rule is None else self.asking.rule_for(told),
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text as Cell
 
 from actgent.agents.replaying import Rebuilt, rebuild
+from actgent.approvals import word_for
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
@@ -19,21 +20,25 @@ from actgent.journal.opening import open_journal
 from actgent.journal.records import (
     Accepted,
     ActionFailed,
+    Answered,
     Appended,
     Changed,
     Closed,
+    Decided,
     Delivered,
     Due,
     Ended,
     Finished,
     Fired,
     Opened,
+    PersonAsked,
     Prompted,
     Record,
     Resumed,
     RolledBack,
     Said,
     Scheduled,
+    Spent,
     Started,
     Suspended,
     Unscheduled,
@@ -154,6 +159,17 @@ class _Line:
         return f"{self.step:>5}  {one_line(self.who, 60)}: {text}"
 
 
+def _waiting(step: int, record: PersonAsked | Decided | Suspended | Resumed) -> _Line:
+    """What people were asked, and what they said."""
+    match record:
+        case PersonAsked(approval=approval):
+            called = f"{approval.tool_name}({_arguments(approval.arguments)})"
+            return _Line(step, "asked", f"{approval.question} {called}", "dim")
+        case Decided():
+            return _Line(step, "decided", _decided(record), "dim")
+    return _Line(step, type(record).__name__.lower(), ", ".join(record.ids), "dim")
+
+
 def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
     """What was said and done, in the order in which the model came to know it."""
     accepted: dict[str, Message] = {}
@@ -173,8 +189,8 @@ def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
                 yield _Line(step, "failure", failed, "red")
             case Changed() | ActionFailed() | RolledBack():
                 yield _Line(step, "state", _describe(record), "dim")
-            case Suspended() | Resumed():
-                yield _Line(step, type(record).__name__.lower(), ", ".join(record.ids), "dim")
+            case PersonAsked() | Decided() | Suspended() | Resumed():
+                yield _waiting(step, record)
             case Closed():
                 yield _Line(step, "session", "closed", "dim")
 
@@ -221,6 +237,16 @@ def _said(record: Said | Accepted) -> str:
     return f"{message.id} {message.sender.name}{stop}: {' | '.join(map(_part, message.parts))}"
 
 
+def _decided(record: Decided) -> str:
+    by = f" by {record.by}" if record.by else ""
+    return f"{record.approval_id} {word_for(record.decision)}{by}, {_time(record.at)}"
+
+
+def _spent(record: Spent) -> str:
+    amounts = {each.name: getattr(record, each.name) for each in attrs.fields(Spent)}
+    return ", ".join(f"{name} {amount}" for name, amount in amounts.items() if amount)
+
+
 _WORDS: Mapping[type, Callable[[Any], str]] = {
     Opened: lambda r: f"owner {r.owner.name}, {_time(r.created_at)}",
     Accepted: _said,
@@ -235,6 +261,10 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Ended: lambda r: f"{r.message_id} {'answered' if r.failed is None else r.failed}",
     Prompted: lambda r: f"{len(r.system)} characters",
     Due: lambda r: f"at {_time(r.at)}" if r.at else "nothing",
+    Answered: lambda r: f"{r.message_id} {'' if r.failed is None else r.failed}: {r.text}",
+    Spent: _spent,
+    PersonAsked: lambda r: f"{r.approval.id} {r.approval.tool_name}: {r.approval.question}",
+    Decided: _decided,
     Suspended: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",
     Scheduled: lambda r: f"{r.schedule_id} {r.cron or _time(r.at)} {r.zone}: {r.description}",
     Fired: lambda r: f"{r.schedule_id}{'' if r.message_id else ' was passed over'}",

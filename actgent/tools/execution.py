@@ -194,7 +194,7 @@ class Batch:
         if refusal is not None:
             raise ToolError(refusal)
         arguments = tool.argument_validator.validate(call.arguments)
-        if (ask := self.needs_person(place)) is not None:
+        if (tool.approval or self.ask is not None) and (ask := self.needs_person(place)) is not None:
             raise AskPerson(ask.question, form=ask.form, timeout=ask.timeout, again=True)
         return tool, arguments
 

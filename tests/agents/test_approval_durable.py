@@ -11,6 +11,7 @@ from actgent import (
     AskPerson,
     BareAgent,
     Edit,
+    JournalFull,
     Limits,
     Priority,
     Reject,
@@ -24,6 +25,7 @@ from actgent import (
 from actgent.agents import sessions as session_table
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Decided
+from actgent.journal.wrapper import WrappedJournal
 from actgent.testing import DyingJournal, check_transcript
 
 
@@ -328,3 +330,75 @@ async def test_a_crash_at_every_write(kind, calls, autojump_clock):
             assert world.paid == whole.paid
     assert crashes >= 8
     assert unknown <= crashes / 3
+
+
+class Full(WrappedJournal):
+    """A journal without space for decisions, for some time."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.is_full = True
+
+    async def commit(self, entry, *, epoch, durable=True):
+        if self.is_full and any(isinstance(record, Decided) for record in entry.records):
+            await trio.lowlevel.checkpoint()
+            raise JournalFull("no space")
+        await self.inner.commit(entry, epoch=epoch, durable=durable)
+
+
+async def test_a_decision_that_cannot_be_written_does_not_count():
+    """It waits on, and can be decided again, also otherwise."""
+    world = World()
+    async with MemoryJournal().running() as inner:
+        journal = Full(inner)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", "order 1", session_id="s")
+            await session.wait_idle()
+            one, two = session.approvals
+            with pytest.raises(JournalFull):
+                await session.answer(one, Approve())
+            assert set(session.approvals) == {one, two}
+            journal.is_full = False
+            await session.answer(one, Reject())
+            await session.answer(two, Approve())
+            await session.wait_idle()
+    assert world.paid == {"order 1/2": 1}
+
+
+async def test_a_cancelled_answer_counts():
+    """Whoever gave it is gone, and the journal may have it."""
+    world = World(calls=("pay",))
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", "order 1", session_id="s")
+            await session.wait_idle()
+            (approval,) = session.approvals
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(session.answer, approval, Approve())
+                    await trio.lowlevel.checkpoint()
+                    scope.cancel()
+            if session.approvals:  # it was cancelled before it began
+                await session.answer(approval, Approve())
+            await session.wait_idle()
+            with pytest.raises(AlreadyDecided):
+                await session.answer(approval, Reject())
+        (summary,) = await journal.sessions()
+        assert (summary.unfinished, summary.suspended) == (0, False)
+    assert world.paid == {"order 1/0": 1}
+
+
+async def test_deleting_a_session_that_waits():
+    """Nothing of it is left, and nothing runs."""
+    world = World()
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", "order 1", session_id="s")
+            await session.wait_idle()
+            await runtime.delete_session("s")
+            assert await runtime.approvals() == ()
+        assert await journal.sessions() == []
+    assert not world.paid
