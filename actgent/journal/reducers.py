@@ -53,6 +53,26 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 REDUCERS: Mapping[str, Reducer] = {"append": append, "extend": extend, "merge": merge, "add": add}
 
 
+def _grow_by_one(old: list[Any], new: Any) -> None:
+    old.append(new)
+
+
+def _grow_by_all(old: list[Any], new: Any) -> None:
+    old.extend(_list("extend", new))
+
+
+def _grow_by_keys(old: dict[Any, Any], new: Any) -> None:
+    old.update(_mapping(new))
+
+
+GROW: Mapping[str, Callable[[Any, Any], None]] = {
+    "append": _grow_by_one,
+    "extend": _grow_by_all,
+    "merge": _grow_by_keys,
+}
+"""The same in place, for a list or mapping that the reducer of that name has made."""
+
+
 def name_of(reducer: Reducer) -> str:
     """The name that journals know a reducer by; empty for one of a developer's own."""
     return next((name for name, known in REDUCERS.items() if known is reducer), "")

@@ -26,8 +26,9 @@ import trio
 
 from actgent.errors import NotSerializable, UsageError
 
+from .growing import Growing
 from .records import ActionFailed, Changed, RolledBack
-from .reducers import REDUCERS, Reducer, name_of
+from .reducers import Reducer, name_of
 
 Pair = tuple[str, Any]
 Action = Callable[..., Any]
@@ -93,6 +94,7 @@ class Store(State):
     __slots__ = (
         "_actions",
         "_base",
+        "_draft",
         "_first",
         "_history",
         "_is_acting",
@@ -123,7 +125,9 @@ class Store(State):
             self.add_action(name, action)
         self._write = write
         self._keep = max(1, history)
-        self._base: Mapping[str, Any] = self._values
+        self._draft: Growing | None = None
+        """The state, while it is made again from records and nobody has a snapshot of it."""
+        self._base = Growing(self._values)
         """The state before the oldest change that is kept."""
         self._first = 0
         """Its number."""
@@ -242,8 +246,9 @@ class Store(State):
         except Exception as second:  # noqa: BLE001 - the first error is the one to be raised
             error.add_note(f"and the journal did not take that it failed: {second}")
 
-    def _take(self, changed: Changed, values: Mapping[str, Any]) -> None:
+    def _take(self, changed: Changed, values: Mapping[str, Any], draft: Growing | None = None) -> None:
         self._values = values
+        self._draft = draft
         self._number += 1
         if changed.once:
             self._remember(changed.once)
@@ -261,7 +266,7 @@ class Store(State):
         if len(self._history) > self._keep:
             oldest = self._history.pop(0)
             if isinstance(oldest, Changed):
-                self._base = _applied(self._base, oldest)
+                self._base.apply(oldest)
                 self._first += 1
 
     # --- who wants to know ---------------------------------------------------------------
@@ -291,7 +296,11 @@ class Store(State):
     @property
     def snapshot(self) -> State:
         """The state of this moment, which no later dispatch changes."""
-        return State(self._values)
+        return State(self._shared())
+
+    def _shared(self) -> Mapping[str, Any]:
+        self._draft = None
+        return self._values
 
     @property
     def number(self) -> int:
@@ -335,7 +344,7 @@ class Store(State):
 
     def _rollback(self, number: int) -> None:
         self._check_still()
-        self._after(number)
+        self._check_number(number)
         if self._write is not None:
             self._write(RolledBack(number=number))
         self._go_back(number)
@@ -343,6 +352,7 @@ class Store(State):
 
     def _go_back(self, number: int) -> None:
         self._values, length = self._after(number)
+        self._draft = None
         del self._history[length:]
         self._number = number
 
@@ -359,7 +369,7 @@ class Store(State):
         fork = Store(reducers=self._reducers, actions=self._actions, history=self._keep)
         fork._thread = self._thread
         fork._values, fork._number = values, number
-        fork._base, fork._first = self._base, self._first
+        fork._base, fork._first = Growing(self._base.share()), self._first
         fork._history = self._history[:length]
         fork._once = None if self._once is None else dict(self._once)
         return fork
@@ -368,13 +378,13 @@ class Store(State):
         """The state of a number, and how much of the history led to it, what failed in it included."""
         self._check_number(number)
         if number == self._number:
-            return self._values, len(self._history)
-        values, left = self._base, number - self._first
+            return self._shared(), len(self._history)
+        state, left = Growing(self._base.share()), number - self._first
         for length, record in enumerate(self._history):
             if isinstance(record, Changed):
                 if not left:
-                    return values, length
-                values = _applied(values, record)
+                    return state.values, length
+                state.apply(record)
                 left -= 1
         raise AssertionError("the history is shorter than its number")
 
@@ -391,22 +401,13 @@ class Store(State):
         """Do again what was journaled, exactly: no action runs, nothing is written, nobody is told."""
         match record:
             case Changed():
-                self._take(record, _applied(self._values, record))
+                draft = self._draft or Growing(self._values)
+                draft.apply(record)
+                self._take(record, draft.values, draft)
             case ActionFailed():
                 self._keep_in_history(record)
             case RolledBack(number=number):
                 self._go_back(number)
-
-
-def _applied(values: Mapping[str, Any], changed: Changed) -> Mapping[str, Any]:
-    """The state that a recorded change makes of another one."""
-    if not changed.reduced:
-        return {**values, **changed.changes}
-    after = dict(values)
-    for key, value in changed.changes.items():
-        name = changed.reduced.get(key)
-        after[key] = value if name is None else REDUCERS[name](values.get(key), value)
-    return after
 
 
 def _dispatched(record: Changed | ActionFailed, number: int) -> Dispatched:

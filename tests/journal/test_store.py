@@ -9,8 +9,8 @@ import trio
 from hypothesis import given, strategies as st
 
 from actgent.errors import NotSerializable, UsageError
-from actgent.journal.records import WIRE, Record
-from actgent.journal.reducers import add, append, extend, merge
+from actgent.journal.records import WIRE, Changed, Record
+from actgent.journal.reducers import REDUCERS, add, append, extend, merge
 from actgent.journal.store import Store
 
 
@@ -517,3 +517,35 @@ def test_a_list_that_grows_is_journaled_linearly():
     for number in range(1000):
         store.dispatch(("results", f"result {number}"))
     assert len(WIRE.encode(written, Record)) < 100_000
+
+
+@pytest.mark.parametrize("changes", [2_000, 10_000])
+@pytest.mark.parametrize(
+    ("reducer", "given"),
+    [("append", lambda n: n), ("extend", lambda n: [n]), ("merge", lambda n: {f"key {n}": n})],
+)
+def test_what_grew_is_restored_linearly(monkeypatch, changes, reducer, given):
+    """However many records added to it, it is copied once for each snapshot of it, and once for the oldest state."""
+    copied = []
+
+    def counting(old, new):
+        copied.append(len(old or ()))
+        return pure(old, new)
+
+    pure = REDUCERS[reducer]
+    monkeypatch.setitem(REDUCERS, reducer, counting)
+    store, snapshots = Store({"k": given(0)} if reducer != "append" else {"k": [0]}), {}
+    for number in range(1, changes + 1):
+        if number % (changes // 4) == 1:
+            snapshots[number] = store.snapshot
+        store.restore(Changed(changes={"k": given(number)}, reduced={"k": reducer}))
+    assert (len(copied), len(snapshots)) == (5, 4)
+    assert {length: len(snapshot["k"]) for length, snapshot in snapshots.items()} == {n: n for n in snapshots}
+    copied.clear()
+    assert [len(store.replay(n)["k"]) for n in (store.known.start, store.number - 1)] == [
+        changes - 999,
+        changes,
+    ]
+    assert len(copied) == 1
+    store.dispatch(lambda state: ("k", len(state["k"])))
+    assert len(store.replay(changes)["k"]) == changes + 1
