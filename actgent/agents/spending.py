@@ -3,7 +3,7 @@
 import attrs
 import trio
 
-from actgent.control.budget import ANSWER_TOKENS, Account, Amounts, Budget, Price
+from actgent.control.budget import ANSWER_TOKENS, NOTHING, Account, Amounts, Budget, Price
 from actgent.errors import (
     BadRequest,
     NotAuthorized,
@@ -41,11 +41,13 @@ class Spending:
         The call counts as one, with what its answer says that it used, or with the estimate where that says nothing.
         A cancelled or broken call counts with its estimate, since it may be billed up to that; what the provider
         refused takes no tokens and no money. Where too little is left for an answer of full length, `max_tokens`
-        is lowered to what there is. Waits while calls under way hold what may come back.
+        is lowered to what there is. Waits while calls under way hold what may come back. With a journal the estimate is
+        durable before the model is asked, so a call whose process dies counts with it, too.
 
         Raises:
             LimitReached: a limit does not allow it, or cut the answer short.
             PriceUnknown: there is a cost limit, and the model has no price.
+            JournalError: the estimate could not be written; nothing is asked.
             ModelError: as `LLM.complete`.
         """
         counts = budget.bounds("tokens", "cost")
@@ -59,9 +61,11 @@ class Spending:
             chat = attrs.evolve(chat, max_tokens=room.answer)
         reserved = Amounts(model_calls=1, tokens=prompt + room.answer, cost=price(prompt, room.answer))
         budget.reserve(reserved)
-        turn.calls += 1
-        taken = reserved
+        taken = NOTHING
         try:
+            await _make_durable(turn, budget)
+            turn.calls += 1
+            taken = reserved
             answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
             taken = _taken(answer.usage, llm, reserved)
             if counts and answer.usage.input_tokens:
@@ -74,6 +78,15 @@ class Spending:
         if room.account is not None and answer.stop == "length":
             budget.cut = room.account.reached(room.why)
         return answer
+
+
+async def _make_durable(turn: Turn, budget: Budget) -> None:
+    """Have the journal know what is set apart; nothing cuts the write."""
+    if budget.own.log is not None:
+        turn.exposed = False
+        await budget.own.log.flush()
+        turn.check()
+        turn.exposed = True
 
 
 def _free(_prompt: int, _answer: int) -> float:

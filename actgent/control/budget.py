@@ -6,6 +6,9 @@ for it. Each is there once, however many ways lead to it, and what is taken is t
 
     room = limit - spent - reserved
 
+In the journal what is reserved stands as spent, and what it took beyond or below that is written when it is known: so a
+call whose process died counts as one that was cancelled.
+
 What is guaranteed: `spent + reserved` never passes a limit when something is reserved. A call that ends takes what it
 took instead of its reservation; only by the difference of the calls that were under way can `spent` pass the limit,
 and then nothing further is reserved. Model and tool calls have no such difference.
@@ -290,13 +293,14 @@ class Budget:
         return room
 
     def reserve(self, amounts: Amounts) -> None:
-        """Set apart what `plan` has found room for."""
-        for account in self.accounts:
+        """Set apart what `plan` has found room for, and write it down as spent: the call may be paid whatever comes."""
+        for account in reversed(self.accounts):
             account.reserve(amounts)
+            self._note(account, amounts)
 
     def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
-        """Count what a call took, and write it down, before anyone acts on its answer."""
-        self._take(taken, now)
+        """Count what a call took, and write down how it differs, before anyone acts on its answer."""
+        self._take(taken, now, written=reserved)
         for account in self.accounts:
             account.release(reserved)
 
@@ -335,21 +339,22 @@ class Budget:
 
     # --- what is taken ---------------------------------------------------------------------
 
-    def _take(self, amounts: Amounts, now: float, of: str = "") -> None:
-        """Count what was taken and the seconds until now, and write it down.
-
-        With other sessions first, so that no session knows of an answer that another has not paid.
-        """
+    def _take(self, amounts: Amounts, now: float, of: str = "", *, written: Amounts = NOTHING) -> None:
+        """Count what was taken and the seconds until now, and write down what of it is not `written` yet."""
         timed = amounts
         if now > self._since:
             timed, self._since = amounts.lasting(now - self._since), now
         for account in reversed(self.accounts):
             part = timed if account in self.clocked else amounts
             account.spent += part
-            if account.log is not None:
-                account.note(part, of)
-                if account.key.session_id != self.own.key.session_id:
-                    account.log.flush_soon()
+            self._note(account, part if written is NOTHING else part - written, of)
+
+    def _note(self, account: Account, amounts: Amounts, of: str = "") -> None:
+        """Write something down: with other sessions first, so that no session knows of an answer that another has not paid."""
+        if account.log is not None and amounts != NOTHING:
+            account.note(amounts, of)
+            if account.key.session_id != self.own.key.session_id:
+                account.log.flush_soon()
 
 
 def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:

@@ -135,7 +135,10 @@ class Finished:
 
 @attrs.frozen(kw_only=True)
 class Spent:
-    """Something was taken from a budget of this session, by itself or by another that works for it."""
+    """Something was taken from a budget of this session, by itself or by another that works for it.
+
+    A model call is written with its estimate before it begins, and then by how much it took more, or less, than that.
+    """
 
     turn: str = ""
     """The outside message whose turn's budget it was; empty is the session's."""
