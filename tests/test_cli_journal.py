@@ -13,16 +13,27 @@ from pathlib import Path
 import pytest
 import trio
 
-from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import BareAgent, LimitReached, Limits, ScriptedLLM, Sender, ToolCall, open_runtime, tool
 from actgent.approvals import Approval, Reject
 from actgent.cli import journal as journal_cli
-from actgent.cli.chat import ChatOptions
+from actgent.cli.chat import ChatOptions, load_agent
 from actgent.cli.main import main
 from actgent.cli.replays import ReplayOptions, fork
 from actgent.cli.terminal import Terminal
 from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
-from actgent.journal.records import RECORD_TAGS, Answered, Decided, Due, PersonAsked, Spent, Suspended
+from actgent.journal.records import (
+    RECORD_TAGS,
+    Accepted,
+    Answered,
+    Decided,
+    Due,
+    Opened,
+    PersonAsked,
+    Spent,
+    Suspended,
+)
+from actgent.messages import Message
 from actgent.testing import open_provider
 
 ACTGENT = Path(sys.executable).with_name("actgent")
@@ -177,6 +188,89 @@ async def test_a_fork_may_ask_another_model(tmp_path, no_keys, capsys):
         "user",
     ]
     assert asked[0]["content"] == "Be kind."
+
+
+SPENDER = """
+from actgent import BareAgent, ScriptedLLM
+agent = BareAgent("clerk", llm=ScriptedLLM(["fine"], repeat=True))
+"""
+
+
+async def in_a_journal(folder, work):
+    """Do something with the agent of the file `clerk.py` here, and leave."""
+    agent = load_agent(f"{folder}/clerk.py")
+    async with open_runtime(journal=f"sqlite:///{folder}/b.db") as runtime:
+        await work(await runtime.start(agent))
+
+
+async def test_a_fork_and_its_original_spend_from_one_budget(tmp_path):
+    """What both spend counts for both: while the fork is made, and later side by side in one runtime."""
+    (tmp_path / "clerk.py").write_text(SPENDER)
+    options = {"journal": f"{tmp_path}/b.db", "session": "s", "to": None}
+    who = ChatOptions(file=f"{tmp_path}/clerk.py", message="And now?")
+    ended = []
+
+    async def begin(agent):
+        session = await agent.create_session("ada", "go", session_id="s", limits=Limits(model_calls=9))
+        await session.wait_idle()
+
+    async def race(agent):
+        async def ask(session):
+            try:
+                await agent.run("go on", session=session)
+            except LimitReached as error:
+                ended.append((error.session_id, error.used["model_calls"]))
+            else:
+                ended.append("fine")
+
+        original, copy = await agent.open_session("s"), await agent.open_session("f")
+        assert original.budget.accounts[0] is copy.budget.accounts[0]
+        async with trio.open_nursery() as nursery:
+            for session in (original, copy) * 6:
+                nursery.start_soon(ask, session)
+
+    await in_a_journal(tmp_path, begin)
+    assert await fork(ReplayOptions(fork="f", agent=who, **options), Terminal()) == 0
+    assert await fork(ReplayOptions(fork="g", agent=who, **options), Terminal()) == 0
+    await in_a_journal(tmp_path, race)
+    assert sorted(ended, key=str) == [("s", 9)] * 6 + ["fine"] * 6  # after three before
+    assert await fork(ReplayOptions(fork="h", agent=who, **options), Terminal()) == 1
+    async with open_journal(f"sqlite:///{tmp_path}/b.db") as journal:
+        await journal.acquire()
+        spent = [record for record in await journal.load("s") if isinstance(record, Spent)]
+        assert sum(record.model_calls for record in spent if not record.turn) == 9
+
+
+async def test_a_fork_of_a_delegated_task_is_a_conversation(tmp_path, capsys):
+    """It is not closed because nobody waits for it, and reports to nobody; other sessions of the agent stay asleep."""
+    (tmp_path / "clerk.py").write_text(SPENDER)
+
+    async def delegate(lead):
+        session = await lead.create_session("ada", session_id="s")
+        await session.delegate("clerk", "a part", task_id="task")
+        await session.wait_idle()
+
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/b.db") as runtime:
+        lead = BareAgent("lead", llm=ScriptedLLM(["noted"], repeat=True))
+        await runtime.start(load_agent(f"{tmp_path}/clerk.py"))
+        await delegate(await runtime.start(lead))
+    async with open_journal(f"sqlite:///{tmp_path}/b.db") as journal:
+        epoch = await journal.acquire()
+        ada = Message(id="m", session_id="unfinished", sender=Sender("ada"), parts="wait")
+        opened = Opened(owner=ada.sender, created_at=1.0)
+        entry = Entry(session_id="unfinished", agent="clerk", records=(opened, Accepted(message=ada)))
+        await journal.commit(entry, epoch=epoch)
+        before = await journal.load("s")
+    who = ChatOptions(file=f"{tmp_path}/clerk.py", message="And now?")
+    options = ReplayOptions(journal=f"{tmp_path}/b.db", session="task", to=None, fork="f", agent=who)
+    assert await fork(options, Terminal()) == 0
+    assert capsys.readouterr().out == "fine\n"
+    async with open_journal(f"sqlite:///{tmp_path}/b.db") as journal:
+        await journal.acquire()
+        assert await journal.load("s") == before
+        assert len(await journal.load("unfinished")) == 2
+        (summary,) = [each for each in await journal.sessions() if each.session_id == "f"]
+        assert (summary.closed, summary.parent_id) == (False, None)
 
 
 def test_sessions_travel(folder):

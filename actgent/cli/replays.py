@@ -1,7 +1,5 @@
 """`actgent replay` with an agent: whether its code still does the same, and how else it could have gone on."""
 
-from collections.abc import Sequence
-
 import attrs
 
 from actgent.agents.agent import Agent
@@ -9,11 +7,10 @@ from actgent.agents.replaying import rebuild
 from actgent.agents.runtime import open_runtime
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError
-from actgent.journal.base import Entry
-from actgent.journal.exporting import ExportedSession, write_sessions
-from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Closed, Due, Fired, Record, Scheduled, Unscheduled
-from actgent.journal.renaming import renamed
+from actgent.journal.base import Journal
+from actgent.journal.exporting import read_sessions, write_sessions
+from actgent.journal.forking import forked
+from actgent.journal.wrapper import WrappedJournal
 from actgent.messages import Failure
 from actgent.testing.recorded import Recording
 
@@ -21,9 +18,6 @@ from .chat import ChatOptions, open_agent
 from .folders import is_folder
 from .journal import load, opened, show_rebuilt
 from .terminal import Conversation, Terminal
-
-_LEFT_OUT = (Closed, Due, Scheduled, Fired, Unscheduled)
-"""A fork is open, and does not do again what its original is scheduled to do."""
 
 
 @attrs.frozen(kw_only=True)
@@ -58,20 +52,18 @@ async def compare(options: ReplayOptions, terminal: Terminal) -> int:
 
 
 async def fork(options: ReplayOptions, terminal: Terminal) -> int:
-    """Let a copy of the session go on after a step, and put it into the journal under its own id; 1 if it failed."""
+    """Let a copy of the session go on after a step, in the journal under its own id; 1 if it failed."""
     session_id, heard = options.fork or "", _Heard(terminal)
     _check_changes(options.agent)
     async with opened(options.journal) as (journal, epoch), open_agent(options.agent) as agent:
         records = await load(journal, options.session)
-        if await journal.load(session_id):
-            raise ConfigurationError(f"the journal has a session {session_id!r} already: choose another id")
         step = (await rebuild(records, to=options.to)).step
-        kept = tuple(record for record in records[:step] if not isinstance(record, _LEFT_OUT))
-        old = ExportedSession(options.session, agent.name, kept)
-        begun = renamed(old, {options.session: session_id}).records
-        gone_on = await _go_on(agent, session_id, begun, message=options.agent.message, heard=heard)
-        await write_sessions(journal, [ExportedSession(session_id, agent.name, gone_on)], epoch=epoch)
-    terminal.notice(f"session {session_id} has {len(gone_on)} records, {len(begun)} of them from before")
+        (whole,) = await read_sessions(journal, session_id=options.session)
+        begun = forked(attrs.evolve(whole, records=records[:step]), session_id, agent.name)
+        await write_sessions(journal, [begun], epoch=epoch)
+        await _go_on(agent, begun.session_id, journal, message=options.agent.message, heard=heard)
+        count = len(await journal.load(session_id))
+    terminal.notice(f"session {session_id} has {count} records, {len(begun.records)} of them from before")
     return 0 if heard.ok else 1
 
 
@@ -87,22 +79,32 @@ def _check_changes(who: ChatOptions) -> None:
         raise ConfigurationError("--model changes a folder's agent; the one of a Python file names its own")
 
 
+class _OneAwake(WrappedJournal):
+    """A journal in which a start finds one session to go on with, and leaves all others asleep."""
+
+    def __init__(self, inner: Journal, session_id: str) -> None:
+        super().__init__(inner)
+        self._session_id = session_id
+
+    async def unfinished(self, agent: str) -> list[str]:
+        return [each for each in await self.inner.unfinished(agent) if each == self._session_id]
+
+    async def due(self, agent: str) -> list[tuple[str, float]]:
+        return [each for each in await self.inner.due(agent) if each[0] == self._session_id]
+
+
 async def _go_on(
-    agent: Agent, session_id: str, records: Sequence[Record], *, message: str | None, heard: "_Heard"
-) -> tuple[Record, ...]:
-    """Wake the session up in a journal of its own, so that no other one wakes up with it."""
-    async with MemoryJournal().running() as journal:
-        entry = Entry(session_id=session_id, agent=agent.name, records=tuple(records))
-        await journal.commit(entry, epoch=await journal.acquire())
-        agent.on_session(heard.listen)
-        async with open_runtime(journal=journal) as runtime:
-            await runtime.start(agent)
-            session = await agent.open_session(session_id)
+    agent: Agent, session_id: str, journal: Journal, *, message: str | None, heard: "_Heard"
+) -> None:
+    """Let a session go on, and say something in it."""
+    agent.on_session(heard.listen)
+    async with open_runtime(journal=_OneAwake(journal, session_id)) as runtime:
+        await runtime.start(agent)
+        session = await agent.open_session(session_id)
+        await session.wait_idle()
+        if message is not None:
+            await session.chat(message)
             await session.wait_idle()
-            if message is not None:
-                await session.chat(message)
-                await session.wait_idle()
-            return await journal.load(session_id)
 
 
 @attrs.define

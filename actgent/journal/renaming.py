@@ -8,11 +8,11 @@ import attrs
 from actgent.approvals import Approval, approval_id
 
 from .exporting import ExportedSession
-from .records import Accepted, Decided, Opened, PersonAsked, Record, Resumed, Said, Suspended
+from .records import Accepted, AccountKey, Decided, Opened, PersonAsked, Record, Resumed, Said, Suspended
 
 
 def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
-    """The same sessions under new ids, also where they name each other as parents, or wait for approvals."""
+    """The same sessions under new ids, also where they name each other as parents or payers, or wait for approvals."""
     ids = {session.session_id: token_hex(16) for session in sessions}
     return [renamed(session, ids) for session in sessions]
 
@@ -26,9 +26,13 @@ def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession
 
     def record_of(record: Record) -> Record:
         match record:
-            case Opened(parent_id=str(parent)):
-                return attrs.evolve(record, parent_id=ids.get(parent, parent))
-            case Accepted(message=message) | Said(message=message):
+            case Opened(parent_id=parent):
+                parent = None if parent is None else ids.get(parent, parent)
+                return attrs.evolve(record, parent_id=parent, within=_payers(record.within, ids))
+            case Accepted(message=message):
+                message = attrs.evolve(message, session_id=new)
+                return attrs.evolve(record, message=message, within=_payers(record.within, ids))
+            case Said(message=message):
                 return attrs.evolve(record, message=attrs.evolve(message, session_id=new))
             case PersonAsked(approval=approval):
                 return attrs.evolve(record, approval=approvals[approval.id])
@@ -39,6 +43,11 @@ def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession
         return record
 
     return attrs.evolve(session, session_id=new, records=tuple(map(record_of, session.records)))
+
+
+def _payers(within: tuple[AccountKey, ...], ids: Mapping[str, str]) -> tuple[AccountKey, ...]:
+    """Budgets of sessions that have new ids are theirs still."""
+    return tuple(attrs.evolve(key, session_id=ids.get(key.session_id, key.session_id)) for key in within)
 
 
 def _moved(approval: Approval, session_id: str) -> Approval:

@@ -3,7 +3,17 @@
 from actgent import Reject, Sender
 from actgent.approvals import Approval, approval_id
 from actgent.journal.exporting import ExportedSession
-from actgent.journal.records import Accepted, Closed, Decided, Opened, PersonAsked, Resumed, Said, Suspended
+from actgent.journal.records import (
+    Accepted,
+    AccountKey,
+    Closed,
+    Decided,
+    Opened,
+    PersonAsked,
+    Resumed,
+    Said,
+    Suspended,
+)
 from actgent.journal.renaming import renamed, with_new_ids
 from actgent.messages import Message
 
@@ -24,6 +34,17 @@ def test_families_stay_together():
     assert [each.records[0].parent_id for each in (one, two, three)] == [None, one.session_id, "elsewhere"]
     assert [each.records[1].message.session_id for each in (one, two)] == [one.session_id, two.session_id]
     assert one.records[2] == Closed()
+
+
+def test_families_pay_for_each_other():
+    """A budget of a session that travels along is found under its new id, in sessions and in waiting messages."""
+    keys = (AccountKey(session_id="p", agent="a"), AccountKey(session_id="else", turn="m", agent="b"))
+    opened = Opened(owner=Sender("ada"), within=keys, created_at=1.0)
+    session = ExportedSession("s", "a", (opened, Accepted(message=message("s"), within=keys)))
+    copy = renamed(session, {"s": "t", "p": "q"})
+    for record in copy.records:
+        assert [key.session_id for key in record.within] == ["q", "else"]
+        assert [key.turn for key in record.within] == ["", "m"]
 
 
 def test_approvals_are_genuine_in_the_copy():

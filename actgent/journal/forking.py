@@ -1,0 +1,43 @@
+"""Forks: a session that begins as a copy of another one, and goes its own way from there."""
+
+from collections.abc import Iterator
+
+from .exporting import ExportedSession
+from .records import AccountKey, Answered, Closed, Due, Fired, Opened, Record, Scheduled, Spent, Unscheduled
+from .renaming import renamed
+
+_LEFT_OUT = (Closed, Due, Scheduled, Fired, Unscheduled, Answered)
+"""A fork is open, does not do again what its original is scheduled to do, and works for nobody."""
+
+
+def forked(session: ExportedSession, session_id: str, agent: str) -> ExportedSession:
+    """The beginning of a fork of a session, as long as its records go, for an agent.
+
+    A session that is bounded as a whole lends its budget: the fork spends from that of its original, whatever both
+    have spent by then, and from those of the sessions above. A turn that is open goes on with what its own limits had
+    left at that point.
+    """
+    copy = renamed(session, {session.session_id: session_id})
+    return ExportedSession(session_id, agent, tuple(_kept(copy, session)))
+
+
+def _kept(copy: ExportedSession, original: ExportedSession) -> Iterator[Record]:
+    for record in copy.records:
+        match record:
+            case Opened():
+                yield _opened(record, AccountKey(session_id=original.session_id, agent=original.agent))
+            case Spent(turn=""):
+                pass  # it stands with the original, whose budget it was
+            case _ if not isinstance(record, _LEFT_OUT):
+                yield record
+
+
+def _opened(record: Opened, original: AccountKey) -> Opened:
+    within = (original, *record.within) if record.limits else record.within
+    return Opened(
+        owner=record.owner,
+        created_at=record.created_at,
+        on_busy=record.on_busy,
+        system=record.system,
+        within=within,
+    )
