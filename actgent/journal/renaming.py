@@ -25,14 +25,12 @@ def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession
     names = {old: approval.id for old, approval in approvals.items()}
 
     def record_of(record: Record) -> Record:
+        if isinstance(record, Opened | Accepted):
+            record = attrs.evolve(record, within=_payers(record.within, ids))
         match record:
-            case Opened(parent_id=parent):
-                parent = None if parent is None else ids.get(parent, parent)
-                return attrs.evolve(record, parent_id=parent, within=_payers(record.within, ids))
-            case Accepted(message=message):
-                message = attrs.evolve(message, session_id=new)
-                return attrs.evolve(record, message=message, within=_payers(record.within, ids))
-            case Said(message=message):
+            case Opened(parent_id=str(parent)):
+                return attrs.evolve(record, parent_id=ids.get(parent, parent))
+            case Accepted(message=message) | Said(message=message):
                 return attrs.evolve(record, message=attrs.evolve(message, session_id=new))
             case PersonAsked(approval=approval):
                 return attrs.evolve(record, approval=approvals[approval.id])
