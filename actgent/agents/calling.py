@@ -35,6 +35,20 @@ def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
         budget.take_tool_calls(len(calls), of=turn.answer_id, now=trio.current_time())
 
 
+def _closing(results: Message, turn: Turn) -> Said:
+    """How the journal hears of results, and of calls that no other record holds."""
+    last = turn.last_call
+    if last is None or last.native:
+        return Said(message=results, calls=turn.calls, repairs=turn.repairs)
+    return Said(
+        message=results,
+        calls=turn.calls,
+        repairs=turn.repairs,
+        last_call=last,
+        identical=turn.identical,
+    )
+
+
 @attrs.define(eq=False, kw_only=True)
 class Calling:
     """Runs the calls of an answer, closes them in the record and tells the handlers."""
@@ -222,7 +236,7 @@ class Calling:
         closing = message.caused(TOOLS, results, stage=stage)
         context.append(closing)
         if context.log is not None and (is_over or turn.stop is not None):
-            context.log.say_results(Said(message=closing, calls=turn.calls, repairs=turn.repairs))
+            context.log.say_results(_closing(closing, turn))
         context.open_calls = ()
         if context.approvals is not None:
             context.approvals.close(call.id for call in batch.calls)

@@ -76,7 +76,7 @@ class Resume:
     charged: set[str] = attrs.field(factory=set)
     """Answers whose tool calls are counted."""
     last_call: ToolCall | None = None
-    """Of those that are done with; calls that stood in text are not known here, and count anew."""
+    """Of those that are done with."""
     identical: int = 0
     _asked: tuple[ToolCall, ...] = ()
     """The calls of the last answer."""
@@ -95,6 +95,8 @@ class Resume:
             for call in self._asked:
                 self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
                 self.last_call = call
+            if said.last_call is not None:
+                self.last_call, self.identical = said.last_call, said.identical
 
     def pay(self, record: Spent) -> None:
         """Something was taken from the turn's budget."""

@@ -117,6 +117,10 @@ class Said:
     """Eight hexadecimal digits that stand for the system prompt and the tools that an answer was asked with."""
     results: tuple[str, ...] = ()
     """In storage only: calls whose results, written as `Finished` before, are all that the message holds."""
+    last_call: ToolCall | None = None
+    """With results of calls that stood in text, which no record holds: the last of the calls."""
+    identical: int = 0
+    """How often in a row `last_call` was asked for."""
 
 
 @attrs.frozen(kw_only=True)

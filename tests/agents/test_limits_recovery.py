@@ -1,12 +1,26 @@
 """What was spent before a restart is spent after it: crashes at each write of the journal."""
 
 import collections
+import json
 from functools import partial
 
 import pytest
 import trio
 
-from actgent import BareAgent, LimitReached, Limits, ScriptedLLM, Text, ToolCall, Usage, open_runtime, tool
+from actgent import (
+    BareAgent,
+    GoalAgent,
+    LimitReached,
+    Limits,
+    PlanAgent,
+    ScriptedLLM,
+    StepsAgent,
+    Text,
+    ToolCall,
+    Usage,
+    open_runtime,
+    tool,
+)
 from actgent.control.budget import Amounts
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
@@ -57,10 +71,17 @@ class World:
         agent.on_session(lambda session: session.on_exception(self.failures.append))
         return agent
 
-    def repeating(self):
-        """An agent that asks for the same again and again."""
+    def repeating(self, kind, said=None):
+        """An agent that asks for the same again and again, natively or in the words of its protocol."""
+
+        def say(chat):
+            self.asked["loop"] += 1
+            return said(chat)
+
         model = self.model("loop", calls=lambda _: [("count", {"n": 1})])
-        agent = BareAgent("loop", llm=model, tools=[self.count_tool()])
+        agent = kind(
+            "loop", llm=model if said is None else ScriptedLLM(say, keep=0), tools=[self.count_tool()]
+        )
         agent.on_session(lambda session: session.on_exception(self.failures.append))
         return agent
 
@@ -177,22 +198,55 @@ async def test_counts_go_on_from_where_they_were(autojump_clock, limits, scope):
     assert hits >= 3
 
 
-async def test_repetitions_before_a_crash_count(autojump_clock):
+def step(_):
+    """A step that is always the same."""
+    wanted = {"id": "call", "tool_name": "count", "parameters": {"n": 1}}
+    return json.dumps({"tool_thought": "once more", "tool_calls": [wanted]})
+
+
+def item(chat):
+    """A plan, and then the same call for its only item."""
+    if "Do only this item" not in chat.messages[-1].parts[0].text:
+        todo = [{"id": "one", "description": "count"}]
+        return json.dumps({"intent": "count", "plan": "count", "todoList": todo})
+    return json.dumps({"thoughts": "go on", "toolCalls": [{"toolName": "count", "arguments": {"n": 1}}]})
+
+
+def action(chat):
+    """A plan, and then the same call."""
+    if not any(message.role == "assistant" for message in chat.messages):
+        return json.dumps({"action": "plan", "params": {"steps": ["count"]}, "reasoning": "as planned"})
+    calls = [{"tool": "count", "args": {"n": 1}}]
+    return json.dumps({"action": "execute", "params": {"calls": calls}, "reasoning": "as planned"})
+
+
+REPEATING = {
+    "native": (BareAgent, None, 4),
+    "steps": (StepsAgent, step, 4),
+    "plan": (PlanAgent, item, 5),
+    "goal": (GoalAgent, action, 5),
+}
+
+
+@pytest.mark.parametrize(("kind", "said", "asks"), REPEATING.values(), ids=REPEATING)
+async def test_repetitions_before_a_crash_count(autojump_clock, kind, said, asks):
     """The fourth identical call in a row does not run, wherever the process died between."""
+    counted = 0
     for writes in range(1, 100):
         world = World()
         async with MemoryJournal().running() as journal:
-            died = await die(journal, writes, world.repeating)
-            said = [record for record in await journal.load("s") if isinstance(record, Said) and record.stop]
-            lost = world.asked["loop"] - len(said)
-            await go_on(journal, world.repeating)
+            died = await die(journal, writes, lambda world=world: world.repeating(kind, said))
+            answered = await answers_in(journal)
+            lost = world.asked["loop"] - answered
+            counted += 1 < answered < asks
+            await go_on(journal, lambda world=world: world.repeating(kind, said))
         if not died:
             break
         if world.asked:
             assert 0 <= lost <= 1
-            assert world.asked["loop"] == 4 + lost, writes
+            assert world.asked["loop"] == asks + lost, writes
             assert world.failures[-1].error.field == "identical_calls"
-    assert writes > 8
+    assert counted > 3
 
 
 @pytest.mark.parametrize("scope", ["turn", "session"])
