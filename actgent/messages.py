@@ -385,8 +385,8 @@ class Failure:
 
     id: str = ""
     kind: str
-    """`parse`, `model`, `limit`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `stopped`, `journal`,
-    `internal`."""
+    """`parse`, `model`, `limit`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
+    `journal`, `internal`."""
     error: Exception
     message_id: str
     """The outside message that it ended."""

@@ -15,7 +15,7 @@ from .directory import AgentCard
 from .opening import SessionOpener
 from .runtime import Startable
 from .session import Session
-from .tasks import Tasks
+from .tasks import TASK_DEADLINE, Tasks
 
 Run = Callable[..., Awaitable[Reply]]
 """`Agent.run`."""
@@ -98,7 +98,11 @@ Allowed = Collection[str] | Callable[[AgentCard], bool]
 
 
 def delegation_tools(
-    allowed: Allowed | None = None, *, timeout: float = 300.0, tries: int = 1
+    allowed: Allowed | None = None,
+    *,
+    timeout: float = 300.0,
+    tries: int = 1,
+    deadline: float = TASK_DEADLINE,
 ) -> tuple[Tool, Tool]:
     """Two tools by which a model finds other agents of the runtime and gives them tasks: `find_agents`, `delegate_to_agent`.
 
@@ -107,15 +111,17 @@ def delegation_tools(
             None is all. An agent never finds itself.
         timeout: Seconds that a task may take whose answer is waited for, all its tries together.
         tries: How often a task that fails is given anew, where its answer is waited for.
+        deadline: Seconds after which a task fails whose answer is not waited for; see `Session.delegate`.
 
     Raises:
         ConfigurationError: one of these is wrong.
     """
     check_seconds("timeout", timeout)
+    check_seconds("deadline", deadline)
     at_least_one("tries", tries)
     if isinstance(allowed, str):
         raise ConfigurationError(f"allowed= takes several names: allowed=[{allowed!r}]")
-    return FindAgents(allowed), DelegateToAgent(allowed, timeout=timeout, tries=tries)
+    return FindAgents(allowed), DelegateToAgent(allowed, timeout=timeout, tries=tries, deadline=deadline)
 
 
 class FindAgents(Tool):
@@ -163,10 +169,11 @@ class DelegateToAgent(Tool):
     }
     effect: Effect = "idempotent"
 
-    def __init__(self, allowed: Allowed | None = None, *, timeout: float = 300.0, tries: int = 1) -> None:
+    def __init__(self, allowed: Allowed | None, *, timeout: float, tries: int, deadline: float) -> None:
         self._allowed = allowed
         self.timeout = timeout
         self._tries = tries
+        self._deadline = deadline
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = _session_of(context)
@@ -181,7 +188,8 @@ class DelegateToAgent(Tool):
         opener, asker, task = tasks.agents.opener(name), session._context, arguments["task"]  # noqa: SLF001
         if arguments.get("wait", True):
             return await tasks.ask(opener, asker, task, tries=self._tries, **given)
-        return {"task_id": await tasks.delegate(opener, asker, task, **given), "agent": name}
+        task_id = await tasks.delegate(opener, asker, task, deadline=self._deadline, **given)
+        return {"task_id": task_id, "agent": name}
 
 
 def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> bool:

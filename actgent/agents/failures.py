@@ -3,6 +3,7 @@
 from actgent.errors import (
     BrokenAnswer,
     ContentFiltered,
+    DeadlineExceeded,
     EmptyAnswer,
     Fenced,
     HandlerFailed,
@@ -30,6 +31,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (TruncatedAnswer, "length"),
     (EmptyAnswer, "empty"),
     (Interrupted, "interrupted"),
+    (DeadlineExceeded, "deadline"),
     (Stopped, "stopped"),
     (SessionClosed, "stopped"),
     (JournalError, "journal"),

@@ -1,7 +1,6 @@
 """How sessions of a running agent come to be: new, found, or made again from the journal."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from secrets import token_hex
@@ -15,7 +14,7 @@ from actgent.errors import ConfigurationError, JournalDamaged, SessionClosed, Se
 from actgent.journal.records import NO_LIMITS, Opened
 from actgent.journal.reducers import Reducer
 from actgent.memory.base import Memory
-from actgent.messages import OnBusy, Part, Sender
+from actgent.messages import Message, OnBusy, Part, Sender
 
 from .checks import check_id, check_limits
 from .context import SessionContext
@@ -24,7 +23,7 @@ from .handlers import to_awaitable
 from .log import owner_of, restore
 from .running import RunningAgent
 from .session import Session
-from .tasks import Task, message_id_of
+from .tasks import Task, TaskDeadline, message_id_of
 from .waiters import TurnWaiter
 from .waiting import running_session
 
@@ -92,7 +91,10 @@ class SessionOpener:
         if bounds or context.parent is not None:
             self.running.core.ledger.open_session(context, self.running.name, bounds)
         if context.log is not None:
-            context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient))
+            now = self.running.clock.now()
+            context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
+        if task is not None and task.deadline:
+            context.set_due(TaskDeadline(task))
         return session
 
     def fresh(self) -> Session:
@@ -222,7 +224,7 @@ class SessionOpener:
             return sessions.find(session_id).session  # type: ignore[no-any-return]
         if (asleep := sessions.find_asleep(session_id)) is not None:
             return asleep  # type: ignore[no-any-return]
-        self._find_parent(context, opened)
+        self._find_parent(context, opened, restored.waiting)
         session = context.session = Session(context, running)
         running.open(context)
         context.tell_due()
@@ -233,7 +235,7 @@ class SessionOpener:
             running.let_go(context)
         return session
 
-    def _find_parent(self, context: SessionContext, opened: Opened) -> None:
+    def _find_parent(self, context: SessionContext, opened: Opened, waiting: Sequence[Message]) -> None:
         """Put a session that came back where it was among the others."""
         agents = self.running.tasks.agents
         if opened.parent_id:
@@ -248,7 +250,11 @@ class SessionOpener:
                 opened.parent_id,
                 reports=opened.reports,
                 is_unclaimed=True,
+                deadline=opened.deadline,
+                seconds=round(opened.deadline - opened.created_at, 3),
             )
+            if opened.deadline and any(message.id == context.task.message_id for message in waiting):
+                context.set_due(TaskDeadline(context.task))
         agents.attach_children(context)
 
     async def _is_orphan(self, context: SessionContext) -> bool:
@@ -263,14 +269,19 @@ class SessionOpener:
 
 
 def _opened(
-    context: SessionContext, limits: Mapping[str, float], on_busy: OnBusy | None, *, is_transient: bool
+    context: SessionContext,
+    limits: Mapping[str, float],
+    on_busy: OnBusy | None,
+    *,
+    is_transient: bool,
+    now: float,
 ) -> Opened:
     """How a session's records begin."""
     parent = context.parent
     return Opened(
         owner=context.owner,
         parent_id=None if parent is None else parent.id,
-        created_at=time.time(),
+        created_at=now,
         on_busy=on_busy,
         limits=limits,
         system=context.system,
@@ -278,4 +289,5 @@ def _opened(
         transient=is_transient,
         parent_agent="" if parent is None else parent.session.agent_name,
         reports=context.task is not None and context.task.reports,
+        deadline=0.0 if context.task is None else context.task.deadline,
     )

@@ -31,7 +31,7 @@ from .double_texting import check_busy, is_collected
 from .log import SessionLog
 from .schedule import Schedule, plan, set_schedule
 from .sessions import SessionTable
-from .tasks import Tasks, reports_due
+from .tasks import TaskDeadline, Tasks, reports_due
 from .turn import Asked, Suspension, Turn, is_inside, running_turn
 from .waiters import TurnWaiter
 from .waiting import running_session, slot_lent, would_wait_for_itself
@@ -193,6 +193,7 @@ class RunningAgent:
         self, context: SessionContext, error: Exception | None, *, blame: str = "internal"
     ) -> None:
         """Tell the session that delegated a task what came of it, before the task is over."""
+        context.drop_due(TaskDeadline.id)
         if context.task.reports:
             await self.tasks.report(context, error, blame)
 
@@ -353,6 +354,11 @@ class RunningAgent:
             self._stop_if_outdated(context.turn)
         self._pump()
 
+    async def end(self, context: SessionContext, error: Exception) -> None:
+        """End all that runs or waits in a session with an error, and close it and its children."""
+        await self._stop(context, error, drop=error)
+        await self.close(context)
+
     async def close(self, context: SessionContext) -> None:
         """Close a session and its children, all at once."""
         async with trio.open_nursery() as nursery:
@@ -360,7 +366,8 @@ class RunningAgent:
                 nursery.start_soon(child.session.aclose)
             if not context.closed:
                 context.closed = True
-                await self._stop(context, "the session was closed", drop=SessionClosed(context.id))
+                reason = Interrupted("the session was closed")
+                await self._stop(context, reason, drop=SessionClosed(context.id))
         self._forget_if_over(context)
 
     def let_go(self, context: SessionContext) -> None:
@@ -547,17 +554,18 @@ class RunningAgent:
 
     async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
         """Stop a session's turn, and with `drop_queued` end what waits for its turn."""
-        await self._stop(context, reason, drop=Interrupted(reason) if drop_queued else None)
+        error = Interrupted(reason)
+        await self._stop(context, error, drop=error if drop_queued else None)
 
-    async def _stop(self, context: SessionContext, reason: str, *, drop: Exception | None) -> None:
-        """Interrupt the turn and end what is queued with the error `drop`; a cancelled caller changes nothing of that.
+    async def _stop(self, context: SessionContext, error: Exception, *, drop: Exception | None) -> None:
+        """End the turn with an error, and what is queued with the error `drop`; a cancelled caller changes nothing of that.
 
         Waits until all this has happened, unless the turn is where we are called from, or waits for that.
         """
-        self.take_up(context, Interrupted(reason))
+        self.take_up(context, error)
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
-        ended = _interrupted(turn, reason)
+        ended = _stopped(turn, error)
         if drop is not None and (messages := self._withdraw(context)):
             after, ended = ended, trio.Event()
             end_queued = functools.partial(
@@ -653,11 +661,11 @@ def _above(context: SessionContext) -> Iterator[SessionContext]:
         yield context
 
 
-def _interrupted(turn: Turn | None, reason: str) -> trio.Event | None:
-    """Interrupt a turn, and return what tells its end."""
+def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:
+    """Stop a turn, and return what tells its end."""
     if turn is None:
         return None
-    turn.interrupt(reason)
+    turn.stop_with(error)
     if turn.ended is None:
         turn.ended = trio.Event()
     return turn.ended

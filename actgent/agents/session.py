@@ -35,6 +35,7 @@ from .context import SessionContext
 from .double_texting import check_rule
 from .running import RunningAgent
 from .schedule import Schedule, schedules, unset_schedule
+from .tasks import TASK_DEADLINE
 
 H = TypeVar("H", bound=Callable[..., Any])
 Status = Literal["idle", "working", "suspended", "closed"]
@@ -244,6 +245,7 @@ class Session:
         *,
         priority: Priority | str = Priority.NORMAL,
         task_id: str | None = None,
+        deadline: float = TASK_DEADLINE,
     ) -> str:
         """Give a task to another agent of the runtime, without waiting for it; returns the task's id.
 
@@ -252,16 +254,27 @@ class Session:
         task is a child session of that id, and is closed with this one. With a journal both survive the process; a
         caller that gives the same `task_id` again after a crash gets the same task.
 
+        Where nothing has come `deadline` seconds after it was given (a week; `math.inf` is never), the task is stopped and
+        fails with `DeadlineExceeded`, of the kind `deadline`. Time in which it is queued, waits for people or the process
+        is down counts, too.
+
         Raises:
+            ConfigurationError: the deadline or the task's id is none.
             NotRunning: no agent of this name runs in the runtime.
             LimitReached: as many tasks of this session are out as may be.
         """
         opener = self._agent.tasks.agents.opener(agent)
         if task_id is not None:
             check_id("task_id", task_id)
+        check_seconds("deadline", deadline)
         key = task_id or f"{self.id}/task/{new_id()}"
         return await self._agent.tasks.delegate(
-            opener, self._context, sayable_parts(task), key=key, priority=Priority.of(priority)
+            opener,
+            self._context,
+            sayable_parts(task),
+            key=key,
+            priority=Priority.of(priority),
+            deadline=deadline,
         )
 
     async def cancel_task(self, task_id: str) -> bool:

@@ -11,14 +11,18 @@ session before the child's own message ends, under an id that is accepted once: 
 
 import hashlib
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import trio
 
+from actgent.control.dues import Dated
+from actgent.control.limits import WEEK
 from actgent.errors import (
     ActgentError,
+    DeadlineExceeded,
     LimitReached,
     NotRunning,
     SessionClosed,
@@ -39,6 +43,8 @@ from .waiting import slot_lent
 
 MAX_TASKS = 100
 """How many delegated tasks of one session may be out."""
+TASK_DEADLINE = WEEK
+"""Seconds that a delegated task may take where nobody says."""
 _MAX_ID = 200
 _MAX_WORDS = 2000
 _log = logging.getLogger(__name__)
@@ -59,6 +65,23 @@ class Task:
     """True: nobody waits, and the answer goes to the parent as a message."""
     is_unclaimed: bool = False
     """True: it goes on after a restart, and the turn that waits for it has not asked for it yet."""
+    deadline: float = 0.0
+    """Unix time in seconds at which it ends, done or not; 0 is never."""
+    seconds: float = 0.0
+    """How long that was when it was given."""
+
+
+class TaskDeadline(Dated):
+    """When a delegated task ends that is not done by then."""
+
+    id = "task"
+
+    def __init__(self, task: Task) -> None:
+        self.at = task.deadline
+        self._seconds = task.seconds
+
+    async def ring(self, agent: Any, context: SessionContext) -> None:
+        await agent.end(context, DeadlineExceeded(f"agent {agent.name!r}", self._seconds))
 
 
 def message_id_of(session_id: str) -> str:
@@ -168,11 +191,12 @@ class Tasks:
         *,
         key: str,
         priority: Priority = Priority.NORMAL,
+        deadline: float = TASK_DEADLINE,
     ) -> str:
         """Have another agent do something in a child session, whose id is returned; see `Session.delegate`."""
         if reports_due(asker) >= MAX_TASKS:
             raise LimitReached("delegated tasks at a time", MAX_TASKS)
-        await self._open(opener, asker, content, key=key, reports=True, priority=priority)
+        await self._open(opener, asker, content, key=key, reports=True, priority=priority, deadline=deadline)
         return child_id_of(key)
 
     async def _open(
@@ -184,6 +208,7 @@ class Tasks:
         key: str,
         reports: bool,
         priority: Priority,
+        deadline: float = math.inf,
     ) -> SessionContext | Answered:
         """The child session of a key: a new one, the one that is at work, or what it came to."""
         child_id = child_id_of(key)
@@ -203,6 +228,8 @@ class Tasks:
             asker.session.agent_name,
             asker.id,
             reports=reports,
+            deadline=0.0 if deadline == math.inf else running.clock.now() + deadline,
+            seconds=deadline,
         )
         owner = Sender(task.parent_agent, "agent")
         session = opener.new(owner, session_id=child_id, parent=asker.session, task=task, is_transient=True)

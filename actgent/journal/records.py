@@ -75,6 +75,8 @@ class Opened:
     """True: what its first message comes to is told to the parent as a message."""
     system: str | None = None
     """Its system prompt; None is the agent's."""
+    deadline: float = 0.0
+    """Unix time in seconds at which the task ends that it was opened for, done or not; 0 is never."""
 
 
 @attrs.frozen(kw_only=True)
