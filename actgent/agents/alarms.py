@@ -1,6 +1,6 @@
 """When the sessions of a running agent are due: one heap, and one alarm of the runtime's timer for the earliest.
 
-A session that sleeps, or that was never read since the start, costs an id and a number here. When it is due a few
+A session that sleeps, or that was never read since the start, costs an id and a number here. When it is due some
 workers open it and ring what is due in it; they wait while the agent's inbox is full, so that a crowd of dates becomes
 a queue and not a crowd of sessions in memory. A session that could not be rung is due again a little later.
 """
@@ -23,8 +23,8 @@ from .context import SessionContext
 
 _log = logging.getLogger(__name__)
 
-WORKERS = 16
-"""Sessions that are rung side by side."""
+WORKERS = 128
+"""Sessions that are rung side by side: those share each read and each write of the journal, however slow its disk is."""
 EARLY = 0.001
 """Seconds by which something may be rung too soon: clocks round."""
 LOOK = 30.0
@@ -135,18 +135,28 @@ class Alarms:
         self._arm()
 
     def _start_workers(self) -> None:
+        """Have as many workers as there is work and room for; one where there is work and no room."""
         if self._nursery is not None:
-            for _ in range(min(len(self._queue), WORKERS - self._workers)):
+            wanted = min(len(self._queue), WORKERS - self._workers, self._room)
+            for _ in range(wanted or int(not self._workers and bool(self._queue))):
                 self._workers += 1
                 self._nursery.start_soon(self._work, name="alarms")
+
+    @property
+    def _room(self) -> int:
+        """How many further sessions may be rung, each with a message for the inbox."""
+        return max(0, self._inbox.capacity - len(self._inbox) - len(self._ringing) + len(self._queue))
 
     async def _work(self) -> None:
         try:
             while self._queue and self._nursery is not None:
-                if len(self._inbox) >= self._inbox.capacity:
-                    await trio.sleep(ROOM)
-                else:
+                if self._room:
                     await self._ring_session(self._queue.popleft())
+                elif self._workers > 1:
+                    return  # one is enough to look for room
+                else:
+                    await trio.sleep(ROOM)
+                    self._start_workers()
         finally:
             self._workers -= 1
 

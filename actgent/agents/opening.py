@@ -133,11 +133,14 @@ class SessionOpener:
 
     async def introduce(self, session: Session) -> None:
         """Let everyone who wants to know of new sessions attach handlers."""
+        await self._call_on_session(session)
+        await trio.lowlevel.checkpoint()
+
+    async def _call_on_session(self, session: Session) -> None:
         for fn in self.on_session:
             awaitable = to_awaitable(fn(session))
             if awaitable is not None:
                 await awaitable
-        await trio.lowlevel.checkpoint()
 
     @contextmanager
     def letting_go(self, session: Session) -> Iterator[None]:
@@ -229,7 +232,7 @@ class SessionOpener:
         running.open(context)
         context.tell_due()
         context.closed = opened.transient and await self._is_orphan(context)
-        await self.introduce(session)
+        await self._call_on_session(session)
         running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
         if opened.transient:
             running.let_go(context)

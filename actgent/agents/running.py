@@ -501,7 +501,8 @@ class RunningAgent:
             raise SessionClosed(context.id)
         self.inbox.restore(message, now=trio.current_time())  # its place was granted above
         self._announce(context, message)
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        if context.log is None:
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _write(
         self, context: SessionContext, message: Message, options: TurnOptions | None = None

@@ -28,6 +28,7 @@ from actgent.errors import (
 )
 
 from .base import Entry, Journal, SessionSummary
+from .reading import Found, Readings
 from .records import Record
 from .steps import Head, Row, Step, encode_entry, join_steps, place_step
 
@@ -38,8 +39,6 @@ SOON = 0.05
 GROUP_STEPS = 1000
 GROUP_BYTES = 16_000_000
 """Bounds of one transaction; a single larger step is written all the same."""
-GROUP_READS = 16
-"""Sessions that are read at once, at most: more would keep those that write waiting."""
 KNOWN_HEADS = 10_000
 """Heads of sessions that are kept between writes; others are read again."""
 ACQUIRE_PATIENCE = 0.5
@@ -67,14 +66,6 @@ class JournalStatistics:
     steps: int = 0
 
 
-@attrs.define(eq=False)
-class _Reading:
-    """Someone who waits for a session's records."""
-
-    session_id: str
-    found: "outcome.Outcome[tuple[Record, ...]] | None" = None
-
-
 class GroupedJournal(Journal):
     """A journal whose members only read and write: order, groups, epochs and errors are here."""
 
@@ -92,7 +83,7 @@ class GroupedJournal(Journal):
         self._kept: dict[str, list[Step]] = {}
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._storage = trio.Lock()
-        self._readings: list[_Reading] = []
+        self._readings = Readings(self._storage, self._read_known)
         self._is_open = False
 
     @asynccontextmanager
@@ -149,7 +140,8 @@ class GroupedJournal(Journal):
         """Write rows and heads in one durable transaction, or raise and write nothing."""
 
     @abc.abstractmethod
-    async def _read(self, session_id: str) -> tuple[Record, ...]: ...
+    async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
+        """See `reading.ReadSome`; raises where the storage as a whole fails."""
 
     @abc.abstractmethod
     async def _list_unfinished(self, agent: str) -> list[str]: ...
@@ -205,38 +197,17 @@ class GroupedJournal(Journal):
         self._enqueue(_Waiting(encode_entry(entry), epoch))
 
     async def load(self, session_id: str) -> tuple[Record, ...]:
-        await self._settle(session_id)
-        reading = _Reading(session_id)
-        self._readings.append(reading)
-        try:
-            async with self._storage:
-                while reading.found is None:
-                    await self._read_waiting()
-        finally:
-            if reading in self._readings:
-                self._readings.remove(reading)
-        return reading.found.unwrap()
+        if self._has_unwritten(session_id):
+            await self._flush(session_id)
+        self._check_epoch(self._epoch)
+        return (await self._readings.read(session_id)).records
 
-    async def _read_waiting(self) -> None:
-        """Read for all who wait for it by now, at once: a hop into the storage's thread costs more than a session."""
-        group, self._readings = self._readings[:GROUP_READS], self._readings[GROUP_READS:]
-        try:
-            found = await self._read_all([reading.session_id for reading in group])
-        except BaseException:
-            self._readings = group + self._readings  # each tries for itself
-            raise
-        for reading, result in zip(group, found, strict=True):
-            reading.found = result
-
-    async def _read_all(self, session_ids: Sequence[str]) -> "Sequence[outcome.Outcome[tuple[Record, ...]]]":
-        """Several sessions, or why they cannot be read."""
-        return [await self._captured(session_id) for session_id in session_ids]
-
-    async def _captured(self, session_id: str) -> "outcome.Outcome[tuple[Record, ...]]":
-        try:
-            return outcome.Value(await self._read(session_id))
-        except Exception as error:  # noqa: BLE001 - it is for the one who asked, the others get theirs
-            return outcome.Error(error)
+    async def _read_known(self, session_ids: Sequence[str]) -> Sequence[Found]:
+        """Read sessions whose next steps will be written soon, and keep their heads for that."""
+        found = await self._read_some(session_ids)
+        stored = [each.value for each in found if isinstance(each, outcome.Value)]
+        self._keep_heads([each.head for each in stored if each.head is not None])
+        return found
 
     async def unfinished(self, agent: str) -> list[str]:
         await self._flush("")
@@ -260,7 +231,9 @@ class GroupedJournal(Journal):
 
     async def delete(self, session_id: str) -> None:
         self._kept.pop(session_id, None)
-        await self._settle(session_id)
+        if self._has_unwritten(session_id):
+            await self._flush(session_id)
+        self._check_epoch(self._epoch)
         async with self._storage:
             with trio.CancelScope(shield=True):
                 self._heads.pop(session_id, None)
@@ -303,12 +276,8 @@ class GroupedJournal(Journal):
         """Wait for what was queued until now, of this session with its errors."""
         await self._wait_written(Step(session_id, "", 0, b""), self._epoch)
 
-    async def _settle(self, session_id: str) -> None:
-        if self._unwritten[session_id] or session_id in self._kept:
-            await self._flush(session_id)
-        else:
-            self._check_epoch(self._epoch)
-            await trio.lowlevel.checkpoint()
+    def _has_unwritten(self, session_id: str) -> bool:
+        return bool(self._unwritten[session_id]) or session_id in self._kept
 
     async def _rouse(self, scope: trio.CancelScope) -> None:
         """Wake the writer for steps that nobody waits for; apart from it, as a deadline a group would cost it more."""
@@ -389,7 +358,9 @@ class GroupedJournal(Journal):
             self._forget(heads)
             if not isinstance(error, JournalFailed) or not await self._is_written(heads):
                 raise
-        self._remember(heads, steps=len(rows))
+        self.statistics.commits += 1
+        self.statistics.steps += len(rows)
+        self._keep_heads(heads.values())
 
     def _by_session(self, group: list[_Waiting]) -> dict[str, list[Step]]:
         """The steps of a group, each session's behind those that could not be written before."""
@@ -418,12 +389,10 @@ class GroupedJournal(Journal):
         missing = [key for key in session_ids if key not in known]
         return known | await self._read_heads(sorted(missing)) if missing else known
 
-    def _remember(self, heads: dict[str, Head], *, steps: int) -> None:
-        self.statistics.commits += 1
-        self.statistics.steps += steps
-        for key, head in heads.items():
-            self._heads[key] = head
-            self._heads.move_to_end(key)
+    def _keep_heads(self, heads: Iterable[Head]) -> None:
+        for head in heads:
+            self._heads[head.session_id] = head
+            self._heads.move_to_end(head.session_id)
         while len(self._heads) > KNOWN_HEADS:
             self._heads.popitem(last=False)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import trio
 
 from .group import GroupedJournal
-from .records import Record
+from .reading import Found, Stored, read_each
 from .steps import Head, Row, decode_rows
 
 
@@ -37,11 +37,17 @@ class MemoryJournal(GroupedJournal):
             self._stored_heads[head.session_id] = head
         await trio.lowlevel.checkpoint()
 
-    async def _read(self, session_id: str) -> tuple[Record, ...]:
+    async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
         await trio.lowlevel.checkpoint()
+        return read_each(session_ids, self._read)
+
+    def _read(self, session_id: str) -> Stored:
         head = self._stored_heads.get(session_id)
-        rows = self._stored_rows.get(session_id, ())
-        return () if head is None else decode_rows(rows, head=head, identity=self.identity)
+        if head is None:
+            return Stored()
+        return Stored(
+            head, decode_rows(self._stored_rows.get(session_id, ()), head=head, identity=self.identity)
+        )
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         heads = await self._list_heads(agent)

@@ -5,6 +5,7 @@ transaction checks the epoch: who has lost the connection, and with it perhaps t
 writes nothing more. Needs the extra `postgres`.
 """
 
+import itertools
 import os
 import secrets
 import socket
@@ -29,7 +30,7 @@ from actgent.errors import (
 )
 
 from .group import GroupedJournal
-from .records import Record
+from .reading import GROUP_RECORDS, Found, Stored
 from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows
 
 MIGRATIONS: Sequence[str] = (
@@ -74,7 +75,11 @@ _HEAD_TYPES = dict(
     )
 )
 _SELECT_HEADS = f"SELECT {', '.join(_HEAD_TYPES)} FROM sessions"  # noqa: S608 - names of our own
-_SELECT_ROWS = f"SELECT {', '.join(_ROW_TYPES)} FROM steps WHERE session_id = %s ORDER BY first"  # noqa: S608
+_HEADS_OF = f"{_SELECT_HEADS} WHERE session_id = ANY(%s)"
+_RECORDS = [*_HEAD_TYPES].index("records")
+_SELECT_ROWS = (
+    f"SELECT {', '.join(_ROW_TYPES)} FROM steps WHERE session_id = ANY(%s) ORDER BY session_id, first"  # noqa: S608
+)
 _OLDEST = ' ORDER BY created_at, session_id COLLATE "C"'
 _SELECT_UNFINISHED = (
     f"SELECT session_id FROM sessions WHERE agent = %s AND length(pending) > 0 AND NOT suspended{_OLDEST}"  # noqa: S608
@@ -128,8 +133,8 @@ class PostgresJournal(GroupedJournal):
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._run(self._insert, rows, heads, epoch)
 
-    async def _read(self, session_id: str) -> tuple[Record, ...]:
-        return await self._run(self._select_records, session_id)
+    async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
+        return await self._run(self._select_some, session_ids)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         return [session_id for (session_id,) in await self._run(self._select, _SELECT_UNFINISHED, agent)]
@@ -231,7 +236,7 @@ class PostgresJournal(GroupedJournal):
         return connection.execute(sql, values).fetchall()
 
     def _select_heads(self, connection: Connection, session_ids: Sequence[str]) -> dict[str, Head]:
-        rows = self._select(connection, f"{_SELECT_HEADS} WHERE session_id = ANY(%s)", list(session_ids))
+        rows = self._select(connection, _HEADS_OF, list(session_ids))
         return {columns[0]: self._good_head(columns) for columns in rows}
 
     def _good_head(self, columns: Sequence[Any]) -> Head:
@@ -240,10 +245,22 @@ class PostgresJournal(GroupedJournal):
             raise JournalDamaged("the checksum of its head is wrong", session_id=head.session_id)
         return head
 
-    def _select_records(self, connection: Connection, session_id: str) -> tuple[Record, ...]:
-        head = self._select_heads(connection, [session_id]).get(session_id)
-        rows = (Row(*columns) for columns in self._select(connection, _SELECT_ROWS, session_id))
-        return () if head is None else decode_rows(rows, head=head, identity=self.identity)
+    def _select_some(self, connection: Connection, session_ids: Sequence[str]) -> list[Found]:
+        heads = {columns[0]: columns for columns in self._select(connection, _HEADS_OF, list(session_ids))}
+        counts = itertools.accumulate(
+            heads[each][_RECORDS] if each in heads else 0 for each in session_ids[:-1]
+        )
+        wanted = session_ids[: 1 + sum(count < GROUP_RECORDS for count in counts)]
+        rows: dict[str, list[Row]] = {}
+        for columns in self._select(connection, _SELECT_ROWS, list(wanted)):
+            rows.setdefault(columns[0], []).append(Row(*columns))
+        return [outcome.capture(self._stored, heads.get(each), rows.get(each, ())) for each in wanted]
+
+    def _stored(self, columns: Sequence[Any] | None, rows: Sequence[Row]) -> Stored:
+        if columns is None:
+            return Stored()
+        head = self._good_head(columns)
+        return Stored(head, decode_rows(rows, head=head, identity=self.identity))
 
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         _check_epoch(connection, epoch)

@@ -54,7 +54,7 @@ def _problems(file: File) -> Iterator[JournalError]:
         yield JournalDamaged(structure)
     for session_id in file.all_sessions():
         try:
-            if not file.read(session_id):
+            if not file.read(session_id).records:
                 yield JournalDamaged("its head is lost", session_id=session_id)
         except JournalError as problem:
             yield problem

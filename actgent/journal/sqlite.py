@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
-import outcome
 
 from actgent.errors import (
     JournalError,
@@ -21,7 +20,7 @@ from actgent.errors import (
 
 from .group import GroupedJournal
 from .lock import Lock
-from .records import Record
+from .reading import Found, read_each
 from .sqlite_file import File, examine, prepare, translated
 from .steps import Head, Row
 
@@ -74,11 +73,8 @@ class SQLiteJournal(GroupedJournal):
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._run(File.write, rows, heads)
 
-    async def _read(self, session_id: str) -> tuple[Record, ...]:
-        return await self._run(File.read, session_id)
-
-    async def _read_all(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[tuple[Record, ...]]]:
-        return await self._run(_read_each, session_ids)
+    async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
+        return await self._run(_read_some, session_ids)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         return await self._run(File.list_unfinished, agent)
@@ -103,8 +99,8 @@ class SQLiteJournal(GroupedJournal):
         return result
 
 
-def _read_each(file: File, session_ids: Sequence[str]) -> list[outcome.Outcome[tuple[Record, ...]]]:
-    return [outcome.capture(_call, file.read, session_id) for session_id in session_ids]
+def _read_some(file: File, session_ids: Sequence[str]) -> list[Found]:
+    return read_each(session_ids, partial(_call, file.read))
 
 
 def _call(fn: Callable[..., T], *args: Any) -> T:

@@ -23,7 +23,7 @@ from actgent.errors import (
 )
 
 from .lock import Lock
-from .records import Record
+from .reading import Stored
 from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows, head_values
 from .wal import Log, log_path, read_application_id, read_log
 
@@ -278,7 +278,7 @@ class File:
         if self._is_suspect and self._db.execute(_SELECT_ROWS, (session_id,)).get is not None:
             raise JournalDamaged("its head is lost", session_id=session_id)
 
-    def read(self, session_id: str) -> tuple[Record, ...]:
+    def read(self, session_id: str) -> Stored:
         try:
             head = self._find(session_id)
             rows = [Row(*columns) for columns in self._db.execute(_SELECT_ROWS, (session_id,))]
@@ -286,7 +286,9 @@ class File:
             raise JournalDamaged(str(error), session_id=session_id) from error
         if head is None and self._is_suspect:
             raise JournalDamaged("it is not found, where the file is damaged", session_id=session_id)
-        return () if head is None else decode_rows(rows, head=head, identity=self.identity)
+        return (
+            Stored() if head is None else Stored(head, decode_rows(rows, head=head, identity=self.identity))
+        )
 
     def list_unfinished(self, agent: str) -> list[str]:
         listed = [session_id for (session_id,) in self._db.execute(_SELECT_UNFINISHED, (agent,))]

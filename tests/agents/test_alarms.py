@@ -6,7 +6,7 @@ import attrs
 import pytest
 import trio
 
-from actgent import BareAgent, InboxFull, ScriptedLLM, open_runtime
+from actgent import BareAgent, InboxFull, Message, ScriptedLLM, Sender, Text, open_runtime
 from actgent.agents import alarms
 from actgent.agents.alarms import Alarms
 from actgent.control.dues import Dated
@@ -106,6 +106,32 @@ async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
         await trio.sleep(60)
         assert [len(each.rung) for each in bells] == [1] * 1000
         assert most == alarms.WORKERS
+
+
+async def test_no_more_are_rung_than_the_inbox_has_room_for(autojump_clock):
+    """So that none is turned away, and comes again a second later, while there is room."""
+    full = []
+
+    class Ringing(Bell):
+        async def ring(self, agent, context):
+            await super().ring(agent, context)
+            said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
+            try:
+                await agent.admit(context, said)
+            except InboxFull:
+                full.append(context.id)
+                raise
+
+    agent = BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True), inbox=5, sessions=2)
+    async with agent:
+        bells = []
+        for _ in range(60):
+            session = await agent.create_session("ada")
+            bells.append(Ringing("b", session._agent.clock.now() + 10))
+            session._context.set_due(bells[-1])
+        await trio.sleep(60)
+    assert full == []
+    assert [len(each.rung) for each in bells] == [1] * 60
 
 
 async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypatch):
