@@ -93,7 +93,8 @@ def read_until(stream, text):
     [
         (["--help"], ["chat", "demo"]),
         (["demo", "--help"], ["--sessions", "--agents", "--live", "no key"]),
-        (["chat", "--help"], ["--model", "--base-url", "--offline", "Ctrl-C"]),
+        (["chat", "--help"], ["--model", "--base-url", "--offline", "Ctrl-C", "--limit-cost"]),
+        (["run", "--help"], ["--limit-model-calls", "--limit-tokens", "--limit-seconds"]),
         ([], ["chat", "demo"]),
         (["--version"], ["0."]),
     ],
@@ -119,6 +120,8 @@ def test_help(arguments, said):
         (["chat", "--model", "anthropic:claude"], "ANTHROPIC_API_KEY"),
         (["chat", "--model", "openai:x", "--base-url", "nowhere"], "base_url"),
         (["chat", "--offline", "--system", "Be kind.", "--role", "poet"], "--role"),
+        (["chat", "--offline", "--limit-model-calls", "0"], "--limit-model-calls"),
+        (["chat", "--offline", "--limit-cost", "free"], "--limit-cost"),
         (["chat", "missing.py"], "missing.py"),
     ],
 )
@@ -249,6 +252,15 @@ def test_chat_in_a_pipe():
         "tool: multiply(a=2, b=2) = 2 * 2 = 4",
         "2 * 2 = 4.",
     ]
+
+
+def test_chat_keeps_to_the_limits_it_is_given():
+    """They hold for the conversation: the second answer would be the third model call."""
+    said = "What is 17 * 23?\nWhat is 2 * 2?\n"
+    done = actgent("chat", "--offline", "--limit-model-calls", "2", "--limit-seconds", "60", said=said)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "17 * 23 = 391."
+    assert "limit of 2 model calls" in done.stderr
 
 
 def test_chat_reads_a_file(tmp_path):

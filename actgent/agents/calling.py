@@ -214,6 +214,7 @@ class Calling:
                     f"identical calls of {call.name!r} in a row",
                     most,
                     field="identical_calls",
+                    used={"model_calls": turn.calls},
                     agent=self.agent,
                     session_id=context.id,
                 )

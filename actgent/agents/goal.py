@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 
+from actgent.control.limits import Limits
 from actgent.errors import LimitReached
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
@@ -114,15 +115,19 @@ async def run_agent(
     tools: Tools = (),
     max_iterations: int = 20,
     output: Any = None,
+    limits: Limits | None = None,
 ) -> GoalResult:
     """Work towards a goal with one agent of its own, and return what came of it.
 
+    `limits` bound the work as they bound a turn; at one of them the result is `incomplete`, with what was found so far.
     A goal that is not achieved is a result too, and says so: see `GoalResult.achieved` and `status`.
 
     Raises:
         ActgentError: the model failed, or gave no usable answer.
     """
-    agent = GoalAgent("goal", llm=llm, tools=tools, max_iterations=max_iterations, output=output)
+    agent = GoalAgent(
+        "goal", llm=llm, tools=tools, max_iterations=max_iterations, output=output, limits=limits
+    )
     async with agent:
         session = await agent.create_session("user")
         try:
@@ -146,7 +151,8 @@ def _progress(session: Session) -> Progress:
 
 def _cut(progress: Progress, error: LimitReached, max_iterations: int) -> Progress:
     """Ended by a limit that no protocol can speak at."""
-    return attrs.evolve(progress, status="incomplete", error=str(error), iterations=max_iterations)
+    iterations = min(max_iterations, int(error.used.get("model_calls", progress.iterations)))
+    return attrs.evolve(progress, status="incomplete", error=str(error), iterations=iterations)
 
 
 def _goal_result(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from actgent.control.limits import Limits
 from actgent.control.mode_tools import SetMode
 from actgent.errors import ConfigurationError, Suspended
 from actgent.memory.short_term import ShortTermMemory
@@ -67,10 +68,16 @@ class PlanAgent(Agent):
     # --- one request ---------------------------------------------------------------------
 
     async def process(
-        self, content: Content, *, session: Session | None = None, output: Any = None
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: Any = None,
+        limits: Limits | None = None,
     ) -> PlanResult:
         """Plan, execute, answer; what goes wrong in the turn is in the result. Without a session in a fresh one.
 
+        `limits` bound this request alone, instead of the agent's; reaching one is an error in the result.
         Where a tool call waits for a person, the status is `suspended`, the error says for what, and `resume` goes on.
 
         Raises:
@@ -78,22 +85,24 @@ class PlanAgent(Agent):
             InboxFull: there was no room.
         """
         if session is not None:
-            return await self._process(content, session, output)
+            return await self._process(content, session, output, limits)
         session = await self.create_session("user")
         try:
-            return await self._process(content, session, output)
+            return await self._process(content, session, output, limits)
         finally:
             if session.status != "suspended":
                 with trio.move_on_after(_CLOSING, shield=True):
                     await session.aclose()
 
-    async def _process(self, content: Content, session: Session, output: Any) -> PlanResult:
+    async def _process(
+        self, content: Content, session: Session, output: Any, limits: Limits | None
+    ) -> PlanResult:
         started = time.monotonic()
         begun = len(session.history)
         reply: Reply | None = None
         failure: Failure | None = None
         tool_calls = 0
-        async with self.stream(content, session=session, output=output) as deliveries:
+        async with self.stream(content, session=session, output=output, limits=limits) as deliveries:
             async for delivery in deliveries:
                 if isinstance(delivery, Reply):
                     reply = delivery

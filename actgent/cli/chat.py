@@ -16,6 +16,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.ready import BareAgent
 from actgent.agents.session import Session
 from actgent.approvals import Approval
+from actgent.control.limits import Limits
 from actgent.errors import ActgentError, ConfigurationError
 from actgent.llm.base import LLM
 from actgent.llm.openai import OpenAI
@@ -46,6 +47,8 @@ class ChatOptions:
     goal: str = ""
     temperature: float | None = None
     max_tokens: int | None = None
+    limits: Limits | None = None
+    """Of the conversation as a whole."""
     offline: bool = False
     message: str | None = None
     """Say this and end; None talks until the input ends."""
@@ -62,7 +65,7 @@ async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> 
     if sys.stdin is None:
         raise ConfigurationError("there is no standard input to read messages from")
     async with open_agent(options) as agent, agent:
-        session = await agent.create_session("user")
+        session = await agent.create_session("user", limits=options.limits)
         if options.message is not None:
             return 0 if await answer(agent, session, options.message, terminal) else 1
         if not terminal.is_live or not sys.stdin.isatty():

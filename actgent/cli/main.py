@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 
 from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 
+from .bounds import Bounds, limits_of
 from .signals import Shutdown, run_until_signalled
 from .terminal import Terminal
 
@@ -65,6 +66,7 @@ def chat(
     goal: str | None = None,
     temperature: float | None = None,
     max_tokens: Count | None = None,
+    bounds: Bounds | None = None,
     offline: Flag = False,
 ) -> int:
     r"""Talk to a model or an agent in the terminal.
@@ -83,6 +85,7 @@ def chat(
         goal: What it is there for.
         temperature: How freely it answers; the provider's default without it.
         max_tokens: The longest answer.
+        bounds: What the whole conversation may take.
         offline: Talk to a small script with two tools instead of a model; needs no key.
     """
     from .chat import ChatOptions, chat as talk  # noqa: PLC0415 - the SDKs take two seconds
@@ -96,6 +99,7 @@ def chat(
         goal=goal or "",
         temperature=temperature,
         max_tokens=max_tokens,
+        limits=limits_of(bounds),
         offline=offline,
     )
     return _run(lambda terminal, shutdown: talk(options, terminal, shutdown))
@@ -134,6 +138,7 @@ def run(
     *,
     model: str | None = None,
     base_url: str | None = None,
+    bounds: Bounds | None = None,
 ) -> int:
     """Run an agent's folder: answer one message, or talk as `actgent chat` does.
 
@@ -142,10 +147,13 @@ def run(
         message: What to say; without it the terminal or the pipe is read.
         model: Goes before LLM_MODEL and what brain.md says.
         base_url: Where the API stands.
+        bounds: What the whole conversation may take.
     """
     from .chat import ChatOptions, chat as talk  # noqa: PLC0415 - the SDKs take two seconds
 
-    options = ChatOptions(file=folder, message=message, model=model, base_url=base_url)
+    options = ChatOptions(
+        file=folder, message=message, model=model, base_url=base_url, limits=limits_of(bounds)
+    )
     return _run(lambda terminal, shutdown: talk(options, terminal, shutdown))
 
 

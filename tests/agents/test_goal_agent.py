@@ -9,13 +9,16 @@ from actgent import (
     Agent,
     ConfigurationError,
     LimitReached,
+    Limits,
     ParseError,
     ScriptedLLM,
     ToolCall,
     ToolContext,
+    Usage,
     tool,
 )
 from actgent.agents.goal import GoalAgent, GoalResult, run_agent
+from actgent.llm.base import Answer
 from actgent.protocols.base import ClassificationType
 from actgent.protocols.goal import CLOSING_CALLS, Goal
 from actgent.protocols.goal_progress import STATE_KEY, progress_in
@@ -317,6 +320,31 @@ async def test_at_the_limit_without_results():
     assert result.error == "the limit of 2 iterations was reached"
     assert result.raw_data == {}
     assert len(llm.chats) == 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "ran"),
+    [
+        (Limits(model_calls=5), 5, 5),
+        (Limits(tool_calls=4), 5, 4),
+        (Limits(identical_calls=1), 2, 1),
+        (Limits(tokens=40_000), 8, 8),
+    ],
+    ids=["model_calls", "tool_calls", "identical_calls", "tokens"],
+)
+async def test_limits_bound_a_goal(limits, asked, ran):
+    """What was found by then comes back, with the limit that was reached and the calls that it took."""
+    wish = (ToolCall("ok", {"n": 1 if limits.identical_calls == 1 else n}) for n in range(100))
+
+    def answer(_):
+        return Answer(parts=(next(wish),), stop="tool_calls", usage=Usage(input_tokens=5_000))
+
+    llm = ScriptedLLM(answer)
+    result = await run_agent("find v", llm, tools=[ok], limits=limits)
+    assert (result.status, result.achieved, len(llm.chats)) == ("incomplete", False, asked)
+    assert "limit" in result.error
+    assert len([each for each in result.tool_results if each.status == "success"]) == ran
+    assert result.iterations == asked
 
 
 async def test_a_model_that_only_calls_tools_is_stopped():

@@ -61,6 +61,17 @@ def plan_agent(make):
 # --- one request: cases 32 to 36 -------------------------------------------------------------------
 
 
+async def test_limits_of_one_request_are_told_in_its_result(plan_agent):
+    """Instead of the agent's, for this request alone."""
+    agent, llm = plan_agent(PLAN, PLAN, CONTENT, CONTENT, "It is 42.", limits=Limits(model_calls=9))
+    async with agent:
+        session = await agent.create_session("ada")
+        result = await agent.process("What is it?", session=session, limits=Limits(model_calls=1))
+        assert (result.status, type(result.error), result.error.value) == ("error", LimitReached, 1)
+        assert len(llm.chats) == 1
+        assert (await agent.process("What is it?")).status == "success"
+
+
 @pytest.mark.parametrize("native", [True, False])
 async def test_case_36_the_plain_flow_counts(plan_agent, native):
     """One plan call, one batch of tools, one synthesis call."""

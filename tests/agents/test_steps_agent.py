@@ -12,6 +12,7 @@ from actgent import (
     ConfigurationError,
     Failure,
     LimitReached,
+    Limits,
     NotAuthorized,
     ParseError,
     Reply,
@@ -102,6 +103,17 @@ def whole(events, kind):
 
 
 # --- run -----------------------------------------------------------------------------------------
+
+
+async def test_limits_bound_one_run_of_a_conversation():
+    """A plan is one call; the next run has the agent's own limits again."""
+    agent, llm = make(PLAN, PLAN, STEP, FINAL)
+    async with agent:
+        talk = await agent.open_conversation()
+        with pytest.raises(LimitReached, match="1 model calls"):
+            await talk.run("5 + 3?", limits=Limits(model_calls=1))
+        assert len(llm.chats) == 1
+        assert str(await talk.run("5 + 3?")) == "The sum of 5 and 3 is 8"
 
 
 async def test_run_gives_the_final_answer():
