@@ -1,13 +1,29 @@
 """A crash at every write of the journal, and what the next start makes of it."""
 
 import collections
+import itertools
 
 import pytest
 import trio
 
-from actgent import BareAgent, Priority, RouterAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import (
+    BareAgent,
+    Failure,
+    Priority,
+    Reply,
+    RouterAgent,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    open_runtime,
+    tool,
+)
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Said
 from actgent.testing import DyingJournal, check_transcript
+
+SESSIONS, STEPS = 5, 3
 
 
 class World:
@@ -15,9 +31,9 @@ class World:
 
     def __init__(self):
         self.paid = collections.Counter()
-        self.stored = collections.Counter()
+        self.stored = collections.defaultdict(list)
+        """The effect keys under which an order was stored, in their order."""
         self.heard = collections.defaultdict(list)
-        self.model_calls = collections.Counter()
 
     def agent(self):
         @tool(effect="once")
@@ -29,20 +45,19 @@ class World:
             return f"paid {order}"
 
         @tool(effect="idempotent")
-        async def store(order: str) -> str:
+        async def store(order: str, context: ToolContext) -> str:
             """Store an order."""
             await trio.lowlevel.checkpoint()
-            self.stored[order] += 1
+            self.stored[order].append(context.effect_key)
             return f"stored {order}"
 
         def answer(chat):
-            self.model_calls[len(chat.messages)] += 1
             assert check_transcript(chat) == []
-            last = chat.messages[-1]
-            if last.role == "tool":
-                return "done: " + "; ".join(part.text for part in last.parts)
-            order = last.parts[0].text
-            return [ToolCall("pay", {"order": order}), ToolCall("store", {"order": order})]
+            done = sum(said.role == "tool" for said in chat.messages)
+            if done == STEPS:
+                return "done"
+            order = {"order": f"{chat.messages[0].parts[0].text}, step {done}"}
+            return [ToolCall("pay", order), ToolCall("store", order)]
 
         agent = BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), tools=[pay, store])
 
@@ -54,72 +69,83 @@ class World:
         return agent
 
 
-async def live(journal, world, chats):
-    """One life of the process; True if it came to its end."""
-    accepted = []
+async def live(journal, world):
+    """One life of the process, which goes on with what is there."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(world.agent())
-        for number in chats:
-            session = await agent.create_session("ada", session_id=f"s{number}")
-            await session.chat(f"order {number}", message_id=f"m{number}")
-            accepted.append(number)
         for context in list(agent._opener.running.sessions.values()):
             await context.session.wait_idle()
-    return accepted
 
 
-async def die(inner, world, chats, writes):
+async def die(inner, world, writes):
     """A life that ends at its n-th write; whether it got that far, and what it had accepted by then."""
     dying = DyingJournal(inner, writes)
     accepted = []
 
-    async def run():
+    async def run(task_status):
         async with open_runtime(journal=dying) as runtime:
             agent = await runtime.start(world.agent())
             sessions = []
-            for number in chats:
+            for number in range(SESSIONS):
                 sessions.append(await agent.create_session("ada", session_id=f"s{number}"))
                 await sessions[-1].chat(f"order {number}", message_id=f"m{number}")
-                accepted.append(number)
+                accepted.append(f"s{number}")
             for session in sessions:
                 await session.wait_idle()
+        task_status.cancel()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
-        with trio.move_on_after(1):
-            await dying.died.wait()
+        nursery.start_soon(run, nursery.cancel_scope)
+        await dying.died.wait()
         heard = {session_id: list(outcomes) for session_id, outcomes in world.heard.items()}
         nursery.cancel_scope.cancel()
-    world.heard = collections.defaultdict(list, heard)  # nobody heard what a dead process said
+    if dying.is_dead:
+        world.heard = collections.defaultdict(list, heard)  # nobody heard what a dead process said
     return dying.is_dead, accepted
 
 
+def outcomes_of(world, session_id, kind):
+    """By what each is an outcome of: the ids and statuses under which handlers heard it."""
+    told = collections.defaultdict(set)
+    for outcome in world.heard[session_id]:
+        if isinstance(outcome, kind):
+            told[getattr(outcome, "call_id", "answer")].add((outcome.id, getattr(outcome, "status", "")))
+    return told
+
+
 async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock):
-    """Accepted messages are answered, `once` tools run at most once, and every call has one result."""
-    crashes = 0
-    for writes in range(1, 200):
+    """Of 5 sessions with 3 steps: what was accepted is answered, and each call and answer is heard under one id.
+
+    `once` tools run at most once, `idempotent` ones under one key.
+    """
+    crashes = unknown = repeated = 0
+    for writes in itertools.count(1):
         world = World()
         async with MemoryJournal().running() as journal:
-            died, accepted = await die(journal, world, range(5), writes)
-            paid_before = dict(world.paid)
-            await live(journal, world, [])
-            records = {session.session_id: session for session in await journal.sessions("clerk")}
+            died, accepted = await die(journal, world, writes)
+            await live(journal, world)
+            sessions = {each.session_id: each for each in await journal.sessions("clerk")}
+            records = {session_id: await journal.load(session_id) for session_id in sessions}
+        assert all(count == 1 for count in world.paid.values()), (writes, world.paid)
+        assert all(len(set(keys)) == 1 for keys in world.stored.values()), (writes, world.stored)
+        repeated += sum(len(keys) - 1 for keys in world.stored.values())
+        assert set(accepted) <= set(sessions), writes
+        for session_id in accepted:
+            said = [record.message for record in records[session_id] if isinstance(record, Said)]
+            results = {r.call_id: {(r.id, r.status)} for message in said for r in message.tool_results}
+            assert sessions[session_id].unfinished == 0, (writes, session_id)
+            assert len(results) == 2 * STEPS, (writes, session_id)
+            assert outcomes_of(world, session_id, ToolResult) == results, (writes, session_id)
+            assert len(outcomes_of(world, session_id, Reply)["answer"]) == 1, (writes, session_id)
+            assert not outcomes_of(world, session_id, Failure), (writes, session_id)
+            unknown += sum(status == "outcome_unknown" for ((_, status),) in results.values())
         if not died:
             break
         crashes += 1
-        for number in accepted:
-            replies = {o.id: str(o) for o in world.heard[f"s{number}"] if type(o).__name__ == "Reply"}
-            assert len(replies) == 1, (writes, number, world.heard[f"s{number}"])
-            assert records[f"s{number}"].unfinished == 0
-        assert all(count == 1 for count in world.paid.values()), (writes, world.paid)
-        assert set(paid_before) <= set(world.paid)
-        for session_id, outcomes in world.heard.items():
-            results = collections.defaultdict(set)
-            for outcome in outcomes:
-                if type(outcome).__name__ == "ToolResult":
-                    results[outcome.call_id].add((outcome.id, outcome.status))
-            assert all(len(told) == 1 for told in results.values()), (writes, session_id, results)
-    assert crashes > 20
+    assert accepted == [f"s{number}" for number in range(SESSIONS)]
+    assert crashes >= SESSIONS * (2 + 3 * STEPS)
+    assert unknown > 0
+    assert repeated > 0
 
 
 async def test_a_restart_cannot_be_told_by_the_model(autojump_clock):

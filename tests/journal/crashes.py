@@ -2,14 +2,16 @@
 
 `python crashes.py URL FOLDER --sessions 100 --messages 2 --rounds 5 --kills 30 --seed 1` does this over and over, in
 one journal, until there were so many kills, and prints a report as JSON. A kill comes within half the time of a
-first run, which nobody kills. Each life is a fork of this process, which has imported everything and opened
-nothing. What is outside of the process, and so outlives it, are files that are only appended to, each line by one
-write.
+first run, which nobody kills. With `--every 1` it comes right behind each write of the journal instead, one after the
+other (`--every 7`: behind each seventh). Each life is a fork of this process, which has imported everything and
+opened nothing. What is outside of the process, and so outlives it, are files that are only appended to, each line by
+one write.
 """
 
 import argparse
 import collections
 import importlib
+import itertools
 import json
 import os
 import random
@@ -26,6 +28,7 @@ from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open
 from actgent.agents import sessions
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Ended, Said
+from actgent.journal.wrapper import WrappedJournal
 from actgent.testing import check_transcript
 
 AGENT = "clerk"
@@ -49,6 +52,27 @@ class Lines:
         return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
 
 
+class DeadlyJournal(WrappedJournal):
+    """A journal whose process SIGKILL ends right behind its n-th write, before it hears that this was confirmed."""
+
+    def __init__(self, inner, writes):
+        super().__init__(inner)
+        self._left = writes
+
+    def _count(self):
+        self._left -= 1
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def commit(self, entry, *, epoch, durable=True):
+        await self.inner.commit(entry, epoch=epoch, durable=durable)
+        self._count()
+
+    def write_soon(self, entry, *, epoch):
+        self.inner.write_soon(entry, epoch=epoch)
+        self._count()
+
+
 @attrs.define
 class Work:
     """What is to be done: `sessions` conversations of `messages` messages, each answered after `rounds` of tool calls."""
@@ -59,6 +83,8 @@ class Work:
     sessions: int
     messages: int
     rounds: int
+    dies_at: int = 0
+    """The write of the journal that the next life does not outlive; 0 is none."""
     effects: Lines = attrs.field(init=False)
     accepted: Lines = attrs.field(init=False)
     heard: Lines = attrs.field(init=False)
@@ -77,11 +103,14 @@ class Work:
     async def live(self):
         """Go on from wherever the last life ended, until everything is done."""
         acknowledged = {tuple(line) for line in self.accepted.read()}
-        async with open_runtime(journal=self.url) as runtime:
+        async with open_journal(self.url) as journal, open_runtime(journal=self._deadly(journal)) as runtime:
             agent = await runtime.start(self._agent())
             async with trio.open_nursery() as nursery:
                 for session_id in self.session_ids:
                     nursery.start_soon(self._converse, agent, session_id, acknowledged)
+
+    def _deadly(self, journal):
+        return DeadlyJournal(journal, self.dies_at) if self.dies_at else journal
 
     async def _converse(self, agent, session_id, acknowledged):
         """A client that repeats what was not acknowledged, and nothing else."""
@@ -294,14 +323,7 @@ def run(options):
     moments, report = random.Random(options.seed), collections.Counter()
     problems, longest, kills = [], 0.0, 0
     while not problems and report["kills"] < options.kills:
-        work = Work(
-            options.url,
-            options.folder,
-            f"w{report['works']}",
-            options.sessions,
-            options.messages,
-            options.rounds,
-        )
+        work = _work(options, f"w{report['works']}")
         begun = time.monotonic()
         killed, problems = finish(work, moments, kills=kills, longest=longest)
         longest = longest or (time.monotonic() - begun) / 2
@@ -310,18 +332,40 @@ def run(options):
     return {**report, "problems": problems}
 
 
+def run_every_write(options):
+    """Work after work, each killed at a later write than the one before, until one is done before it comes so far."""
+    report, problems = collections.Counter(), []
+    for write in itertools.count(1, options.every):
+        work = _work(options, f"w{report['works']}")
+        work.dies_at = write
+        verdict = live_once(work, kill_after=PATIENCE_S)
+        work.dies_at = 0
+        _, problems = finish(work, random.Random(), kills=0, longest=0.0)
+        problems += [f"a life {verdict}"] if verdict == "failed" else []
+        report.update({"works": 1, "kills": verdict == "killed", **work.figures()})
+        if problems or verdict is None:
+            return {**report, "problems": [f"write {write}: {problem}" for problem in problems]}
+    raise AssertionError("the count has no end")
+
+
+def _work(options, name):
+    return Work(options.url, options.folder, name, options.sessions, options.messages, options.rounds)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
     parser.add_argument("folder", type=Path)
-    for name in ("sessions", "messages", "rounds", "kills", "seed"):
+    for name in ("sessions", "messages", "rounds"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("kills", "seed", "every"):
+        parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--awake", type=int, default=sessions.AWAKE, help="idle sessions that stay in memory")
     options = parser.parse_args()
     sessions.AWAKE = options.awake
     for name in LAZY:
         importlib.import_module(name)
-    report = run(options)
+    report = run_every_write(options) if options.every else run(options)
     print(json.dumps(report))  # noqa: T201 - a script
     return 1 if report["problems"] else 0
 

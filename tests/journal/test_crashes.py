@@ -31,13 +31,25 @@ def run_crashes(url, folder, *, script=CRASHES, **figures):
 
 
 def test_kills_lose_and_repeat_nothing(shared_url, tmp_path, times):
-    """100 sessions of 10 steps end whenever their process is killed, and the kills hit calls that ran."""
+    """100 sessions of 10 steps end whenever their process is killed, and the kills hit calls that ran.
+
+    With both journals these are 30 kills in the tests, and 300 with the soak switch.
+    """
     kills = times(15, 150)
     report = run_crashes(shared_url, tmp_path, **FULL, kills=kills, seed=kills)
     assert report["kills"] == kills
     assert report["problems"] == []
     assert report["unknown"] > 0
     assert report["repeated"] > 0
+
+
+def test_a_kill_behind_each_write_loses_and_repeats_nothing(shared_url, tmp_path, times):
+    """5 sessions of 3 steps end whichever write of the journal their process does not outlive."""
+    every = times(5, 1)
+    report = run_crashes(shared_url, tmp_path, sessions=5, messages=1, rounds=3, every=every)
+    assert report["problems"] == []
+    assert report["kills"] >= 60 / every
+    assert report["unknown"] > 0
 
 
 def test_kills_of_short_lives_lose_and_repeat_nothing(shared_url, tmp_path, times):
