@@ -16,7 +16,7 @@ from .lock import Lock
 from .records import Said
 from .sqlite_file import Facts, File, examine, prepare, translated
 from .steps import Head, Row, Step, is_good, place_step, read_records, read_step
-from .wal import log_path, read_application_id
+from .wal import log_path, read_identity
 
 Heads = dict[str, tuple[str, int]]
 """By session its agent, and how many records it had."""
@@ -72,8 +72,8 @@ def salvage(path: Path, new_path: Path) -> Salvaged:
     """
     if new_path.exists():
         raise ConfigurationError(f"{new_path.name} exists: name a file that does not")
-    with _copied(path) as (copy, _), translated():
-        rows, heads = _read_good(copy)
+    with _copied(path) as (copy, noted), translated():
+        rows, heads = _read_good(copy, read_identity(copy, noted[0]))
         with closing(apsw.Connection(str(new_path))) as db:
             file = prepare(db, Facts())
             return _carry_over(file, rows, heads)
@@ -90,9 +90,8 @@ def _copied(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
         yield copy, lock.read_note()
 
 
-def _read_good(copy: Path) -> tuple[dict[str, list[Row]], Heads]:
-    """The good rows of each session, and what their heads say; a foreign log is left out."""
-    identity = read_application_id(copy)
+def _read_good(copy: Path, identity: int) -> tuple[dict[str, list[Row]], Heads]:
+    """The good rows of each session, and what their heads say; a log that is not of this identity is left out."""
     for _ in range(2):
         with closing(apsw.Connection(str(copy))) as db:
             with suppress(apsw.CorruptError, apsw.NotADBError):

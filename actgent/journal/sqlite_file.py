@@ -25,7 +25,7 @@ from actgent.errors import (
 from .lock import Lock
 from .reading import Stored
 from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows, head_values
-from .wal import Log, log_path, read_application_id, read_log
+from .wal import Log, log_path, read_identity, read_log
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -107,7 +107,7 @@ def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
     if not path.stat().st_size:
         return Facts(noted=noted)
     has_log = log_path(path).exists() and log_path(path).stat().st_size > 0
-    return Facts(read_application_id(path), has_log, noted, read_log(path))
+    return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
 
 
 def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "File":
@@ -126,6 +126,8 @@ def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "
         raise ConfigurationError("the file is a SQLite database of another program: name another file")
     _migrate(db, version)
     file = File(db, lock)
+    if lock is not None:
+        lock.note(file.identity, file.commits)  # before the first page is written, which a power cut may tear
     file.set_open(True)
     return file
 
@@ -208,7 +210,7 @@ class File:
     def __init__(self, db: apsw.Connection, lock: Lock | None) -> None:
         self._db = db
         self._lock = lock
-        self._commits: int = _meta(db, "commits")
+        self.commits: int = _meta(db, "commits")
         self.identity: bytes = _meta(db, "identity").to_bytes(4, "big")
         self._is_suspect = not _is_sound(db, "sessions")
         self._has_failed = False
@@ -237,17 +239,17 @@ class File:
             with transaction(self._db):
                 self._insert(_insert_rows, [_row_values(row) for row in rows])
                 self._insert(_upsert_heads, [head_values(head, self.identity) for head in heads])
-                self._db.execute("UPDATE meta SET value = ? WHERE key = 'commits'", (self._commits + 1,))
+                self._db.execute("UPDATE meta SET value = ? WHERE key = 'commits'", (self.commits + 1,))
         except BaseException:
             self._has_failed = True
             raise
-        self._commits += 1
+        self.commits += 1
         with contextlib.suppress(apsw.Error, OSError):  # the step is durable, whatever these two do
             self._follow_up()
 
     def _follow_up(self) -> None:
         if self._lock is not None:
-            self._lock.note(self.identity, self._commits)
+            self._lock.note(self.identity, self.commits)
         if self._has_failed:
             self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
 

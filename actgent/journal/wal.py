@@ -13,6 +13,8 @@ import attrs
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
+_MAGIC = b"SQLite format 3\0"
+"""How each file begins."""
 _APPLICATION_ID = 68
 """Where the first page has it."""
 
@@ -36,11 +38,15 @@ def log_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def read_application_id(path: Path) -> int:
-    """The application id in the file itself, whatever a log says; 0 where there is none."""
+def read_identity(path: Path, noted: bytes) -> int:
+    """The application id in the file itself, whatever a log says; 0 where there is none.
+
+    Where a power cut tore the first page, which the log has then, it is the one that was noted.
+    """
     with path.open("rb") as file:
         page = file.read(100)
-    return int.from_bytes(page[_APPLICATION_ID : _APPLICATION_ID + 4], "big", signed=True)
+    found = page[_APPLICATION_ID : _APPLICATION_ID + 4] if page.startswith(_MAGIC) else noted
+    return int.from_bytes(found, "big", signed=True)
 
 
 def read_log(path: Path) -> Log:

@@ -131,6 +131,29 @@ async def test_another_log_than_its_own_is_refused(image, tmp_path, make_writer,
             await journal.acquire()
 
 
+async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(tmp_path, make_writer):
+    """A cut while the log is copied into the file may tear any page of it; nothing is lost, but by a foreign log."""
+    live, path, other = tmp_path / "live.db", tmp_path / "torn.db", tmp_path / "other.db"
+    async with open_journal(f"sqlite:///{live}") as journal:
+        writer = make_writer(journal, await journal.acquire())
+        for _ in range(20):
+            await writer.turn("question " * 20)
+        copy_image(live, path)
+    path.write_bytes(random.Random(1).randbytes(4096) + path.read_bytes()[4096:])
+    copy_image(path, other)
+    assert salvage(path, tmp_path / "saved.db").losses == ()
+    assert await judge(tmp_path / "saved.db", {"s": writer.confirmed}) == (1, 0, 0)
+    assert await judge(path, {"s": writer.confirmed}) == (1, 0, 0)
+    async with open_journal(f"sqlite:///{live}-2") as journal:
+        writer = make_writer(journal, await journal.acquire())
+        for _ in range(20):
+            await writer.turn("foreign " * 20)
+        change_log(other, "foreign", Path(f"{live}-2{LOG}"))
+    with pytest.raises(JournalDamaged, match="belongs to another journal"):
+        async with open_journal(f"sqlite:///{other}") as journal:
+            await journal.acquire()
+
+
 async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
     """Both versions are named."""
     path, _ = image
