@@ -42,6 +42,11 @@ def new_id() -> str:
     return f"{_process}-{next(_serial):08x}"
 
 
+def new_secret() -> str:
+    """A fresh identifier of 128 random bits, in hexadecimal, that nobody can guess."""
+    return os.urandom(16).hex()
+
+
 # --- priority and sender -----------------------------------------------------------------
 
 

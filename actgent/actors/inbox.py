@@ -201,6 +201,25 @@ class PriorityInbox(Generic[M]):
         self._insert(self._stamp(message, now, first=first))
         return True
 
+    def try_claim(self, message: M) -> bool:
+        """Claim the session of a message that could go out as soon as it was put; False where something goes before it.
+
+        The same as `try_put` and then `poll`, without the way through the queue.
+        """
+        session_id = message.session_id
+        if (
+            self._ready
+            or self._gates
+            or session_id in self._lines
+            or session_id in self._held
+            or self._claimed >= self.concurrency
+            or self._waiting >= self.capacity
+        ):
+            return False
+        self._lines[session_id] = _Line(session_id, claimed=True)
+        self._claimed += 1
+        return True
+
     async def put(self, message: M, *, first: bool = False) -> None:
         """Take a message, waiting for room until its deadline. Cancelled, it leaves nothing behind.
 

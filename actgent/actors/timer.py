@@ -27,9 +27,13 @@ class Alarm:
 
     def cancel(self) -> None:
         """Never ring. Does nothing when it has rung."""
-        if self.fn is not None:
-            self.fn = None
-            self._timer._count_cancelled()  # noqa: SLF001 - an alarm and its timer are one thing
+        if self.fn is None:
+            return
+        self.fn = None
+        timer = self._timer
+        timer._cancelled += 1  # noqa: SLF001 - an alarm and its timer are one thing
+        if timer._cancelled * 2 > len(timer._heap) >= COMPACT_FROM:  # noqa: SLF001
+            timer._compact()  # noqa: SLF001
 
 
 class Timer:
@@ -75,9 +79,8 @@ class Timer:
                 fn()
         return math.inf
 
-    def _count_cancelled(self) -> None:
-        self._cancelled += 1
-        if self._cancelled * 2 > len(self._heap) >= COMPACT_FROM:
-            self._heap = [entry for entry in self._heap if entry[2].fn is not None]
-            heapq.heapify(self._heap)
-            self._cancelled = 0
+    def _compact(self) -> None:
+        """Throw the cancelled alarms away."""
+        self._heap = [entry for entry in self._heap if entry[2].fn is not None]
+        heapq.heapify(self._heap)
+        self._cancelled = 0

@@ -47,6 +47,12 @@ class Workers(Generic[*Args]):
             self._nursery.start_soon(self._work, args, name="worker")
 
     async def _work(self, job: tuple[*Args] | None) -> None:
+        task = trio.lowlevel.current_task()
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            self._idle.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
         while job is not None:
             try:
                 with trio.CancelScope() as scope:
@@ -56,11 +62,10 @@ class Workers(Generic[*Args]):
                             break
                         await self._finish(*job)
                         job = None  # a parked worker holds on to nothing
-                        following = await self._next_job()
-                        if following is None:
+                        if len(self._idle) >= IDLE:
                             return
-                        job = following
-                        del following
+                        self._idle.append(task)
+                        job = await trio.lowlevel.wait_task_rescheduled(leave)
             except trio.Cancelled:
                 # The nursery's; an own scope that is cancelled at the same moment lets it through.
                 if job is not None:
@@ -69,17 +74,6 @@ class Workers(Generic[*Args]):
             if job is not None:  # it was stopped
                 await self._finish(*job)
             job = None
-            job = await self._next_job()
-
-    async def _next_job(self) -> tuple[*Args] | None:
-        """Wait for a job; None where enough others do."""
-        if len(self._idle) >= IDLE:
-            return None
-        task = trio.lowlevel.current_task()
-        self._idle.append(task)
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            self._idle.remove(task)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return await trio.lowlevel.wait_task_rescheduled(leave)  # type: ignore[no-any-return]
+            if len(self._idle) < IDLE:
+                self._idle.append(task)
+                job = await trio.lowlevel.wait_task_rescheduled(leave)

@@ -184,7 +184,6 @@ class Calling:
             session_id=context.id,
             owner=context.owner.name,
             agent=self.agent,
-            state=context.state,
             session=context.session,
             threads=self.threads,
         )

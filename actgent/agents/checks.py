@@ -145,5 +145,5 @@ def check_seconds(name: str, value: object) -> None:
     Raises:
         ConfigurationError: not a number, or less than zero.
     """
-    if not (isinstance(value, int | float) and value >= 0):
+    if not (isinstance(value, (int, float)) and value >= 0):
         raise ConfigurationError(f"{name}= is a number of seconds, at least 0, not {value!r}")

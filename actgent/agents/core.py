@@ -593,7 +593,7 @@ class AgentCore:
         for place, outcome in enumerate(outcomes):
             if isinstance(outcome, Change):  # once: it may have been done before a restart
                 context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
-            elif isinstance(outcome, CallTools | Continue | Finish):
+            elif isinstance(outcome, (CallTools, Continue, Finish)):
                 further.append(outcome)
         deliveries = to_deliveries(outcomes, turn.answer_id, turn.usage)
         if deliveries and context.log is not None:

@@ -64,7 +64,7 @@ def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> 
                 )
             )
             replies += 1
-        elif isinstance(outcome, Event | Route):
+        elif isinstance(outcome, (Event, Route)):
             kind = type(outcome).__name__.lower()
             deliveries.append(attrs.evolve(outcome, id=f"{answer_id}/{kind}/{len(deliveries)}"))
     return deliveries

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from secrets import token_hex
 from typing import Any
 
 import attrs
@@ -14,7 +13,7 @@ from actgent.errors import ConfigurationError, JournalDamaged, SessionClosed, Se
 from actgent.journal.records import NO_LIMITS, Opened
 from actgent.journal.reducers import Reducer
 from actgent.memory.base import Memory
-from actgent.messages import Message, OnBusy, Part, Sender
+from actgent.messages import Message, OnBusy, Part, Sender, new_secret
 
 from .checks import check_id, check_limits
 from .context import SessionContext
@@ -72,10 +71,10 @@ class SessionOpener:
                 "a session needs an owner that is not empty: who is talking to the agent?"
             )
         check_id("session_id", session_id)
-        if not isinstance(parent, Session | None):
+        if parent is not None and not isinstance(parent, Session):
             raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
         context = SessionContext(
-            session_id or token_hex(16),
+            session_id or new_secret(),
             sender,
             self.memory.open_view(),
             reducers=self.reducers,
@@ -119,16 +118,21 @@ class SessionOpener:
         """See `Agent.create_session`."""
         if session_id is not None:
             await self._check_unused(session_id)
-        check_limits(limits)
+        if limits is not None:
+            check_limits(limits)
         session = self.new(
             owner, session_id=session_id, parent=parent, system=system, limits=limits, on_busy=on_busy
         )
-        with self._forgetting(session):
-            if session._context.log is not None:  # noqa: SLF001
-                await session._context.log.flush()  # noqa: SLF001
+        context = session._context  # noqa: SLF001
+        try:
+            if context.log is not None:
+                await context.log.flush()
             await self.introduce(session)
             if description:
-                await self.running.release(session._context, session._message(description))  # noqa: SLF001
+                await self.running.release(context, session._message(description))  # noqa: SLF001
+        except BaseException:  # nobody has it yet
+            self.running.let_go(context)
+            raise
         return session
 
     async def introduce(self, session: Session) -> None:
@@ -149,15 +153,6 @@ class SessionOpener:
             yield
         finally:
             self.running.let_go(session._context)  # noqa: SLF001
-
-    @contextmanager
-    def _forgetting(self, session: Session) -> Iterator[None]:
-        """Let go of a new session whose beginning fails: nobody has it yet."""
-        try:
-            yield
-        except BaseException:
-            self.running.let_go(session._context)  # noqa: SLF001
-            raise
 
     # --- those that are there --------------------------------------------------------------
 

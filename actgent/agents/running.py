@@ -428,18 +428,19 @@ class RunningAgent:
             context.wait_for(message.id, waiter)
         if waiter is not None or context.parent is not None:
             _note_asker(context, message, waiter)
+        starts = False
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             if context.log is not None:
                 await self._write(context, message, None if waiter is None else waiter.options.told)
             if is_granted:
                 self.inbox.restore(message, now=trio.current_time())
-            elif not self._try_put(message):
-                await self._wait_for_room(context, message)
+            elif not (starts := self._turns is not None and self.inbox.try_claim(message)):
+                await self._put(context, message)
         except BaseException:
             self._refuse(context, message)
             raise
-        self._announce(context, message)
+        self._announce(context, message, starts=starts)
         if context.log is None:  # with a journal it has paused long enough
             await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -452,13 +453,12 @@ class RunningAgent:
         try:
             if context.log is not None:
                 await self._write(context, message)
-            if not self._try_put(message):
-                context.is_arriving = True
-                await self._wait_for_room(context, message)
+            if not (starts := self._turns is not None and self.inbox.try_claim(message)):
+                await self._put(context, message, is_arriving=True)
         except BaseException:
             self._refuse(context, message)
             raise
-        self._announce(context, message)
+        self._announce(context, message, starts=starts)
 
     def _expect(self, context: SessionContext) -> None:
         """A message is on its way in."""
@@ -467,8 +467,14 @@ class RunningAgent:
         if context.suspension is not None:  # it may have slept meanwhile
             self.inbox.park(context.id)
 
-    def _try_put(self, message: Message) -> bool:
-        return self.inbox.try_put(message, now=trio.current_time(), first=message.on_busy == "interrupt")
+    async def _put(self, context: SessionContext, message: Message, *, is_arriving: bool = False) -> None:
+        """Put a message into the inbox, without a pause where there is room."""
+        first = message.on_busy == "interrupt"
+        if not self.inbox.try_put(message, now=trio.current_time(), first=first):
+            context.is_arriving = is_arriving
+            if is_inside(context.turn) or would_wait_for_itself(context):
+                self.inbox.put_nowait(message)  # raises: it would wait for itself
+            await self.inbox.put(message, first=first)
 
     async def schedule(
         self, context: SessionContext, description: str, *, key: str | None, **times: Any
@@ -520,12 +526,8 @@ class RunningAgent:
         self._forget_if_over(context)
         self.sessions.rest(context)
 
-    async def _wait_for_room(self, context: SessionContext, message: Message) -> None:
-        if is_inside(context.turn) or would_wait_for_itself(context):
-            self.inbox.put_nowait(message)  # raises: it would wait for itself
-        await self.inbox.put(message, first=message.on_busy == "interrupt")
-
-    def _announce(self, context: SessionContext, message: Message) -> None:
+    def _announce(self, context: SessionContext, message: Message, *, starts: bool = False) -> None:
+        """A message is in: whoever it concerns hears of it, and its turn starts as soon as it may."""
         turn = context.turn
         if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
             turn.interrupt(URGENT_CAME)
@@ -539,7 +541,10 @@ class RunningAgent:
                     agent=self.name, session_id=context.id, message_id=message.id, priority=message.priority
                 )
             )
-        self._pump()
+        if starts and self._turns is not None:
+            self._turns.start_soon(context, self.core.begin_turn(context, message))
+        else:
+            self._pump()
 
     def check_open(self, context: SessionContext) -> None:
         if context.closed:

@@ -157,8 +157,9 @@ class Session:
         deadline: float | None = None,
         on_busy: OnBusy | None = None,
     ) -> Message:
+        context = self._context
         if sender is None:
-            owner = self._context.owner
+            owner = context.owner
             sender = owner if owner.kind == "user" else Sender(owner.name)
         elif isinstance(sender, str):
             sender = Sender.named(sender)
@@ -170,12 +171,12 @@ class Session:
             check_id("message_id", message_id)
         return Message(
             id=message_id or new_id(),
-            session_id=self._context.id,
+            session_id=context.id,
             sender=sender,
             parts=sayable_parts(content),
-            priority=Priority.of(priority),
+            priority=priority if type(priority) is Priority else Priority.of(priority),
             deadline=deadline,
-            on_busy=self._context.on_busy if on_busy is None else check_rule(on_busy),
+            on_busy=context.on_busy if on_busy is None else check_rule(on_busy),
         )
 
     def _question(self, content: str | Part | Sequence[str | Part]) -> Message:

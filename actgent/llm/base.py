@@ -33,9 +33,9 @@ class ResponseFormat:
     schema: Mapping[str, Any]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Chat:
-    """One request: everything that a model call depends on."""
+    """One request: everything that a model call depends on. Made for that call alone; clients change nothing of it."""
 
     system: str = ""
     messages: Sequence[ChatMessage] = ()

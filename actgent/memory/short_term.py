@@ -1,6 +1,6 @@
 """Short-term memory: the conversation itself, within the model's context budget."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -21,12 +21,16 @@ CHARACTERS_A_TOKEN = 4
 """A rough estimate that holds for English text; only the budget depends on it."""
 MEDIA_CHARACTERS = 4000
 """What a picture, document or opaque block is counted as."""
+_OWN = ("assistant", "agent")
+"""Kinds of senders whose words are the assistant's, unless they are to be answered."""
 _TOLD = "Tool results:"
 """What results of calls that stood in text begin with."""
 
 
-def count_characters(parts: Iterable[Part]) -> int:
+def count_characters(parts: Sequence[Part]) -> int:
     """How much room some parts take, about."""
+    if len(parts) == 1 and type(text := parts[0]) is Text:
+        return len(text.text)
     characters = 0
     for part in parts:
         if isinstance(part, (Text, Thinking, ToolResult)):
@@ -44,17 +48,14 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
     `answered` is True for the message that the model is to answer: it always goes as user or
     tool, because a trailing assistant message would be a prefill.
     """
-    kind = message.sender.kind
+    kind, parts = message.sender.kind, message.parts
+    role: Role = "user"
     if kind == "tool" and (results := message.tool_results):
         return _results_to_chat(results)
     if kind == "system":
-        return _chat("user", _marked(message))
-    if kind in {"assistant", "agent"} and not answered:
-        return _chat("assistant", _sayable(message))
-    return _chat("user", message.parts)
-
-
-def _chat(role: Role, parts: tuple[Part, ...]) -> list[ChatMessage]:
+        parts = _marked(message)
+    elif kind in _OWN and not answered:
+        role, parts = "assistant", _sayable(message)
     return [ChatMessage(role, parts)] if parts else []
 
 
@@ -88,7 +89,7 @@ def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     """Results of native calls as they are; those of calls that stood in text as text."""
     native = tuple([result for result in results if result.native])
     told = [result for result in results if not result.native]
-    chat = _chat("tool", native)
+    chat = [ChatMessage("tool", native)] if native else []
     if told:
         lines = "\n\n".join(f"[{r.tool_name}] (ID: {r.call_id})\n{_outcome(r)}" for r in told)
         chat.append(ChatMessage("user", (Text(f"{_TOLD}\n\n{lines}"),)))
@@ -132,7 +133,7 @@ class ShortTermView(ModelView):
         for said in to_chat(message, answered=answered):
             self._chat.append(said)
             self._characters += count_characters(said.parts)
-            self._settles = answered and message.sender.kind in {"assistant", "agent"}
+            self._settles = answered and message.sender.kind in _OWN
         if self._characters > self._budget:
             self._leave_out()
 

@@ -64,9 +64,9 @@ class Profile:
     """Further text of the developer's, e.g. the body of brain.md."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class View:
-    """What a protocol sees of a session: read only, at one moment of one turn."""
+    """What a protocol sees of a session at one moment of one turn. Made for that call alone, and only to be read."""
 
     message: Message
     """The message that this pass answers."""

@@ -18,9 +18,9 @@ Effect = Literal["pure", "idempotent", "once"]
 """What a tool does outside, and so what a restart may repeat: nothing; the same again; something that counts."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class ToolContext:
-    """What a tool may know of the call it serves."""
+    """What a tool may know of the call it serves. Made for that call alone, and only to be read."""
 
     session_id: str = ""
     owner: str = ""
@@ -28,14 +28,32 @@ class ToolContext:
     call_id: str = ""
     effect_key: str = ""
     """The same for every repetition of this call, e.g. after a crash: hand it to services that drop duplicates."""
-    state: Any = None
-    """The session's store: a read-only mapping with `dispatch`."""
+    _state: Any = None
     session: Any = None
     """The `Session`, for tools that talk to it; None outside of an agent."""
     threads: Threads | None = attrs.field(default=None, repr=False)
     """Where sync functions run; None outside of an agent."""
     approval: Grant | None = None
     """What a person said who let this call run: `Approve` or `Edit`; None: nobody was asked."""
+
+    @property
+    def state(self) -> Any:
+        """The session's store: a read-only mapping with `dispatch`. None outside of a session."""
+        return self._state if self._state is not None or self.session is None else self.session.state
+
+    def of_call(self, call: ToolCall, approval: Grant | None, *, is_inline: bool) -> "ToolContext":
+        """The same for one call. Where that may run in a thread, the store is made now, in the one that it belongs to."""
+        return ToolContext(  # written out: attrs.evolve would cost more than the rest of an inline call
+            session_id=self.session_id,
+            owner=self.owner,
+            agent=self.agent,
+            call_id=call.id,
+            effect_key=f"{self.session_id}/{call.id}",
+            state=self._state if is_inline else self.state,
+            session=self.session,
+            threads=self.threads,
+            approval=approval,
+        )
 
 
 @attrs.frozen(kw_only=True)

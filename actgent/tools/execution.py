@@ -254,7 +254,8 @@ class Batch:
         return text
 
     async def _value(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> object:
-        context = self._context_of(call)
+        grant = self.grants.get(call.id) if self.grants else None
+        context = self.context.of_call(call, grant, is_inline=tool.inline)
         if _is_immediate(tool):
             return await tool.execute(arguments, context)
         seconds = self.timeout if tool.timeout is None else tool.timeout
@@ -262,20 +263,6 @@ class Batch:
             call_scope.set(scope)
             return await _attempts(call, tool, arguments, context)
         raise ToolTimeout(tool.name, seconds)
-
-    def _context_of(self, call: ToolCall) -> ToolContext:
-        context = self.context
-        return ToolContext(  # written out: attrs.evolve would cost more than the rest of an inline call
-            session_id=context.session_id,
-            owner=context.owner,
-            agent=context.agent,
-            call_id=call.id,
-            effect_key=f"{context.session_id}/{call.id}",
-            state=context.state,
-            session=context.session,
-            threads=context.threads,
-            approval=self.grants.get(call.id) if self.grants else None,
-        )
 
     def _capped(self, text: str) -> str:
         return capped(text, self.max_characters)

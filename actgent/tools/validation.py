@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any, Never
 
 import attrs
@@ -48,7 +49,13 @@ def _worded(error: jsonschema_rs.ValidationError) -> str:
     return f"{path}: {message}" if path else message
 
 
+_STILL = (str, int, float, bool, NoneType)
+"""Most values are of these, and an `isinstance` against an abstract class is dear."""
+
+
 def _copied(value: Any) -> Any:
+    if type(value) in _STILL:
+        return value
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
