@@ -227,13 +227,10 @@ class EventStream:
     """Carries the events of one runtime to any number of readers."""
 
     def __init__(self) -> None:
+        self.watched = False
+        """Whether anyone reads; ask before an event is built."""
         self._readers: list[EventReader] = []
         self._ended = False
-
-    @property
-    def watched(self) -> bool:
-        """Whether anyone reads; ask before an event is built."""
-        return bool(self._readers)
 
     def publish(self, event: Observation) -> None:
         for reader in self._readers:
@@ -252,10 +249,12 @@ class EventStream:
         if self._ended:
             reader._end()  # noqa: SLF001
         self._readers.append(reader)
+        self.watched = True
         try:
             yield reader
         finally:
             self._readers.remove(reader)
+            self.watched = bool(self._readers)
             reader._close()  # noqa: SLF001
 
     def end(self) -> None:

@@ -419,8 +419,10 @@ class PriorityInbox(Generic[M]):
         Raises:
             UsageError: nothing of the session is out.
         """
-        followups = self._claimed_line(session_id).followups
-        return followups.popleft() if followups else None
+        line = self._lines.get(session_id)
+        if line is None or not line.claimed:
+            raise self._not_out(session_id)
+        return line.followups.popleft() if line.followups else None
 
     def next_urgent(self, session_id: str) -> M | None:
         """The next URGENT message of a session whose turn is out; what that turn still had to follow up is dropped.
@@ -428,7 +430,9 @@ class PriorityInbox(Generic[M]):
         Raises:
             UsageError: nothing of the session is out.
         """
-        line = self._claimed_line(session_id)
+        line = self._lines.get(session_id)
+        if line is None or not line.claimed:
+            raise self._not_out(session_id)
         if not line.urgent:
             return None
         line.followups = None
@@ -550,10 +554,11 @@ class PriorityInbox(Generic[M]):
     def _claimed_line(self, session_id: str) -> _Line[M]:
         line = self._lines.get(session_id)
         if line is None or not line.claimed:
-            raise UsageError(
-                f"inbox {self.name!r}: nothing of session {session_id!r} is out, get() comes first"
-            )
+            raise self._not_out(session_id)
         return line
+
+    def _not_out(self, session_id: str) -> UsageError:
+        return UsageError(f"inbox {self.name!r}: nothing of session {session_id!r} is out, get() comes first")
 
     def _forget_if_empty(self, line: _Line[M]) -> None:
         if line.is_empty:

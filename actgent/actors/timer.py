@@ -1,8 +1,8 @@
 """One task that watches many deadlines.
 
 A cancel scope with a deadline costs several microseconds to enter and leave, an alarm a fraction of one;
-and most alarms never ring, because the answer came in time. Cancelled alarms stay in the heap until they
-are half of it.
+and most alarms never ring, because the answer came in time. Cancelled alarms stay in the heap until it has
+doubled; then they are thrown away.
 """
 
 import heapq
@@ -19,21 +19,14 @@ COMPACT_FROM = 1000
 class Alarm:
     """Something to be called at a time, unless it is cancelled before."""
 
-    __slots__ = ("_timer", "fn")
+    __slots__ = ("fn",)
 
-    def __init__(self, timer: "Timer", fn: Callable[[], object]) -> None:
-        self._timer = timer
+    def __init__(self, fn: Callable[[], object]) -> None:
         self.fn: Callable[[], object] | None = fn
 
     def cancel(self) -> None:
         """Never ring. Does nothing when it has rung."""
-        if self.fn is None:
-            return
         self.fn = None
-        timer = self._timer
-        timer._cancelled += 1  # noqa: SLF001 - an alarm and its timer are one thing
-        if timer._cancelled * 2 > len(timer._heap) >= COMPACT_FROM:  # noqa: SLF001
-            timer._compact()  # noqa: SLF001
 
 
 class Timer:
@@ -42,17 +35,19 @@ class Timer:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Alarm]] = []
         self._serial = itertools.count()
-        self._cancelled = 0
+        self._compact_at = COMPACT_FROM
         self._wakes_at = math.inf
         self._scope = trio.CancelScope()
 
     def __len__(self) -> int:
         """How many alarms are set."""
-        return len(self._heap) - self._cancelled
+        return sum(alarm.fn is not None for _, _, alarm in self._heap)
 
     def call_at(self, deadline: float, fn: Callable[[], object]) -> Alarm:
         """Have `fn` called at a time of trio's clock; it must neither wait nor raise."""
-        alarm = Alarm(self, fn)
+        alarm = Alarm(fn)
+        if len(self._heap) >= self._compact_at:
+            self._compact()
         heapq.heappush(self._heap, (deadline, next(self._serial), alarm))
         if deadline < self._wakes_at:
             self._scope.deadline = self._wakes_at = deadline
@@ -72,9 +67,7 @@ class Timer:
             if alarm.fn is not None and deadline > now:
                 return deadline
             heapq.heappop(self._heap)
-            if alarm.fn is None:
-                self._cancelled -= 1
-            else:
+            if alarm.fn is not None:
                 fn, alarm.fn = alarm.fn, None
                 fn()
         return math.inf
@@ -83,4 +76,4 @@ class Timer:
         """Throw the cancelled alarms away."""
         self._heap = [entry for entry in self._heap if entry[2].fn is not None]
         heapq.heapify(self._heap)
-        self._cancelled = 0
+        self._compact_at = max(COMPACT_FROM, 2 * len(self._heap))

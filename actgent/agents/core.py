@@ -183,7 +183,7 @@ class AgentCore:
         calls = () if last.cut else last.tool_calls
         context.open_calls = calls
         view = self._view(context, turn, message)
-        view = attrs.evolve(view, state=context.state_at(resume.state_number))
+        view.state = context.state_at(resume.state_number)
         await self._react(context, turn, view, answer, calls)
         return self.inbox.next_followup(context.id)
 
@@ -323,8 +323,10 @@ class AgentCore:
         self._remember(context, turn, message)
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
-        answer, calls = await self._ask(context, turn, self._view(context, turn, message))
-        await self._react(context, turn, self._view(context, turn, message), answer, calls)
+        view = self._view(context, turn, message)
+        answer, calls = await self._ask(context, turn, view)
+        view.state, view.calls = context.seen_state, turn.calls
+        await self._react(context, turn, view, answer, calls)
         if self.hooks.listeners:
             await self.hooks.tell(context, turn, self.dispatcher)
 
@@ -412,7 +414,7 @@ class AgentCore:
         self._check_model_calls(context, turn)
         request = turn.options.protocol.request(view)
         llm = self.models.get(request.model) or self.models["default"]
-        chat = self._chat(context, turn, request)
+        chat = self._chat(context, turn, view, request)
         turn.answer_id = new_id()
         started = time.monotonic()
         answer = await self._complete(context, turn, llm, chat)
@@ -440,7 +442,7 @@ class AgentCore:
                 session_id=context.id,
             )
 
-    def _chat(self, context: SessionContext, turn: Turn, request: Request) -> Chat:
+    def _chat(self, context: SessionContext, turn: Turn, view: View, request: Request) -> Chat:
         messages, tail, options = context.view.messages(), request.tail, turn.options
         if turn.aside or options.tail:
             tail = "\n\n".join(filter(None, (turn.aside, options.tail, tail)))
@@ -452,7 +454,7 @@ class AgentCore:
         return Chat(
             system=self.system if system is None else system,
             messages=messages,
-            tools=self.calling.registry.specs(),
+            tools=view.tools,
             temperature=options.temperature,
             max_tokens=options.max_tokens,
             response_format=request.response_format,

@@ -18,7 +18,7 @@ from actgent.errors import (
     Stopped,
     TruncatedAnswer,
 )
-from actgent.llm.base import LLM, Answer
+from actgent.llm.base import LLM, Answer, StopReason
 
 KINDS: tuple[tuple[type[Exception], str], ...] = (
     (ParseError, "parse"),
@@ -40,6 +40,9 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
 """Everything else is what the turn was doing: `model`, or `internal` for a mistake in actgent or in a user's protocol."""
 
 
+_WHOLE: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
+
+
 def kind_of(error: Exception, otherwise: str = "internal") -> str:
     """The `Failure.kind` of an exception."""
     return next((kind for cls, kind in KINDS if isinstance(error, cls)), otherwise)
@@ -51,6 +54,8 @@ def check_stop(answer: Answer) -> None:
     Raises:
         AnswerError: refused, filtered, or cut at the token limit.
     """
+    if answer.stop in _WHOLE:
+        return
     match answer.stop:
         case "refusal":
             raise Refusal(f"the model declined to answer: {answer.text[:200]}".rstrip(": "), answer.text)

@@ -70,7 +70,10 @@ class Answer:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+        parts = self.parts
+        if len(parts) == 1 and type(parts[0]) is Text:  # the usual case
+            return ()
+        return tuple([part for part in parts if isinstance(part, ToolCall)])
 
 
 class LLM(abc.ABC):

@@ -66,7 +66,11 @@ class Profile:
 
 @attrs.define(kw_only=True, eq=False)
 class View:
-    """What a protocol sees of a session at one moment of one turn. Made for that call alone, and only to be read."""
+    """What a protocol sees of a session, only to be read.
+
+    One view serves one pass of a turn: rendering the request, and reading its answer, for which state and calls are
+    brought up to then.
+    """
 
     message: Message
     """The message that this pass answers."""
@@ -84,7 +88,7 @@ class View:
     """Bad answers in a row so far."""
     profile: Profile
     tools: Sequence[ToolSpec] = ()
-    """The tools that the agent has by now; an access rule may refuse some of them at the call."""
+    """The tools that the agent has when the model is asked; an access rule may refuse some of them at the call."""
 
 
 @attrs.frozen(kw_only=True)
