@@ -268,9 +268,10 @@ async def recover(count: int) -> Figures:
     """RESUME: the same rows read and unpacked; what a conversation of 800 KB takes in a table."""
     with tempfile.TemporaryDirectory() as folder:
         session_ms = _read_back(f"{folder}/long.db", count) * 1e3
+        state_ms = _read_back(f"{folder}/state.db", count) * 1e3
         resume_s = _read_back(f"{folder}/many.db", 100 * 43)
         journal_mb = _fill_table(Path(folder, "large.db"))
-    return {"session_ms": session_ms, "resume_s": resume_s, "journal_mb": journal_mb}
+    return {"session_ms": session_ms, "state_ms": state_ms, "resume_s": resume_s, "journal_mb": journal_mb}
 
 
 def _fill_table(path: Path) -> float:

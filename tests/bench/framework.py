@@ -53,7 +53,7 @@ from actgent.actors.system import open_system
 from actgent.folders.instructions import read_folder
 from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Appended, Ended, Opened, Record, Said
+from actgent.journal.records import Accepted, Appended, Changed, Ended, Opened, Record, Said
 from actgent.llm.base import Answer, Chat, OnText
 from actgent.messages import ChatMessage, Message, Sender
 
@@ -363,6 +363,7 @@ async def recover(count: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         return {
             "session_ms": await _recover_session(count, f"sqlite:///{folder}/long.db"),
+            "state_ms": await _recover_state(count, f"sqlite:///{folder}/state.db"),
             "resume_s": await _resume_sessions(100, f"sqlite:///{folder}/many.db"),
             "journal_mb": await _fill_journal(400, Path(folder) / "large.db"),
         }
@@ -381,6 +382,23 @@ async def _recover_session(records: int, url: str) -> float:
         session = await agent.open_session("s")
         took = watch.wall_s() * 1e3
         expect(seen=len(session.history), wanted=records // 2, what="messages of the recovered session")
+    return took
+
+
+async def _recover_state(changes: int, url: str) -> float:
+    """Milliseconds to open a session in whose state a list grew by so many changes."""
+    async with open_journal(url) as journal:
+        epoch = await journal.acquire()
+        journal.write_soon(_entry(Opened(owner=Sender("ada"), created_at=0.0)), epoch=epoch)
+        for number in range(changes):
+            grown = Changed(changes={"log": short(number)}, reduced={"log": "append"}, action="log")
+            journal.write_soon(_entry(grown), epoch=epoch)
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(make_agent(Instant()))
+        watch = Stopwatch()
+        session = await agent.open_session("s")
+        took = watch.wall_s() * 1e3
+        expect(seen=len(session.state["log"]), wanted=changes, what="values in the recovered state")
     return took
 
 

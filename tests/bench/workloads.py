@@ -69,7 +69,12 @@ WORKLOADS = (
         "10,000 records opened, 100 sessions resumed, 800 KB written",
         10_000,
         1_000,
-        (Bar("session_ms", 200, "scaled"), Bar("resume_s", 2, "scaled"), Bar("journal_mb", 1.6, "value")),
+        (
+            Bar("session_ms", 200, "scaled"),
+            Bar("state_ms", 200, "scaled"),
+            Bar("resume_s", 2, "scaled"),
+            Bar("journal_mb", 1.6, "value"),
+        ),
     ),
     Workload(
         "LOOPS",
