@@ -230,12 +230,12 @@ class Calling:
     ) -> Message:
         """Write one result for each call into the record, right behind the calls, whatever came of them.
 
-        The journal hears of it unless the agent stops: then the next start goes on with what is known by then.
+        The journal hears of it unless the process ends: then the next start goes on with what is known by then.
         """
         results = batch.results()
         closing = message.caused(TOOLS, results, stage=stage)
         context.append(closing)
-        if context.log is not None and (is_over or turn.stop is not None):
+        if context.log is not None and (is_over or turn.is_ending):
             context.log.say_results(_closing(closing, turn))
         context.open_calls = ()
         if context.approvals is not None:

@@ -148,6 +148,8 @@ class AgentCore:
         if turn.budget is not None:
             self._start_clock(turn, turn.budget)
         try:
+            if turn.is_cut:
+                turn.check()
             if turn.waiting is not None:
                 message = await self._call_again(context, turn, turn.waiting)
             elif turn.resume is not None:

@@ -13,6 +13,7 @@ from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
 from actgent.control.clock import Clock
 from actgent.errors import (
+    ActorFailed,
     Interrupted,
     NotRunning,
     SessionClosed,
@@ -79,7 +80,9 @@ class RunningAgent:
         self._turns: Workers[SessionContext, Turn] | None = None
         self._scope = trio.CancelScope()
         self._held_up: list[tuple[SessionContext, Turn]] = []
-        """Turns that are to go on as soon as the agent works again."""
+        """Turns that are to go on, or to end, as soon as the agent works again."""
+        self.has_failed = False
+        """Whether something in it raised that nobody caught, so that all else is cut, and it starts again."""
 
     # --- life ----------------------------------------------------------------------------
 
@@ -110,6 +113,7 @@ class RunningAgent:
 
     async def _serve(self) -> None:
         self.core.begin()
+        self.has_failed = False
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -127,7 +131,7 @@ class RunningAgent:
 
     def _pump(self) -> None:
         """Start the turns of all messages that may go out."""
-        if self._turns is None:
+        if self._turns is None or self.has_failed:
             return
         while self._held_up:
             self._turns.start_soon(*self._held_up.pop(0))
@@ -166,10 +170,15 @@ class RunningAgent:
         await self.core.run_turn(scope, context, turn)
 
     async def _abandon_turn(self, context: SessionContext, turn: Turn) -> None:
-        """The agent stops, in the middle of the turn or after it."""
-        if context.turn is turn:
-            await self.core.say_stopped(context, turn)
-            self._let_go(context)
+        """The agent stops or fails, in the middle of the turn or after it."""
+        if context.turn is not turn:
+            return
+        if self.has_failed:
+            turn.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
+            self._held_up.append((context, turn))
+            return
+        await self.core.say_stopped(context, turn)
+        self._let_go(context)
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
@@ -181,7 +190,10 @@ class RunningAgent:
         urgent = None
         try:
             await self.core.finish_turn(context, turn)
-            urgent = self.inbox.next_urgent(context.id)
+            urgent = None if self.has_failed else self.inbox.next_urgent(context.id)
+        except Exception:
+            self.has_failed = True
+            raise
         finally:
             if urgent is None:
                 self._let_go(context)
@@ -341,17 +353,19 @@ class RunningAgent:
         if context.resume is not None and context.approvals is not None and context.approvals.is_suspended:
             context.pending += len(context.resume.joined)
             self._lay_down(context, waiting.pop(0))
-        elif context.resume is not None and self._turns is not None:
+        elif context.resume is not None:
             self.inbox.claim(context.id)
             context.pending += len(context.resume.joined)
-            self._turns.start_soon(context, self.core.begin_turn(context, waiting.pop(0)))
+            self._held_up.append((context, self.core.begin_turn(context, waiting.pop(0))))
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
         if context.suspension is not None and (newer := self._newer(context.suspension.message)):
             self.take_up(context, Interrupted(newer))
         self.sessions.rest(context)
-        if context.turn is not None:
-            self._stop_if_outdated(context.turn)
+        turn = context.turn
+        is_exposed = turn is not None and turn.message.priority is not Priority.URGENT
+        if turn is not None and is_exposed and (newer := self._newer(turn.message)):
+            turn.interrupt(newer)
         self._pump()
 
     async def end(self, context: SessionContext, error: Exception) -> None:

@@ -262,13 +262,9 @@ class Tasks:
             await self._post(task, message)
         except (SessionClosed, SessionNotFound):
             _log.info("agent %s, session %s: nobody waits for its task any more", agent, child.id)
-        except ActgentError as failed:
-            _log.error(
-                "agent %s, session %s: session %s was not told of its result: %s",
-                agent,
-                child.id,
-                task.parent_id,
-                failed,
+        except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the task ends all the same
+            _log.exception(
+                "agent %s, session %s: session %s was not told of its result", agent, child.id, task.parent_id
             )
 
     async def _post(self, task: Task, message: Message) -> None:

@@ -172,6 +172,8 @@ class Turn:
     """What it failed with."""
     blame: str = "internal"
     """The kind of a failure whose exception does not tell it."""
+    is_cut: bool = False
+    """True: its agent failed in the middle of it, so that it only has to end."""
     ended: trio.Event | None = None
     """Made where someone waits for the turn's end."""
     waiting: Waiting | None = None
@@ -200,6 +202,17 @@ class Turn:
             self.scope.cancel()
         elif self.on_stop is not None:
             self.on_stop()
+
+    def cut(self, error: Exception) -> None:
+        """Its task is gone: with the next one it ends, with this error unless it had one."""
+        self.is_cut = True
+        self.exposed = False
+        self.stop_with(error)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing goes on with it later: someone stopped it, or its agent failed, which starts again without it."""
+        return self.stop is not None or (self.host is not None and self.host.has_failed)
 
     def check(self) -> None:
         """End the turn here if someone wants it.

@@ -1,0 +1,301 @@
+"""An agent that fails starts again: what it was at ends as a failure, what waits goes on, and the journal knows of both."""
+
+import pytest
+import trio
+
+from actgent import (
+    ActorFailed,
+    Approve,
+    BareAgent,
+    Priority,
+    Reject,
+    ScriptedLLM,
+    Sender,
+    ToolCall,
+    delegation_tools,
+    open_runtime,
+    tool,
+)
+from actgent.actors.supervision import Supervision
+from actgent.agents.replaying import rebuild
+from actgent.journal.base import Entry
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Appended, Ended, Opened
+from actgent.memory.short_term import ShortTermMemory, ShortTermView
+from actgent.messages import Message, Text
+from actgent.testing import check_transcript
+
+
+class Breaking(ShortTermMemory):
+    """A memory that breaks at the results of calls that a message named `crash` led to."""
+
+    def open_view(self):
+        view = super().open_view()
+        view.__class__ = BreakingView
+        return view
+
+
+class BreakingView(ShortTermView):
+    def add(self, message, *, answered=False):
+        if any(result.tool_name == "crash" for result in message.tool_results):
+            raise RuntimeError("a mistake in the memory")
+        super().add(message, answered=answered)
+
+
+def last_text(chat):
+    return chat.messages[-1].parts[-1].text
+
+
+class World:
+    """An agent whose model calls the tool that a message names, and says what it got."""
+
+    def __init__(self):
+        self.ran = []
+        self.failures = []
+        self.views = []
+
+    def agent(self, name="a", **options):
+        @tool
+        async def crash() -> str:
+            """Crash."""
+            return "x"
+
+        @tool
+        async def wait(seconds: int) -> str:
+            """Wait."""
+            await trio.sleep(seconds)
+            return "waited"
+
+        @tool(approval=True)
+        async def pay() -> str:
+            """Pay."""
+            self.ran.append("pay")
+            return "paid"
+
+        calls = {"crash": {}, "wait": {"seconds": 100}, "pay": {}}
+
+        def answer(chat):
+            assert check_transcript(chat) == []
+            self.views.append(chat.messages)
+            text = last_text(chat)
+            if chat.messages[-1].role == "user" and text in calls:
+                return ToolCall(text, calls[text])
+            return f"re: {text}"
+
+        agent = BareAgent(
+            name, llm=ScriptedLLM(answer, keep=0), tools=[crash, wait, pay], memory=Breaking(), **options
+        )
+        agent.on_session(lambda session: session.on_exception(self.failures.append))
+        return agent
+
+
+PATIENT = Supervision(backoff=5.0)
+"""The agent is down for five seconds."""
+
+
+@pytest.fixture(params=[False, True], ids=["no journal", "journal"])
+async def journal(request):
+    """None, or a journal."""
+    if not request.param:
+        yield None
+        return
+    async with MemoryJournal().running() as opened:
+        yield opened
+
+
+async def crash(agent):
+    """Have an agent fail, and return when it is down."""
+    session = await agent.create_session("eve")
+    await session.chat("crash")
+    await trio.testing.wait_all_tasks_blocked()
+    assert agent._opener.running._nursery is None
+
+
+@pytest.mark.parametrize("decision", [Approve(), Reject("no")], ids=["approved", "rejected"])
+@pytest.mark.parametrize("when", ["down", "up"])
+async def test_a_suspended_turn_goes_on_in_a_new_life(autojump_clock, journal, decision, when):
+    """It is decided while the agent is down, or when it is up again: granted calls run once, others do not."""
+    world = World()
+    async with open_runtime(journal=journal, supervision=PATIENT) as runtime:
+        agent = await runtime.start(world.agent())
+        session = await agent.create_session("ada", "pay")
+        await session.wait_idle()
+        await session.chat("behind")
+        await crash(agent)
+        if when == "up":
+            await trio.sleep(6)
+        await session.answer(session.approvals[0], decision)
+        assert when == "up" or world.ran == []
+        await session.wait_idle()
+        assert world.ran == ["pay"] * isinstance(decision, Approve)
+        texts = [message.text for message in session.history if message.sender.kind == "assistant"]
+        assert texts[-1] == "re: behind"
+        assert len(texts) == 3
+    if journal is not None:
+        ended = [each.failed for each in await journal.load(session.id) if isinstance(each, Ended)]
+        assert ended == [None, None]
+
+
+@pytest.mark.parametrize("how", ["interrupt", "urgent", "aclose"])
+async def test_a_suspended_turn_is_withdrawn_while_the_agent_is_down(autojump_clock, journal, how):
+    """It ends in the new life, and what goes before it is answered there."""
+    world = World()
+    async with open_runtime(journal=journal, supervision=PATIENT) as runtime, trio.open_nursery() as nursery:
+        agent = await runtime.start(world.agent())
+        session = await agent.create_session("ada", "pay")
+        await session.wait_idle()
+        await crash(agent)
+        match how:
+            case "interrupt":
+                nursery.start_soon(session.interrupt)
+            case "aclose":
+                nursery.start_soon(session.aclose)
+            case _:
+                await session.chat("at once", priority=Priority.URGENT)
+        await trio.sleep(6)
+        assert [failure.kind for failure in world.failures if failure.kind != "internal"] == ["interrupted"]
+        assert world.ran == []
+        if how == "urgent":
+            assert session.history[-1].text == "re: at once"
+        assert session.status == ("closed" if how == "aclose" else "idle")
+
+
+async def test_what_it_was_at_ends_as_a_failure_that_the_journal_has(autojump_clock):
+    """Its calls have their results there, later messages are durable as ever, and no start does any of it again."""
+    world = World()
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal, supervision=PATIENT) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", "wait", session_id="s")
+            await trio.sleep(1)
+            await crash(agent)
+            assert session.status == "working"
+            await session.chat("while it is down")
+            await session.wait_idle()
+            await session.chat("later")
+            await session.wait_idle()
+            history = session.history
+        assert [type(failure.error) for failure in world.failures] == [RuntimeError, ActorFailed]
+        assert [failure.kind for failure in world.failures] == ["internal", "internal"]
+        rebuilt = await rebuild(await journal.load("s"))
+        assert rebuilt.history == history
+        assert rebuilt.waiting == ()
+        (result,) = [result for message in history for result in message.tool_results]
+        assert result.status == "outcome_unknown"
+        assert await journal.unfinished("a") == []
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.open_session("s")
+            await session.chat("hello")
+            await session.wait_idle()
+            assert session.history[-1].text == "re: hello"
+
+
+async def test_who_waits_for_an_agent_that_failed_hears_of_it(autojump_clock, journal):
+    """At once, and not when the time of the call is over: an asking tool, and the session that has delegated."""
+    world = World()
+    ask = {"agent": "worker", "task": "wait"}
+    calls = [
+        ToolCall("delegate_to_agent", ask, "c1"),
+        ToolCall("delegate_to_agent", {**ask, "wait": False}, "c2"),
+    ]
+    llm = ScriptedLLM(lambda chat: calls if len(chat.messages) == 1 else "ok")
+    async with open_runtime(journal=journal, supervision=PATIENT) as runtime:
+        worker = await runtime.start(world.agent("worker"))
+        lead = await runtime.start(BareAgent("lead", llm=llm, tools=delegation_tools()))
+        session = await lead.create_session("ada", "go")
+        await trio.sleep(1)
+        await crash(worker)
+        await trio.sleep(7)
+        await session.wait_idle()
+        errors = [result.error for message in session.history for result in message.tool_results]
+        assert "agent 'worker' failed (internal): actor 'worker' gave no answer" in errors[0]
+        assert errors[1] is None
+        (told,) = [message.text for message in session.history if message.sender.kind == "agent"]
+        assert "failed (internal): actor 'worker' gave no answer" in told
+        assert session.children == ()
+
+
+async def test_a_session_that_is_opened_while_its_agent_is_down_goes_on_where_it_was(autojump_clock):
+    """Its half done turn first: the URGENT message behind it stops that one, and is not taken for it."""
+    world = World()
+
+    def message(message_id, text, **options):
+        return Message(id=message_id, session_id="x", sender=Sender("ada"), parts=(Text(text),), **options)
+
+    records = (
+        Opened(owner=Sender("ada"), created_at=1.0),
+        Accepted(message=message("m1", "first")),
+        Appended(message_id="m1"),
+        Accepted(message=message("m2", "second", priority=Priority.URGENT)),
+    )
+    async with (
+        MemoryJournal().running() as journal,
+        open_runtime(journal=journal, supervision=PATIENT) as runtime,
+    ):
+        agent = await runtime.start(world.agent())
+        await crash(agent)
+        await journal.commit(Entry(session_id="x", agent="a", records=records), epoch=runtime.epoch)
+        session = await agent.open_session("x")
+        await session.wait_idle()
+        assert [message.text for message in session.history] == ["first", "second", "re: second"]
+        ended = [
+            (each.message_id, each.failed) for each in await journal.load("x") if isinstance(each, Ended)
+        ]
+        assert ended == [("m1", "interrupted"), ("m2", None)]
+
+
+async def test_an_agent_that_does_not_come_back_ends_what_it_was_at(autojump_clock, journal):
+    """Too many failures: what was cut before is told, like all else that it had accepted."""
+    world = World()
+    policy = Supervision(max_restarts=0)
+
+    async def live():
+        async with open_runtime(journal=journal, supervision=policy) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", "wait")
+            await session.chat("behind")
+            await trio.sleep(1)
+            other = await agent.create_session("eve", "crash")
+            await other.wait_idle()
+            await trio.sleep(10)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await live()
+    assert caught.group_contains(ActorFailed)
+    assert sorted(failure.kind for failure in world.failures) == ["internal", "stopped", "stopped"]
+
+
+async def test_a_stop_is_no_failure(autojump_clock):
+    """What runs when the block is left, in any order of its tasks, goes on at the next start, and is told as stopped."""
+    seconds = 100
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look."""
+        await trio.sleep(seconds)
+        return "seen"
+
+    def agent():
+        script = ScriptedLLM(lambda chat: ToolCall("look", {}) if len(chat.messages) == 1 else "done", keep=0)
+        made = BareAgent("a", llm=script, tools=[look], grace=0)
+        made.on_session(lambda session: session.on_exception(kinds.append))
+        return made
+
+    kinds = []
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            a = await runtime.start(agent())
+            for number in range(20):
+                await a.create_session("ada", "go", session_id=f"s{number}")
+            await trio.sleep(1)
+        assert [failure.kind for failure in kinds] == ["stopped"] * 20
+        seconds = 0
+        async with open_runtime(journal=journal) as runtime:
+            a = await runtime.start(agent())
+            for number in range(20):
+                session = await a.open_session(f"s{number}")
+                await session.wait_idle()
+                assert session.history[-1].text == "done"
+                (result,) = [result for message in session.history for result in message.tool_results]
+                assert result.status == "success"
