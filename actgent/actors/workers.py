@@ -3,8 +3,8 @@
 A job has two halves. `run` gets a cancel scope that others may cancel to stop it; `finish` comes after it,
 stopped or not, and is out of that scope's reach. Where the nursery is cancelled, `abandon` comes instead, for
 jobs that may be finished already. A worker with nothing left to do parks, and the next job wakes
-it. Each job runs in a fresh copy of its starter's context variables, as in a new task, so that nothing of one
-job is left for the next.
+it; those that none needed for a second end. Each job runs in a fresh copy of its starter's context variables,
+as in a new task, so that nothing of one job is left for the next.
 """
 
 import contextvars
@@ -14,10 +14,14 @@ from typing import Generic, TypeVarTuple
 import outcome
 import trio
 
+from .timer import Timer
+
 Args = TypeVarTuple("Args")
 
 IDLE = 4
-"""How many idle workers are kept; a parked task takes about 2 KB."""
+"""How many idle workers are kept for good; a parked task takes about 2 KB."""
+UNUSED = 1.0
+"""Seconds after which others end that no job needed."""
 
 
 class Workers(Generic[*Args]):
@@ -27,20 +31,26 @@ class Workers(Generic[*Args]):
         self,
         nursery: trio.Nursery,
         *,
+        timer: Timer,
         run: Callable[[trio.CancelScope, *Args], Awaitable[object]],
         finish: Callable[[*Args], Awaitable[object]],
         abandon: Callable[[*Args], Awaitable[object]],
     ) -> None:
         self._nursery = nursery
+        self._timer = timer
         self._run = run
         self._finish = finish
         self._abandon = abandon
-        self._idle: list[trio.lowlevel.Task] = []
+        self._idle: dict[trio.lowlevel.Task, None] = {}
+        self._unused = 0
+        """How many of them none of the last jobs needed."""
+        self._is_watched = False
 
     def start_soon(self, *args: *Args) -> None:
         """Run a job, soon."""
         if self._idle:
-            task = self._idle.pop()
+            task, _ = self._idle.popitem()
+            self._unused = min(self._unused, len(self._idle))
             task.context = contextvars.copy_context()
             trio.lowlevel.reschedule(task, outcome.Value(args))
         else:
@@ -50,7 +60,7 @@ class Workers(Generic[*Args]):
         task = trio.lowlevel.current_task()
 
         def leave(_: object) -> trio.lowlevel.Abort:
-            self._idle.remove(task)
+            del self._idle[task]
             return trio.lowlevel.Abort.SUCCEEDED
 
         while job is not None:
@@ -62,10 +72,10 @@ class Workers(Generic[*Args]):
                             break
                         await self._finish(*job)
                         job = None  # a parked worker holds on to nothing
-                        if len(self._idle) >= IDLE:
-                            return
-                        self._idle.append(task)
+                        self._rest(task)
                         job = await trio.lowlevel.wait_task_rescheduled(leave)
+                        if job is None:
+                            return
             except trio.Cancelled:
                 # The nursery's; an own scope that is cancelled at the same moment lets it through.
                 if job is not None:
@@ -74,6 +84,27 @@ class Workers(Generic[*Args]):
             if job is not None:  # it was stopped
                 await self._finish(*job)
             job = None
-            if len(self._idle) < IDLE:
-                self._idle.append(task)
-                job = await trio.lowlevel.wait_task_rescheduled(leave)
+            self._rest(task)
+            job = await trio.lowlevel.wait_task_rescheduled(leave)
+
+    def _rest(self, task: trio.lowlevel.Task) -> None:
+        """A worker is about to park."""
+        self._idle[task] = None
+        if len(self._idle) > IDLE and not self._is_watched:
+            self._watch()
+
+    def _watch(self) -> None:
+        """See in a while how many were needed."""
+        self._is_watched = True
+        self._unused = len(self._idle)
+        self._timer.call_at(trio.current_time() + UNUSED, self._end_unused)
+
+    def _end_unused(self) -> None:
+        for task in list(self._idle)[
+            : max(0, self._unused - IDLE)
+        ]:  # those that have parked for the longest time
+            del self._idle[task]
+            trio.lowlevel.reschedule(task, outcome.Value(None))
+        self._is_watched = False
+        if len(self._idle) > IDLE:
+            self._watch()

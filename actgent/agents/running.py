@@ -70,6 +70,7 @@ class RunningAgent:
         self.clock = clock
         self.alarms = Alarms(self, inbox=inbox, timer=timer, clock=clock)
         self.tasks = tasks
+        self._timer = timer
         self.journal = journal
         self._epoch = epoch
         self.ready = trio.Event()
@@ -118,7 +119,11 @@ class RunningAgent:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._turns = Workers(
-                    nursery, run=self._run_turn, finish=self._finish_turn, abandon=self._abandon_turn
+                    nursery,
+                    timer=self._timer,
+                    run=self._run_turn,
+                    finish=self._finish_turn,
+                    abandon=self._abandon_turn,
                 )
                 if self._accepts:
                     self.alarms.begin(nursery)

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,7 @@ class File:
         at = 0
         while at < len(values):
             size = min(64, 1 << (len(values) - at).bit_length() - 1)
-            self._db.execute(statement(size), [value for row in values[at : at + size] for value in row])
+            self._db.execute(statement(size), list(chain.from_iterable(values[at : at + size])))
             at += size
 
     def read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:

@@ -26,7 +26,7 @@ _DIGEST = 8
 """Bytes that stand for a message id in a head."""
 
 
-@attrs.frozen
+@attrs.define
 class Step:
     """An entry as bytes, with what its records do to the head."""
 
@@ -38,7 +38,7 @@ class Step:
     """The records that change the head."""
 
 
-@attrs.frozen
+@attrs.define
 class Row:
     """A step in its place: `first` is the number of its first record."""
 
@@ -49,7 +49,7 @@ class Row:
     checksum: int
 
 
-@attrs.frozen
+@attrs.define
 class Head:
     """What is known of a session without reading it; see `SessionSummary`."""
 

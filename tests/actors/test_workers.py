@@ -4,7 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from actgent.actors.workers import IDLE, Workers
+from actgent.actors.timer import Timer
+from actgent.actors.workers import IDLE, UNUSED, Workers
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
@@ -33,7 +34,7 @@ async def test_a_worker_serves_job_after_job(nursery):
     async def finish(number):
         pass
 
-    workers = Workers(nursery, run=run, finish=finish, abandon=finish)
+    workers = Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=finish)
     for number in range(5):
         workers.start_soon(number)
         await trio.testing.wait_all_tasks_blocked()
@@ -45,7 +46,7 @@ async def test_a_worker_serves_job_after_job(nursery):
 async def test_no_job_sees_the_context_of_another(nursery):
     """A context variable that a job sets is gone for the next job of the same worker, as in a new task."""
     log = []
-    workers = Workers(nursery, **noting(log))
+    workers = Workers(nursery, timer=Timer(), **noting(log))
     for name in ("ada", "bob"):
         workers.start_soon(name)
         await trio.testing.wait_all_tasks_blocked()
@@ -75,7 +76,7 @@ async def test_only_the_first_half_can_be_cancelled(nursery):
         await trio.lowlevel.checkpoint()
         log.append(f"{name} finished")
 
-    workers = Workers(nursery, run=run, finish=finish, abandon=finish)
+    workers = Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=finish)
     workers.start_soon("endless")
     await trio.testing.wait_all_tasks_blocked()
     scopes["endless"].cancel()
@@ -87,9 +88,9 @@ async def test_only_the_first_half_can_be_cancelled(nursery):
     nursery.cancel_scope.cancel()
 
 
-async def test_few_idle_workers_are_kept(nursery):
-    """After a burst only some tasks stay, and they end with the nursery."""
-    gate = trio.Event()
+async def test_workers_that_no_job_needs_end(nursery, autojump_clock):
+    """After a burst those stay that the next jobs need, and after that only some; they end with the nursery."""
+    gate, timer = trio.Event(), Timer()
 
     async def run(scope, number):
         await gate.wait()
@@ -97,14 +98,24 @@ async def test_few_idle_workers_are_kept(nursery):
     async def finish(number):
         pass
 
-    workers = Workers(nursery, run=run, finish=finish, abandon=finish)
+    def count():
+        return len(nursery.child_tasks) - before
+
+    nursery.start_soon(timer.run)
+    workers = Workers(nursery, timer=timer, run=run, finish=finish, abandon=finish)
     before = len(nursery.child_tasks)
     for number in range(50):
         workers.start_soon(number)
-    assert len(nursery.child_tasks) == before + 50
+    assert count() == 50
     gate.set()
     await trio.testing.wait_all_tasks_blocked()
-    assert len(nursery.child_tasks) == before + IDLE
+    for _ in range(10):
+        for number in range(20):
+            workers.start_soon(number)
+        await trio.sleep(UNUSED / 3)
+    assert count() == 20 + IDLE
+    await trio.sleep(3 * UNUSED)
+    assert count() == IDLE
     nursery.cancel_scope.cancel()
 
 
@@ -122,4 +133,4 @@ async def test_what_a_job_raises_comes_out_of_the_nursery():
     for half in ("run", "finish"):
         with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match=half)):
             async with trio.open_nursery() as nursery:
-                Workers(nursery, run=run, finish=finish, abandon=finish).start_soon(half)
+                Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=finish).start_soon(half)
