@@ -29,8 +29,6 @@ _TOLD = "Tool results:"
 
 def count_characters(parts: Sequence[Part]) -> int:
     """How much room some parts take, about."""
-    if len(parts) == 1 and type(text := parts[0]) is Text:
-        return len(text.text)
     characters = 0
     for part in parts:
         if isinstance(part, (Text, Thinking, ToolResult)):
