@@ -56,9 +56,11 @@ from .core import AgentCore
 from .delegation import AgentRef, AgentTool
 from .dispatcher import Delivery, Dispatcher
 from .double_texting import check_rule
+from .edges import TurnEdges
 from .handlers import Handler
 from .hooks import Hooks
 from .layers import Prompt, to_layer
+from .model_calls import ModelCalls
 from .observer import Observer
 from .opening import Content, OnSession, SessionOpener
 from .reader import TurnReader
@@ -605,10 +607,15 @@ class Agent:
         dispatcher = Dispatcher(agent=self.name, timeout=self._handler_timeout, watch=runtime.watch)
         observer = Observer(self.name, runtime.stream)
         core = AgentCore(
-            sender=Sender(self.name, "assistant"),
-            system=self.system_prompt,
             profile=self.profile,
-            models=self._models,
+            models=ModelCalls(
+                sender=Sender(self.name, "assistant"),
+                system=self.system_prompt,
+                models=self._models,
+                dispatcher=dispatcher,
+                observer=observer,
+                timer=runtime.timer,
+            ),
             calling=Calling(
                 agent=self.name,
                 registry=self.tools,
@@ -625,19 +632,26 @@ class Agent:
                 access=(*([] if self.modes is None else [self.modes.refusal]), *self.access_rules()),
             ),
             inbox=inbox,
+            dispatcher=dispatcher,
+            observer=observer,
+            router=self.route,
+            hooks=self._hooks,
+            modes=self.modes,
+        )
+        edges = TurnEdges(
+            agent=self.name,
             limits=self.limits,
             options=self._options,
             dispatcher=dispatcher,
             observer=observer,
             timer=runtime.timer,
-            router=self.route,
             ledger=runtime.ledger,
-            hooks=self._hooks,
-            modes=self.modes,
+            give_up=core.give_up,
         )
         return RunningAgent(
             self.name,
             core=core,
+            edges=edges,
             inbox=inbox,
             events=runtime.stream,
             on_stop=self._stopped,

@@ -88,7 +88,7 @@ class SessionOpener:
         context.log = self.running.new_log(context.id)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or context.parent is not None:
-            self.running.core.ledger.open_session(context, self.running.name, bounds)
+            self.running.edges.ledger.open_session(context, self.running.name, bounds)
         if context.log is not None:
             now = self.running.clock.now()
             context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
@@ -217,7 +217,7 @@ class SessionOpener:
         if restored.is_closed:
             raise SessionClosed(session_id)
         context.log = running.new_log(session_id, due=restored.due)
-        await running.core.ledger.restore(context, running.name, restored)
+        await running.edges.ledger.restore(context, running.name, restored)
         if session_id in sessions:  # someone else was faster
             return sessions.find(session_id).session  # type: ignore[no-any-return]
         if (asleep := sessions.find_asleep(session_id)) is not None:
@@ -243,7 +243,7 @@ class SessionOpener:
         if opened.parent_id and opened.transient:
             context.task = Task(
                 message_id_of(context.id),
-                TurnWaiter(self.running.core.options, is_patient=True),
+                TurnWaiter(self.running.edges.options, is_patient=True),
                 opened.parent_agent,
                 opened.parent_id,
                 reports=opened.reports,

@@ -29,6 +29,7 @@ from .alarms import Alarms
 from .context import SessionContext
 from .core import AgentCore
 from .double_texting import check_busy, is_collected
+from .edges import TurnEdges
 from .log import SessionLog
 from .schedule import Schedule, plan, set_schedule
 from .sessions import SessionTable
@@ -53,6 +54,7 @@ class RunningAgent:
         name: str,
         *,
         core: AgentCore,
+        edges: TurnEdges,
         inbox: PriorityInbox[Message],
         events: EventStream,
         on_stop: Callable[[], Awaitable[None]],
@@ -64,6 +66,7 @@ class RunningAgent:
     ) -> None:
         self.name = name
         self.core = core
+        self.edges = edges
         self.inbox = inbox
         self.events = events
         self.sessions = SessionTable(name, can_sleep=journal is not None, on_sleep=inbox.forget_parked)
@@ -113,7 +116,7 @@ class RunningAgent:
         return self._scope.cancel_called
 
     async def _serve(self) -> None:
-        self.core.begin()
+        self.edges.begin()
         self.has_failed = False
         try:
             async with trio.open_nursery() as nursery:
@@ -143,7 +146,7 @@ class RunningAgent:
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
             joined = () if message.on_busy == "queue" else self._collect(message)
-            turn = self.core.begin_turn(context, joined[-1] if joined else message, joined[:-1])
+            turn = self.edges.begin_turn(context, joined[-1] if joined else message, joined[:-1])
             self._stop_if_outdated(turn)
             self._turns.start_soon(context, turn)
 
@@ -172,7 +175,8 @@ class RunningAgent:
         if context.is_arriving:  # its sender was just woken, and may attach handlers first
             context.is_arriving = False
             await trio.lowlevel.cancel_shielded_checkpoint()
-        await self.core.run_turn(scope, context, turn)
+        self.edges.enter(turn, scope)
+        await self.core.run_turn(context, turn)
 
     async def _abandon_turn(self, context: SessionContext, turn: Turn) -> None:
         """The agent stops or fails, in the middle of the turn or after it."""
@@ -182,7 +186,7 @@ class RunningAgent:
             turn.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
             self._held_up.append((context, turn))
             return
-        await self.core.say_stopped(context, turn)
+        await self.edges.say_stopped(context, turn)
         self._let_go(context)
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
@@ -194,7 +198,7 @@ class RunningAgent:
             await self._report(context, turn.stop or turn.error, blame=turn.blame)
         urgent = None
         try:
-            await self.core.finish_turn(context, turn)
+            await self.edges.finish_turn(context, turn)
             urgent = None if self.has_failed else self.inbox.next_urgent(context.id)
         except Exception:
             self.has_failed = True
@@ -203,7 +207,7 @@ class RunningAgent:
             if urgent is None:
                 self._let_go(context)
         if urgent is not None and self._turns is not None:
-            self._turns.start_soon(context, self.core.begin_turn(context, urgent))
+            self._turns.start_soon(context, self.edges.begin_turn(context, urgent))
         self._pump()
 
     async def _report(
@@ -233,7 +237,7 @@ class RunningAgent:
 
     def _suspend(self, context: SessionContext, turn: Turn) -> None:
         """A turn waits for people: it holds neither task nor slot, and its session's mail waits."""
-        self.core.suspend_turn(context, turn)
+        self.edges.suspend_turn(context, turn)
         self.inbox.park(context.id)
         ledger = context.ledger()
         if newer := self._newer(turn.message):
@@ -258,7 +262,7 @@ class RunningAgent:
             return
         self.sessions.stir(context)
         self.inbox.unpark(context.id)
-        turn = self.core.continue_turn(context, suspension)
+        turn = self.edges.continue_turn(context, suspension)
         if turn.waiter is not None:
             turn.waiter.release()
         if error is not None:
@@ -290,13 +294,13 @@ class RunningAgent:
     async def _stop_suspended(self) -> None:
         """Without a journal nobody will bring them back."""
         for context, turn in self._held_up:
-            await self.core.say_stopped(context, turn)
+            await self.edges.say_stopped(context, turn)
             self._let_go(context)
         for context in [each for each in self.sessions.values() if each.suspension is not None]:
             if context.log is None and context.suspension is not None:
                 self.inbox.unpark(context.id)
-                turn = self.core.continue_turn(context, context.suspension)
-                await self.core.say_stopped(context, turn)
+                turn = self.edges.continue_turn(context, context.suspension)
+                await self.edges.say_stopped(context, turn)
                 self._let_go(context)
             elif self.inbox.is_parked(context.id):
                 self.inbox.unpark(context.id)
@@ -315,8 +319,8 @@ class RunningAgent:
 
     async def _say_stopped(self, context: SessionContext, messages: list[Message]) -> None:
         for message in messages:
-            with self.core.last_words():  # one each: when time is over, sync handlers are still told
-                await self.core.fail_unstarted(context, message, Stopped(self.name))
+            with self.edges.last_words():  # one each: when time is over, sync handlers are still told
+                await self.edges.fail_unstarted(context, message, Stopped(self.name))
 
     # --- sessions ------------------------------------------------------------------------
 
@@ -361,7 +365,7 @@ class RunningAgent:
         elif context.resume is not None:
             self.inbox.claim(context.id)
             context.pending += len(context.resume.joined)
-            self._held_up.append((context, self.core.begin_turn(context, waiting.pop(0))))
+            self._held_up.append((context, self.edges.begin_turn(context, waiting.pop(0))))
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
         if context.suspension is not None and (newer := self._newer(context.suspension.message)):
@@ -561,7 +565,7 @@ class RunningAgent:
                 )
             )
         if starts and self._turns is not None:
-            self._turns.start_soon(context, self.core.begin_turn(context, message))
+            self._turns.start_soon(context, self.edges.begin_turn(context, message))
         else:
             self._pump()
 
@@ -628,7 +632,7 @@ class RunningAgent:
             while messages:
                 if context.task is not None and messages[0].id == context.task.message_id:
                     await self._report(context, error)
-                await self.core.fail_unstarted(context, messages.pop(0), error)
+                await self.edges.fail_unstarted(context, messages.pop(0), error)
         except trio.Cancelled:
             with trio.CancelScope(shield=True):
                 await self._say_stopped(context, messages)

@@ -224,7 +224,7 @@ class Tasks:
         running = opener.running
         task = Task(
             message_id_of(child_id),
-            TurnWaiter(running.core.options, is_patient=True),
+            TurnWaiter(running.edges.options, is_patient=True),
             asker.session.agent_name,
             asker.id,
             reports=reports,
