@@ -160,7 +160,7 @@ def test_a_fork_goes_on_from_a_step(folder):
     """The copy asks its agent's model and runs tools; the recorded session stays as it is."""
     before = good("inspect", folder / "a.db", "s1", "--steps")
     fork = ("replay", folder / "a.db", "s1", "--to", 2, "--fork", "f", "--agent", folder / "clerk.py")
-    assert good(*fork) == "tool: add() = 4\nIt is 4.\n"
+    assert good(*fork) == "tool: add(a=2, b=2) = 4\nIt is 4.\n"
     assert "clerk: It is 4." in good("inspect", folder / "a.db", "f")
     assert before == good("inspect", folder / "a.db", "s1", "--steps")
     code, _, complaint = actgent(*fork)
@@ -312,14 +312,40 @@ def test_a_damaged_journal_is_checked_and_salvaged(folder):
         (("journal", "export", "a.db", "a.db"), "exists"),
         (("journal", "import", "b.db", "clerk.py"), "first line"),
         (("journal", "check", "postgres://h/d"), "SQLite"),
+        (("inspect", "."), "no file"),
+        (("inspect", "clerk.py"), "not the file of a journal"),
+        (("inspect", "empty"), "empty"),
+        (("inspect", "all.sessions"), "journal import"),
+        (("journal", "check", "clerk.py"), "not the file of a journal"),
+        (("journal", "salvage", "clerk.py", "b.db"), "not the file of a journal"),
+        (("journal", "import", "clerk.py", "all.sessions"), "not the file of a journal"),
+        (("journal", "export", "a.db", "b.sessions", "--agent", "nobody"), "no such sessions"),
+        (("replay", "a.db", "s1", "--message", "x"), "--fork"),
+        (("replay", "a.db", "s1", "--to", "17", "--agent", "clerk.py"), "1 to 16"),
+        (("replay", "a.db", "s1", "--agent", "missing.py"), "missing.py"),
     ],
 )
 def test_wrong_use_is_one_line_and_2(folder, monkeypatch, arguments, named):
-    """The line says what is wrong."""
+    """The line says what is wrong, and nothing is made or changed."""
     monkeypatch.chdir(folder)
+    Path("empty").touch()
+    good("journal", "export", "a.db", "all.sessions")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith("a.db")}
     code, out, complaint = actgent(*arguments)
     assert (code, out, complaint.count("\n")) == (2, "", 1)
     assert named in complaint
+    after = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith("a.db")}
+    assert after == before
+
+
+def test_a_journal_that_lost_its_log_says_what_to_do(folder):
+    """A second line names the commands that help."""
+    with contextlib.closing(sqlite3.connect(folder / "a.db")) as database:
+        database.execute("UPDATE meta SET value = 1 WHERE key = 'open'")
+        database.commit()
+    code, _, complaint = actgent("inspect", folder / "a.db")
+    assert (code, complaint.count("\n")) == (1, 2)
+    assert f"journal salvage {folder / 'a.db'} NEW" in complaint
 
 
 def test_a_journal_in_use_is_left_alone(folder):

@@ -147,7 +147,7 @@ def _show(delivery: Delivery, session: Session, shown: Conversation) -> None:
         case Reply():
             shown.reply(delivery.text)
         case ToolResult():
-            shown.tool(delivery, _arguments(session, delivery.call_id))
+            shown.tool(delivery, arguments_of(session, delivery.call_id))
         case Event():
             shown.aside(f"event: {delivery.name} {delivery.data}")
         case Route():
@@ -156,7 +156,7 @@ def _show(delivery: Delivery, session: Session, shown: Conversation) -> None:
             shown.break_off()
 
 
-def _arguments(session: Session, call_id: str) -> Mapping[str, Any] | str:
+def arguments_of(session: Session, call_id: str) -> Mapping[str, Any] | str:
     """What a tool was called with: the latest calls stand at the end of the history."""
     for message in reversed(session.history):
         for call in message.tool_calls:

@@ -16,7 +16,7 @@ from actgent.approvals import word_for
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
-from actgent.journal.opening import open_journal
+from actgent.journal.opening import find_journal, open_journal
 from actgent.journal.records import (
     Accepted,
     ActionFailed,
@@ -54,26 +54,10 @@ _LIMIT = 200
 """Characters of one part in a transcript; `--full` shows all."""
 
 
-def journal_url(place: str) -> str:
-    """The address of a journal that is there: a file's path will do.
-
-    Raises:
-        ConfigurationError: there is no such file.
-    """
-    path = place.removeprefix("sqlite:///")
-    if "://" in path or path == "memory:":
-        return place
-    if not Path(path).is_file():
-        raise ConfigurationError(
-            f"there is no file {path}: name the file of a journal, or postgres://HOST/DATABASE"
-        )
-    return f"sqlite:///{path}"
-
-
 @asynccontextmanager
 async def opened(place: str) -> AsyncGenerator[tuple[Journal, int], None]:
     """A journal and the epoch in which this process owns it; refused while an agent's process does."""
-    async with open_journal(journal_url(place)) as journal:
+    async with open_journal(find_journal(place)) as journal:
         yield journal, await journal.acquire()
 
 
@@ -326,7 +310,7 @@ def salvage(place: str, new: str, terminal: Terminal) -> int:
 
 
 def _file(place: str) -> Path:
-    url = journal_url(place)
+    url = find_journal(place)
     if not url.startswith("sqlite:///"):
         raise ConfigurationError(
             "only the files of SQLite can be looked at so: PostgreSQL has tools of its own"
@@ -338,6 +322,10 @@ async def export(place: str, file: str, terminal: Terminal, *, agent: str | None
     """Write sessions into a file."""
     async with opened(place) as (journal, _):
         sessions = await read_sessions(journal, agent=agent, session_id=session)
+    if not sessions:
+        raise ConfigurationError(
+            "the journal has no such sessions: `actgent inspect` lists those that it has"
+        )
     save_sessions(Path(file), sessions)
     terminal.line(f"{file}: {_count(len(sessions), 'session')}")
     return 0

@@ -214,6 +214,10 @@ def replay(
         base_url: Where its API stands.
         system: With --fork and no --agent, the whole system prompt.
     """
+    if fork is None and any(given is not None for given in (message, model, base_url, system)):
+        raise ConfigurationError(
+            "--message, --model, --base-url and --system go with --fork: a replay asks no model"
+        )
     if agent is None and fork is None:
         from .journal import replay as rebuild  # noqa: PLC0415
 
@@ -332,7 +336,8 @@ def _code_of(arguments: Sequence[str] | None) -> int:
             Terminal().complain(problem)
         return WRONG_USE
     except ActgentError as error:
-        Terminal().complain(error)
+        for line in (error, *getattr(error, "__notes__", ())):
+            Terminal().complain(line)
         return FAILED
     except KeyboardInterrupt:  # before trio listens, or after
         return INTERRUPTED

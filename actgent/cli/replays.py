@@ -14,7 +14,7 @@ from actgent.journal.wrapper import WrappedJournal
 from actgent.messages import Failure
 from actgent.testing.recorded import Recording
 
-from .chat import ChatOptions, open_agent
+from .chat import ChatOptions, arguments_of, open_agent
 from .folders import is_folder
 from .journal import load, opened, show_rebuilt
 from .terminal import Conversation, Terminal
@@ -34,14 +34,12 @@ class ReplayOptions:
 
 async def compare(options: ReplayOptions, terminal: Terminal) -> int:
     """Show the session, and the first difference that an agent's prompt and its code make today; 1 if there is one."""
-    who = options.agent
-    if who.message is not None or who.model is not None or who.system is not None:
-        raise ConfigurationError("--message, --model and --system go with --fork: a replay asks no model")
     async with opened(options.journal) as (journal, _):
-        records = (await load(journal, options.session))[: options.to]
-    show_rebuilt(await rebuild(records), len(records), terminal)
+        records = await load(journal, options.session)
+    rebuilt = await rebuild(records, to=options.to)
     async with open_agent(options.agent) as agent:
-        recording = Recording(options.session, agent.name, records)
+        show_rebuilt(rebuilt, len(records), terminal)
+        recording = Recording(options.session, agent.name, records[: rebuilt.step])
         found = [await recording.compare(agent, prompts=prompts) for prompts in (True, False)]
     for difference in dict.fromkeys(filter(None, found)):
         terminal.complain(f"agent {agent.name} differs: {difference}")
@@ -117,7 +115,7 @@ class _Heard:
     def listen(self, session: Session) -> None:
         shown = Conversation(self.terminal)
         session.on_conversation(lambda reply: shown.reply(reply.text))
-        session.on_tool_result(lambda result: shown.tool(result, ""))
+        session.on_tool_result(lambda result: shown.tool(result, arguments_of(session, result.call_id)))
         session.on_event(lambda event: shown.aside(f"event: {event.name} {event.data}"))
         session.on_exception(self._complain)
 

@@ -23,7 +23,10 @@ class Lock:
         try:
             self._fd = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise JournalFailed(f"the journal's folder cannot be written: {error.strerror}") from error
+            raise JournalFailed(
+                f"the folder of the journal {path.name} cannot be written ({error.strerror}), where its lock has to "
+                "stand: make it, or name or copy the journal elsewhere"
+            ) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,7 +7,9 @@ from pathlib import Path
 from actgent.errors import ConfigurationError
 
 from .base import Journal
+from .exporting import is_export
 from .group import GroupedJournal
+from .lock import lock_path
 
 
 def open_journal(url: str) -> AbstractAsyncContextManager[Journal]:
@@ -21,6 +23,29 @@ def open_journal(url: str) -> AbstractAsyncContextManager[Journal]:
         ConfigurationError: this is no such address, or its extra is not installed.
     """
     return _make_journal(url).running()
+
+
+def find_journal(place: str) -> str:
+    """The address of a journal that is there; the path of its file will do.
+
+    Raises:
+        ConfigurationError: there is no such file, or it holds no journal.
+    """
+    name = place.removeprefix("sqlite:///")
+    if "://" in name or name == "memory:":
+        return place
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigurationError(
+            f"there is no file {path}: name the file of a journal, or postgres://HOST/DATABASE"
+        )
+    if is_export(path):
+        raise ConfigurationError(
+            f"{path} holds exported sessions: `actgent journal import JOURNAL {path}` adds them to a journal"
+        )
+    if not path.stat().st_size and not lock_path(path).exists():
+        raise ConfigurationError(f"{path} is empty: name the file of a journal")
+    return f"sqlite:///{path}"
 
 
 def _make_journal(url: str) -> GroupedJournal:

@@ -14,7 +14,7 @@ from actgent.errors import ConfigurationError, JournalDamaged, JournalError, Wir
 
 from .lock import Lock
 from .records import Said
-from .sqlite_file import Facts, File, examine, prepare, translated
+from .sqlite_file import Facts, File, check_kind, examine, prepare, translated
 from .steps import Head, Row, Step, is_good, place_step, read_records, read_step
 from .wal import log_path, read_identity
 
@@ -82,6 +82,8 @@ def salvage(path: Path, new_path: Path) -> Salvaged:
 @contextmanager
 def _copied(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
     """A copy of a file and its log, since SQLite would change them; locked while it is made."""
+    with translated():
+        check_kind(path)
     with translated(), closing(Lock(path)) as lock, tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "journal.db"
         shutil.copy(path, copy)

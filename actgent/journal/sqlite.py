@@ -13,15 +13,12 @@ from typing import Any, TypeVar
 
 import apsw
 
-from actgent.errors import (
-    JournalError,
-    JournalFailed,
-)
+from actgent.errors import JournalDamaged, JournalError, JournalFailed
 
 from .group import GroupedJournal
 from .lock import Lock
 from .reading import Found, read_each
-from .sqlite_file import File, examine, prepare, translated
+from .sqlite_file import File, check_kind, examine, prepare, translated
 from .steps import Head, Row
 
 T = TypeVar("T")
@@ -40,7 +37,10 @@ class SQLiteJournal(GroupedJournal):
 
     async def _take(self) -> int:
         if self._file is None:
-            self._lock = self._lock or Lock(self._path)
+            if self._lock is None:
+                with translated():
+                    check_kind(self._path)
+                self._lock = Lock(self._path)
             await self._open(self._lock)
         epoch, self.identity = await self._run(File.begin_epoch)
         return epoch
@@ -51,7 +51,9 @@ class SQLiteJournal(GroupedJournal):
             self._db = await apsw.Connection.as_async(str(self._path), vfs=self._vfs)
         try:
             self._file = await self._db.async_run(_call, partial(prepare, lock=lock), self._db, facts)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, JournalDamaged):
+                error.add_note(_advice(self._path))
             await self._release()  # noqa: ASYNC102 - `acquire` shields all of this
             raise
 
@@ -97,6 +99,13 @@ class SQLiteJournal(GroupedJournal):
             raise JournalFailed(f"{self._path.name} is not open")
         result: T = await self._db.async_run(_call, method, self._file, *args)
         return result
+
+
+def _advice(path: Path) -> str:
+    return (
+        f"`actgent journal check {path}` names all that is damaged, and `actgent journal salvage {path} NEW` "
+        "carries what is good into a new file"
+    )
 
 
 def _read_some(file: File, session_ids: Sequence[str]) -> list[Found]:

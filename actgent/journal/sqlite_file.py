@@ -26,7 +26,7 @@ from actgent.errors import (
 from .lock import Lock
 from .reading import Stored
 from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows, head_values
-from .wal import Log, log_path, read_identity, read_log
+from .wal import Log, log_path, may_be_journal, read_identity, read_log
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -101,6 +101,18 @@ class Facts:
     log: Log = attrs.field(factory=Log)
 
 
+def check_kind(path: Path) -> None:
+    """Refuse what never was the file of a journal; nothing is made beside it.
+
+    Raises:
+        ConfigurationError: it is a folder, or a file of another kind.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigurationError(f"{path} is no file: name a file for the journal")
+    if path.exists() and not may_be_journal(path):
+        raise ConfigurationError(f"{path} is not the file of a journal: name another file")
+
+
 def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
     """Look at a file and its log; nobody may have it open, as closing it here would drop SQLite's locks."""
     if not path.exists():
@@ -113,6 +125,8 @@ def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
 
 def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "File":
     """Set up a fresh connection, bring the schema up to date and look for damage; nothing is changed before."""
+    if db.readonly("main"):
+        raise JournalFailed("the journal's file is read-only: let this user write it, or copy it")
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     for setting in ("locking_mode=EXCLUSIVE", "mmap_size=0", "synchronous=FULL", "secure_delete=ON"):
         _pragma(db, setting)

@@ -6,6 +6,7 @@ a log may be broken, since each is synced before the next begins.
 Formats: https://www.sqlite.org/fileformat2.html, sections 1.3 and 4.
 """
 
+import glob
 import struct
 from pathlib import Path
 
@@ -36,6 +37,13 @@ class Log:
 def log_path(path: Path) -> Path:
     """Where SQLite keeps the log of a file."""
     return path.with_name(f"{path.name}-wal")
+
+
+def may_be_journal(path: Path) -> bool:
+    """Whether a file is one of SQLite's, or was one before it was damaged: something stands beside it then."""
+    with path.open("rb") as file:
+        found = file.read(len(_MAGIC))
+    return found in (b"", _MAGIC) or any(path.parent.glob(f"{glob.escape(path.name)}-*"))
 
 
 def read_identity(path: Path, noted: bytes) -> int:

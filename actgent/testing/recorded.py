@@ -26,7 +26,7 @@ from actgent.errors import ConfigurationError, Interrupted, ModelError
 from actgent.journal.base import Journal
 from actgent.journal.exporting import ExportedSession, is_export, load_sessions, read_sessions
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
+from actgent.journal.opening import find_journal, open_journal
 from actgent.journal.records import (
     Accepted,
     ActionFailed,
@@ -99,10 +99,10 @@ class Recording:
 
 
 async def load_recording(source: Journal | str | Path, session_id: str | None = None) -> Recording:
-    """A session of an open journal, of a journal's address, or of a file of `actgent journal export`.
+    """A session of an open journal, of a journal's address or file, or of a file of `actgent journal export`.
 
     Raises:
-        ConfigurationError: there is no such session, or several and no `session_id`.
+        ConfigurationError: there is no such file or session, or several sessions and no `session_id`.
     """
     found = [s for s in await _sessions(source, session_id) if session_id in (None, s.session_id)]
     if len(found) != 1:
@@ -131,7 +131,7 @@ async def _sessions(source: Journal | str | Path, session_id: str | None) -> lis
         return await read_sessions(source, session_id=session_id)
     if is_export(Path(source)):
         return load_sessions(Path(source))
-    async with open_journal(str(source)) as journal:
+    async with open_journal(find_journal(str(source))) as journal:
         await journal.acquire()
         return await read_sessions(journal, session_id=session_id)
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from actgent.errors import ConfigurationError, Fenced, NotSerializable, UsageError
+from actgent.errors import ConfigurationError, Fenced, JournalFailed, NotSerializable, UsageError
 from actgent.journal.base import Entry
 from actgent.journal.group import GROUP_STEPS
 from actgent.journal.opening import open_journal
@@ -380,6 +380,26 @@ def test_a_wrong_address_is_told_at_the_call(address):
     """With the forms that there are."""
     with pytest.raises(ConfigurationError):
         open_journal(address)
+
+
+@pytest.mark.parametrize("name", [".", "folder", "notes.txt", "empty/"])
+async def test_what_is_no_file_of_a_journal_is_left_alone(tmp_path, monkeypatch, name):
+    """A folder, and a file of another kind: nothing is made beside it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("Milk is out.", encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ConfigurationError, match=r"no file|not the file of a journal|is no journal"):
+        async with open_journal(f"sqlite:///{name}") as journal:
+            await journal.acquire()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+async def test_a_folder_that_is_not_there_is_named(tmp_path):
+    """With what to do about it."""
+    with pytest.raises(JournalFailed, match=r"folder of the journal a.db cannot be written.*make it"):
+        async with open_journal(f"sqlite:///{tmp_path}/missing/a.db") as journal:
+            await journal.acquire()
 
 
 # --- cancellation ------------------------------------------------------------------------

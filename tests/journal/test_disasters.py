@@ -179,6 +179,30 @@ async def test_each_write_of_an_opening_may_fail(tmp_path, make_disk, make_write
                 assert await writer.load() == confirmed
 
 
+class ReadOnlyDisk(apsw.VFS):
+    """A disk on which nothing can be written."""
+
+    def __init__(self):
+        super().__init__("read-only disk", base="")
+
+    def xOpen(self, name, flags):  # noqa: N802 - SQLite's name
+        flags[0] = flags[0] & ~apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_READONLY
+        return super().xOpen(name, flags)
+
+
+async def test_a_file_that_cannot_be_written_is_named_so(tmp_path):
+    """And is as it was."""
+    path = tmp_path / "a.db"
+    async with open_journal(f"sqlite:///{path}") as journal:
+        await journal.acquire()
+    before, disk = path.read_bytes(), ReadOnlyDisk()
+    with pytest.raises(JournalFailed, match="read-only"):
+        async with SQLiteJournal(path, vfs="read-only disk").running() as journal:
+            await journal.acquire()
+    disk.unregister()
+    assert path.read_bytes() == before
+
+
 async def test_what_nobody_waits_for_is_kept_while_the_disk_is_full(tmp_path, make_disk, make_writer):
     """The next commit says so, and writes it when there is space again, in order."""
     disk = make_disk(apsw.FullError("disk full"))

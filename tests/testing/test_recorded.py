@@ -158,6 +158,10 @@ async def test_a_recording_comes_from_a_file_or_a_journal(tmp_path):
     await assert_replays(clerk(), f"sqlite:///{tmp_path}/a.db", "s")
     with pytest.raises(ConfigurationError, match="session"):
         await load_recording(tmp_path / "case.sessions", "other")
+    for missing in (tmp_path / "missing.db", f"sqlite:///{tmp_path}/missing.db"):
+        with pytest.raises(ConfigurationError, match="no file"):
+            await load_recording(missing)
+    assert not (tmp_path / "missing.db").exists()
 
 
 async def test_the_state_that_a_tool_left_is_taken_from_the_recording():
