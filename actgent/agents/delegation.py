@@ -1,6 +1,7 @@
 """Agents for each other: an address, a tool, and tools that find agents at the call."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -9,6 +10,7 @@ import trio
 from actgent.errors import ConfigurationError, DeadlineExceeded, ToolError
 from actgent.messages import Priority, Reply
 from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.execution import time_limits
 
 from .checks import at_least_one, check_seconds
 from .directory import AgentCard
@@ -34,12 +36,14 @@ class AgentRef:
     async def ask(self, content: Any, *, deadline: float = 30) -> Reply:
         """Have the agent answer, within `deadline` seconds; a cancelled ask stops it.
 
+        In a tool or handler, time in which the agent's turn waits for people does not count.
+
         Raises:
             DeadlineExceeded: no answer in time.
             ActgentError: the error that the conversation ended with.
         """
         check_seconds("deadline", deadline)
-        with trio.move_on_after(deadline):
+        with trio.move_on_after(deadline) as limit, limited(limit):
             return await self._run(content)
         raise DeadlineExceeded(f"agent {self.name!r}", deadline)
 
@@ -84,6 +88,16 @@ class AgentTool(Tool):
         key = f"{context.effect_key}/{opener.running.name}"
         asker = context.session._context  # noqa: SLF001
         return await tasks_of(context.session).ask(opener, asker, arguments["task"], key=key)
+
+
+@contextmanager
+def limited(limit: trio.CancelScope) -> Iterator[None]:
+    """Let a time limit stand still, with those round it, while what is asked in the block waits for people."""
+    token = time_limits.set((*time_limits.get(), limit))
+    try:
+        yield
+    finally:
+        time_limits.reset(token)
 
 
 def tasks_of(session: Session) -> Tasks:

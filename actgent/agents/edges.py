@@ -13,7 +13,7 @@ from actgent.control.limits import Limits
 from actgent.errors import SessionClosed, Stopped
 from actgent.journal.records import Resumed
 from actgent.messages import Message
-from actgent.tools.execution import call_scope
+from actgent.tools.execution import time_limits
 
 from .call_options import restored_options
 from .context import SessionContext
@@ -89,7 +89,7 @@ class TurnEdges:
         turn.task = trio.lowlevel.current_task()
         turn.scope = scope
         running_turn.set(turn)
-        call_scope.set(None)
+        time_limits.set(())
         if turn.budget is not None:
             self._start_clock(turn, turn.budget)
 

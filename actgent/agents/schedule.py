@@ -161,8 +161,9 @@ class Pending(Dated):
         """Whether the last message has not been dealt with."""
         if not self.last_id or not context.pending:
             return False
-        if context.turn is not None and context.turn.message.id == self.last_id:
-            return True
+        for begun in (context.turn, context.suspension):
+            if begun is not None and begun.message.id == self.last_id:
+                return True
         return any(message.id == self.last_id for message in agent.inbox.waiting(context.id))
 
     def _come_again(self, context: SessionContext) -> None:

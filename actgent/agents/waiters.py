@@ -20,7 +20,7 @@ from actgent.messages import (
     ToolCall,
 )
 from actgent.protocols.base import Protocol
-from actgent.tools.execution import call_scope
+from actgent.tools.execution import time_limits
 
 from .reader import TurnReader
 
@@ -62,8 +62,8 @@ class TurnWaiter:
         self.open_approvals: tuple[str, ...] = ()
         """The ids of what the turn waits for, where it was suspended."""
         self._asker: SessionContext | None = None
-        self._limit: trio.CancelScope | None = None
-        self._left = math.inf
+        self._limits: tuple[trio.CancelScope, ...] = ()
+        self._left: tuple[float, ...] = ()
         self._holds = 0
 
     def abandon(self) -> None:
@@ -92,18 +92,20 @@ class TurnWaiter:
         self.finish()
 
     def take_limit(self, asker: "SessionContext | None", *, is_held: bool = False) -> None:
-        """The tool call that waits here, of this session: while the turn waits for people, its time does not pass."""
+        """Who waits here, in a tool call of this session: while the turn waits for people, its time does not pass."""
         self._asker = asker
-        self._limit = call_scope.get()
+        self._limits = time_limits.get()
         if is_held:
             self.hold()
 
     def hold(self) -> None:
         """The turn waits for people, and so do all that wait for it."""
         self._holds += 1
-        if self._holds == 1 and self._limit is not None:
-            self._left = self._limit.deadline - trio.current_time()
-            self._limit.deadline = math.inf
+        if self._holds == 1:
+            now = trio.current_time()
+            self._left = tuple(limit.deadline - now for limit in self._limits)
+            for limit in self._limits:
+                limit.deadline = math.inf
         if (waiter := self._above()) is not None:
             waiter.hold()
 
@@ -112,8 +114,10 @@ class TurnWaiter:
         if not self._holds:
             return
         self._holds -= 1
-        if not self._holds and self._limit is not None:
-            self._limit.deadline = trio.current_time() + self._left
+        if not self._holds:
+            now = trio.current_time()
+            for limit, left in zip(self._limits, self._left, strict=True):
+                limit.deadline = now + left
         if (waiter := self._above()) is not None:
             waiter.release()
 

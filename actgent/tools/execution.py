@@ -26,8 +26,8 @@ from .cache import canonical
 from .registry import ToolRegistry
 from .results import capped, describe, leaves, to_text
 
-call_scope: ContextVar[trio.CancelScope | None] = ContextVar("call_scope", default=None)
-"""The time limit of the tool call that a task, or a thread that it waits for, runs."""
+time_limits: ContextVar[tuple[trio.CancelScope, ...]] = ContextVar("time_limits", default=())
+"""The time limits, of the tool call that a task, or a thread that it waits for, runs, and of asks in it."""
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 60.0
@@ -260,7 +260,7 @@ class Batch:
             return await tool.execute(arguments, context)
         seconds = self.timeout if tool.timeout is None else tool.timeout
         with trio.move_on_after(seconds) as scope:
-            call_scope.set(scope)
+            time_limits.set((scope,))
             return await _attempts(call, tool, arguments, context)
         raise ToolTimeout(tool.name, seconds)
 

@@ -1,10 +1,15 @@
 """Agents that work for others and need a person: their askers wait, and hear of it."""
 
+from functools import partial
+
 import pytest
 import trio
 
 from actgent import Approve, BareAgent, NotSuspended, Reject, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Finished
+
+PAY = ToolCall("pay", {"amount": 5})
 
 
 def team(ran, *, depth=1):
@@ -80,6 +85,44 @@ async def test_the_time_of_a_call_goes_on_where_it_was(autojump_clock):
         assert lead.tools.list()[0].timeout is None
 
 
+@pytest.mark.parametrize("decide_after", [10, 5000])
+async def test_an_ask_in_a_tool_has_its_deadline_without_people(autojump_clock, decide_after):
+    """It stands still while the asked agent waits for a person, goes on then, and ends the ask when it is over."""
+    ran, took = [], []
+    _, worker = team(ran)
+
+    @tool(timeout=10_000)
+    async def ask(deadline: float) -> str:
+        """Ask the worker."""
+        begun = trio.current_time()
+        try:
+            return str(await worker.ref.ask("pay 5", deadline=deadline))
+        finally:
+            took.append(trio.current_time() - begun)
+
+    def say(chat):
+        return "done" if chat.messages[-1].role == "tool" else [PAY]
+
+    worker._model_names["default"] = ScriptedLLM(say, delay=10, keep=0)
+    worker._models = None
+    calls = [ToolCall("ask", {"deadline": 15.0}), ToolCall("ask", {"deadline": 25.0})]
+    boss = BareAgent(
+        "boss", llm=ScriptedLLM(lambda chat: calls if len(chat.messages) == 1 else "ok"), tools=[ask]
+    )
+    async with open_runtime() as runtime:
+        await runtime.start(worker)
+        await runtime.start(boss)
+        session = await boss.create_session("ada", "go")
+        await trio.sleep(10 + decide_after)
+        for approval in session.approvals:
+            await session.answer(approval, Approve())
+        await session.wait_idle()
+        short, long = session.history[2].tool_results
+    assert "did not answer within 15 s" in short.error
+    assert long.content == "done"
+    assert took == [pytest.approx(15 + decide_after), pytest.approx(20 + decide_after)]
+
+
 async def test_interrupting_the_asker_withdraws():
     """Nobody wants the worker's call any more."""
     ran = []
@@ -128,3 +171,64 @@ async def test_it_survives_a_restart(decision, autojump_clock):
             assert await runtime.approvals() == ()
         assert [each.unfinished for each in await journal.sessions()] == [0, 0]
     assert ran == ([5] if decision == Approve() else [])
+
+
+def asking_both(ran, asked):
+    """A lead that asks an agent and a person at once."""
+
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pay an amount."""
+        ran.append(amount)
+        return f"paid {amount}"
+
+    def help_out(chat):
+        asked.append(len(chat.messages))
+        return "helped"
+
+    def lead(chat):
+        last = chat.messages[-1]
+        if last.role == "tool":
+            return "; ".join(part.text for part in last.parts)
+        return [ToolCall("helper", {"task": "x"}), PAY]
+
+    helper = BareAgent("helper", llm=ScriptedLLM(help_out, keep=0))
+    return BareAgent("lead", llm=ScriptedLLM(lead, keep=0), tools=[helper.as_tool(), pay])
+
+
+async def ask_both(journal, ran, asked, answers):
+    """A life of its process, in which a person approves."""
+    async with open_runtime(journal=journal) as runtime:
+        lead = await runtime.start(asking_both(ran, asked))
+        session = await lead.ensure_session("ada", "s")
+        await session.chat("go", message_id="m")
+        await session.wait_idle()
+        for approval in session.approvals:
+            await session.answer(approval, Approve())
+        await session.wait_idle()
+        answers.append(session.history[-1].text)
+
+
+async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_soon(autojump_clock, mortal):
+    """The agent's answer is there when the person has decided, it is asked for once, and nothing stays."""
+    unknown = 0
+    for writes in range(1, 100):
+        ran, asked, answers = [], [], []
+        life = partial(ask_both, ran=ran, asked=asked, answers=answers)
+        async with mortal().running() as journal:
+            if not await journal.live(life, steps=writes):
+                break
+            told = [each for each in await journal.load("s") if isinstance(each, Finished)]
+            before = len(asked)
+            await journal.live(life)
+            open_ones = [each.session_id for each in await journal.sessions() if not each.closed]
+            assert (open_ones, await journal.unfinished("helper")) == (["s"], []), writes
+        assert len(asked) - before <= (0 if told else 1), writes
+        if answers[-1] == "helped; paid 5":
+            assert ran == [5], writes
+        else:  # it died when the call might have begun
+            assert answers[-1] == "helped; Error: stopped while it ran: whether it took effect is not known"
+            assert len(ran) <= 1, writes
+            unknown += 1
+    assert writes > 12
+    assert unknown < 4

@@ -10,11 +10,14 @@ import trio
 from actgent import (
     BareAgent,
     ConfigurationError,
+    Reject,
     ScriptedLLM,
     SessionClosed,
+    ToolCall,
     TooManySchedules,
     UsageError,
     open_runtime,
+    tool,
 )
 from actgent.agents import sessions as sessions_module
 from actgent.agents.schedule import LIMIT
@@ -53,6 +56,65 @@ def at_wall_time(monkeypatch):
 
     set_time(time.time())
     return set_time
+
+
+async def test_a_line_whose_message_waits_for_a_person_is_passed_over(
+    autojump_clock, at_wall_time, journal_or_none
+):
+    """However long that takes, also over a restart: nothing is queued behind it, and it comes again when that is done."""
+    asked = []
+
+    @tool(approval=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    def agent():
+        def answer(chat):
+            asked.append(trio.current_time())
+            return "done" if chat.messages[-1].role == "tool" else ToolCall("look", {})
+
+        return BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=[look])
+
+    async def due_later(session):
+        await trio.sleep(600)
+        assert (session.status, len(asked), len(session.history)) == ("suspended", 1, 2)
+        assert session._agent.inbox.waiting(session.id) == []
+
+    async with open_runtime(journal=journal_or_none) as runtime:
+        a = await runtime.start(agent())
+        session = await a.create_session("ada", session_id="s")
+        await session.schedule("look", cron="* * * * *")
+        await trio.sleep(61)
+        await due_later(session)
+        if journal_or_none is None:
+            await decided(session, asked)
+    if journal_or_none is not None:
+        at_wall_time(session.clock.now())
+        async with open_runtime(journal=journal_or_none) as runtime:
+            a = await runtime.start(agent())
+            session = await a.open_session("s")
+            await due_later(session)
+            await decided(session, asked)
+
+
+async def decided(session, asked):
+    """After a decision the line is told once more, at its next time."""
+    await session.answer(session.approvals[0], Reject("no"))
+    await session.wait_idle()
+    await trio.sleep(61)
+    assert [message.text for message in session.history].count(TASK + "look") == 2
+    assert len(asked) == 3
+
+
+@pytest.fixture(params=[False, True], ids=["no journal", "journal"])
+async def journal_or_none(request):
+    """None, or a journal."""
+    if not request.param:
+        yield None
+        return
+    async with MemoryJournal().running() as opened:
+        yield opened
 
 
 # --- when it fires -----------------------------------------------------------------------
