@@ -7,6 +7,7 @@ a queue and not a crowd of sessions in memory. A session that could not be rung 
 
 import heapq
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -27,6 +28,8 @@ WORKERS = 128
 """Sessions that are rung side by side: those share each read and each write of the journal, however slow its disk is."""
 EARLY = 0.001
 """Seconds by which something may be rung too soon: clocks round."""
+TOGETHER = 0.05
+"""Seconds from one date to the next look for others: those that follow closely share reads and writes of the journal."""
 LOOK = 30.0
 """Seconds after which the clock is looked at again, since someone may have set it."""
 RETRY_FULL = 1.0
@@ -59,6 +62,8 @@ class Alarms:
         self._nursery: trio.Nursery | None = None
         self._alarm: Alarm | None = None
         self._alarm_at = 0.0
+        self._rang = -math.inf
+        """When the alarm rang last, by trio's clock."""
 
     def __len__(self) -> int:
         """How many sessions have a date."""
@@ -116,7 +121,8 @@ class Alarms:
             wait = max(0.0, self._alarm_at - self.clock.now())
             if self.clock.may_be_set:
                 wait = min(wait, LOOK)
-            self._alarm = self._timer.call_at(trio.current_time() + wait, self._ring)
+            at = max(trio.current_time() + wait, self._rang + TOGETHER)
+            self._alarm = self._timer.call_at(at, self._ring)
 
     def _disarm(self) -> None:
         if self._alarm is not None:
@@ -125,6 +131,7 @@ class Alarms:
 
     def _ring(self) -> None:
         """Queue the sessions that are due."""
+        self._rang = trio.current_time()
         now = self.clock.now() + EARLY
         while self._heap and self._heap[0][0] <= now:
             at, session_id = heapq.heappop(self._heap)

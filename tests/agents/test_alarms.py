@@ -53,6 +53,15 @@ async def test_each_rings_once_at_its_time(session, autojump_clock):
     assert len(session._agent.alarms) == 0
 
 
+async def test_dates_that_follow_closely_are_rung_together(session, autojump_clock):
+    """A little late, so that they share the journal's work; one that stands alone rings at its time."""
+    bells = [bell(session, seconds) for seconds in (10, 10.01, 10.02, 10.04, 11, 11.5)]
+    await trio.sleep(20)
+    together = 10 + alarms.TOGETHER
+    rung = [each.rung[0] for each in bells]
+    assert rung == pytest.approx([10, together, together, together, 11, 11.5], abs=2 * alarms.EARLY)
+
+
 async def test_a_date_may_be_moved(session, autojump_clock):
     """To before and to after; only the last counts."""
     for seconds in (100, 10, 300):

@@ -1,16 +1,13 @@
-"""Many sessions with a date each, all asleep: what they cost after a restart, and how late they fire.
+"""Many sessions with a date each, all asleep: what they cost after a restart, and how late they fire, all of them.
 
-The spread is a service's with a reminder for each of its users: most are due in the next days, a twentieth in the
-next 20 seconds, evenly, which is 216 times as many as an even day would have, and a two-hundredth at one moment among
-them, as at a full hour. The sessions are written by another
-process, so that nothing of that is in the memory that is measured here.
+The sessions are written by another process, so that nothing of that is in the memory that is measured here.
 """
 
 import heapq
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import trio
 from measure import ANSWER, Figures, Stopwatch, expect, rss
@@ -22,17 +19,19 @@ from actgent.journal.opening import open_journal
 from actgent.journal.records import Due, Opened, Scheduled
 from actgent.llm.base import Answer, Chat, OnText
 
-WINDOW = 20.0
-"""Seconds over which they fire."""
-DAY = 86_400.0
-MEGABYTE = 1_000_000
+RATE = 100_000 / 60
+"""How many are due each second: 100,000 within a minute."""
+START = 3.0
+"""Seconds from when all is written to the first that is due."""
+WRITTEN = 10_000
+"""Sessions that the other process is given a second for."""
 
 
-def soon(size: int) -> Iterator[float]:
-    """When each session is due that fires in the run, in seconds after the first."""
-    evenly, crowd = max(1, size // 20), max(1, size // 200)
-    yield from (WINDOW * number / evenly for number in range(evenly))
-    yield from [WINDOW / 2] * crowd
+def offsets(size: int) -> Iterator[float]:
+    """When each is due, in seconds after the first: evenly, and a hundredth at one moment among them, as at a full hour."""
+    crowd = size // 100
+    yield from (number / RATE for number in range(size - crowd))
+    yield from [(size - crowd) / 2 / RATE] * crowd
 
 
 class Lateness(LLM):
@@ -71,57 +70,54 @@ class Lateness(LLM):
 
 
 async def time_sessions(size: int) -> Figures:
-    """A journal in SQLite, a restart, and what fires then; the rest stays pending."""
-    count = len([*soon(size)])
+    """A journal in SQLite, a restart, and what fires then."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/timers.db"
         await trio.run_process([sys.executable, __file__, url, str(size)])
-        model = Lateness(count)
+        model = Lateness(size)
         before, begun = rss(), time.perf_counter()
         async with open_runtime(journal=url) as runtime:
             model.now = runtime.clock.now
             await runtime.start(BareAgent("a", llm=model))
             start_s, pending, watch = time.perf_counter() - begun, rss() - before, Stopwatch()
             await model.done.wait()
-            figures = model.figures(pending=pending, grown=rss() - before, cpu_us=watch.cpu_us(count))
+            figures = model.figures(pending=pending, grown=rss() - before, cpu_us=watch.cpu_us(size))
         return figures | {"start_s": start_s}
 
 
 async def time_heap(size: int) -> Figures:
     """The floor: a heap of dates, a task that sleeps until the next, and an id that is kept for each session."""
-    before, first = rss(), time.time() + 1
-    heap = [(first + offset, f"{number:032x}") for number, offset in enumerate(soon(size))]
-    later = range(size - len(heap))
-    count, model = len(heap), Lateness(len(heap))
-    heap += [(first + DAY + number, f"{number:032x}") for number in later]
+    before, first = rss(), time.time() + START
+    heap = [(first + offset, f"{number:032x}") for number, offset in enumerate(offsets(size))]
     heapq.heapify(heap)
+    model = Lateness(size)
     pending, watch = rss() - before, Stopwatch()
-    while len(model.late) < count:
+    while heap:
         due, _ = heap[0]
         await trio.sleep(max(0.0, due - time.time()))
         heapq.heappop(heap)
         model.now = lambda due=due: max(due, time.time())  # type: ignore[misc]
         model.note(due)
-    return model.figures(pending=pending, grown=rss() - before, cpu_us=watch.cpu_us(count))
+    return model.figures(pending=pending, grown=rss() - before, cpu_us=watch.cpu_us(size))
 
 
 # --- the other process: what was scheduled before the restart ------------------------------
 
 
 async def write(url: str, size: int) -> None:
-    """Write sessions that are due in a day or more, and then those that are due in a few seconds."""
-    offsets = [*soon(size)]
+    """Write sessions with a schedule each."""
+    first = time.time() + START + size / WRITTEN
+    await write_all(url, (entry(f"s{number}", first + offset) for number, offset in enumerate(offsets(size))))
+
+
+async def write_all(url: str, entries: Iterable[Entry]) -> None:
+    """Write a step of each of many sessions."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
-        for number in range(size - len(offsets)):
-            journal.write_soon(entry(f"later {number}", time.time() + DAY + number), epoch=epoch)
+        for number, each in enumerate(entries):
+            journal.write_soon(each, epoch=epoch)
             if number % 1000 == 0:
                 await journal.unfinished("")  # which waits until all of them are written
-        first = time.time() + 4 + len(offsets) / 2000
-        for number, offset in enumerate(offsets):
-            journal.write_soon(entry(f"soon {number}", first + offset), epoch=epoch)
-            if number % 1000 == 0:
-                await journal.unfinished("")
 
 
 def entry(session_id: str, due: float) -> Entry:

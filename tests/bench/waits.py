@@ -1,10 +1,10 @@
 """Many sessions that wait for people, all asleep: what they cost after a restart, to list, to answer and to expire.
 
-Another process wrote them, so that nothing of that is in the memory that is measured here. A two-hundredth expires at
-one moment shortly after the start, a twentieth is listed page by page, of which some are answered by their ids, and the
-rest waits on.
+Another process wrote them, so that nothing of that is in the memory that is measured here. A twentieth is listed page
+by page, of which some are answered by their ids; all others expire within a minute, a hundredth of them at one moment.
 """
 
+import itertools
 import sys
 import tempfile
 import time
@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import trio
 from measure import ANSWER, Figures, Stopwatch, expect, rss
+from timers import START, WRITTEN, offsets, write_all
 from trio.lowlevel import checkpoint
 
 from actgent import LLM, Approve, BareAgent, Sender, Text, ToolCall, open_runtime, tool
 from actgent.approvals import Approval, approval_id
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Appended, Due, Opened, PersonAsked, Said, Suspended
 from actgent.llm.base import Answer, Chat, OnText
 from actgent.messages import Message, ToolResult
@@ -55,11 +55,12 @@ class Cashier(LLM):
 
 def sizes(size: int) -> tuple[int, int, int]:
     """How many expire, how many are listed, and how many are answered."""
-    return max(1, size // 200), max(1, size // 20), max(1, size // 50)
+    answering = max(1, size // 50)
+    return size - answering, max(1, size // 20), answering
 
 
 async def wait_for_people(size: int) -> Figures:
-    """A journal in SQLite, a restart, and what people and the clock do then; the rest stays pending."""
+    """A journal in SQLite, a restart, and what people and the clock do then."""
     expiring, listing, answering = sizes(size)
     ran: list[int] = []
 
@@ -87,8 +88,9 @@ async def wait_for_people(size: int) -> Figures:
             list_us, watch = watch.cpu_us(listing), Stopwatch()
             for approval in ids[:answering]:
                 await agent.answer(approval, Approve())
-            answer_us = watch.cpu_us(answering)
+            answer_us, watch = watch.cpu_us(answering), Stopwatch()
             await model.done.wait()
+            expire_us = watch.cpu_us(expiring)
             grown = rss() - before
         expect(seen=len(set(ids)), wanted=listing, what="approvals listed")
         expect(seen=len(ran), wanted=answering, what="granted calls that ran")
@@ -99,6 +101,7 @@ async def wait_for_people(size: int) -> Figures:
         "late_s": max(model.late),
         "list_us": list_us,
         "answer_us": answer_us,
+        "expire_us": expire_us,
     }
 
 
@@ -127,18 +130,12 @@ async def wait_in_dict(size: int) -> Figures:
 
 
 async def write(url: str, size: int) -> None:
-    """Write suspended sessions: those that wait for days, those that will be answered, and those that expire at once."""
-    expiring, _, _ = sizes(size)
-    async with open_journal(url) as journal:
-        epoch = await journal.acquire()
-        for number in range(size - expiring):
-            journal.write_soon(entry(f"later {number}", time.time() + 7 * DAY), epoch=epoch)
-            if number % 1000 == 0:
-                await journal.unfinished("")  # which waits until all of them are written
-        soon = time.time() + size / 4000  # so much the start takes, and what is done before
-        for number in range(expiring):
-            journal.write_soon(entry(f"soon {number}", soon), epoch=epoch)
-        await journal.unfinished("")
+    """Write suspended sessions: those that will be answered, which are the first in the order of their ids, and the others."""
+    expiring, _, answering = sizes(size)
+    first = time.time() + START + size / WRITTEN
+    answered = (entry(f"answered {number}", first + 7 * DAY) for number in range(answering))
+    others = (entry(f"late {number}", first + offset) for number, offset in enumerate(offsets(expiring)))
+    await write_all(url, itertools.chain(answered, others))
 
 
 def entry(session_id: str, deadline: float) -> Entry:
