@@ -474,7 +474,7 @@ class Agent:
                 await opener.introduce(session)
                 session._context.transient = True  # noqa: SLF001
             message = session._question(content)  # noqa: SLF001
-            await opener.running.accept(session._context, message, waiter=waiter)  # noqa: SLF001
+            await opener.running.reception.accept(session._context, message, waiter=waiter)  # noqa: SLF001
 
     def _options_for(
         self,

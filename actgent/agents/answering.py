@@ -106,7 +106,9 @@ def _settle(running: RunningAgent, context: SessionContext, approval: Approval, 
     """What follows from a decision that counts."""
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().waits:
-        running.take_up(context)  # which notes that nobody is waited for, where that is not written
+        running.suspensions.take_up(
+            context
+        )  # which notes that nobody is waited for, where that is not written
         if context.log is not None:
             context.log.flush_soon()
 

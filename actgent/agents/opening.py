@@ -129,7 +129,7 @@ class SessionOpener:
                 await context.log.flush()
             await self.introduce(session)
             if description:
-                await self.running.release(context, session._message(description))  # noqa: SLF001
+                await self.running.reception.release(context, session._message(description))  # noqa: SLF001
         except BaseException:  # nobody has it yet
             self.running.let_go(context)
             raise

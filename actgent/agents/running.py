@@ -20,26 +20,24 @@ from actgent.errors import (
     Stopped,
     WouldDeadlock,
 )
-from actgent.events import EventStream, MessageAccepted, SessionEnded, SessionOpened
+from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
-from actgent.journal.records import Record, Resumed, TurnOptions
 from actgent.messages import Message, Priority
 
 from .alarms import Alarms
 from .context import SessionContext
 from .core import AgentCore
-from .double_texting import check_busy, is_collected
+from .double_texting import is_collected
 from .edges import TurnEdges
 from .log import SessionLog
+from .reception import Reception
 from .schedule import Schedule, plan, set_schedule
 from .sessions import SessionTable
+from .suspensions import NEWER_CAME, Suspensions
 from .tasks import TaskDeadline, Tasks, reports_due
-from .turn import Asked, Suspension, Turn, is_inside, running_turn
-from .waiters import TurnWaiter
-from .waiting import running_session, slot_lent, would_wait_for_itself
+from .turn import Turn, is_inside, running_turn
+from .waiting import slot_lent, would_wait_for_itself
 
-URGENT_CAME = "an urgent message came"
-NEWER_CAME = "a newer message came"
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""
 CLEANUP = 1.0
@@ -70,6 +68,10 @@ class RunningAgent:
         self.inbox = inbox
         self.events = events
         self.sessions = SessionTable(name, can_sleep=journal is not None, on_sleep=inbox.forget_parked)
+        self.suspensions = Suspensions(
+            edges=edges, inbox=inbox, sessions=self.sessions, go_on=self._resume_turn
+        )
+        self.reception = Reception(self)
         self.clock = clock
         self.alarms = Alarms(self, inbox=inbox, timer=timer, clock=clock)
         self.tasks = tasks
@@ -131,13 +133,13 @@ class RunningAgent:
                 if self._accepts:
                     self.alarms.begin(nursery)
                 self.ready.set()
-                self._pump()
+                self.pump()
                 await trio.sleep_forever()
         finally:
             self.alarms.end()
             self._nursery = self._turns = None
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
         """Start the turns of all messages that may go out."""
         if self._turns is None or self.has_failed:
             return
@@ -147,8 +149,22 @@ class RunningAgent:
             context = self.sessions[message.session_id]
             joined = () if message.on_busy == "queue" else self._collect(message)
             turn = self.edges.begin_turn(context, joined[-1] if joined else message, joined[:-1])
-            self._stop_if_outdated(turn)
+            self.stop_if_outdated(turn)
             self._turns.start_soon(context, turn)
+
+    def try_claim(self, message: Message) -> bool:
+        """Claim the session of a message whose turn may `start` at once."""
+        return self._turns is not None and not self.has_failed and self.inbox.try_claim(message)
+
+    def start(self, context: SessionContext, message: Message) -> None:
+        """Start the turn of a message whose session was just claimed."""
+        assert self._turns is not None  # noqa: S101 - try_claim() saw to it
+        self._turns.start_soon(context, self.edges.begin_turn(context, message))
+
+    def _resume_turn(self, context: SessionContext, turn: Turn) -> None:
+        """Have a turn go on as soon as the agent works."""
+        self._held_up.append((context, turn))
+        self.pump()
 
     def _collect(self, message: Message) -> tuple[Message, ...]:
         """A message that is just claimed, and those behind it that are to be answered together with it."""
@@ -156,18 +172,11 @@ class RunningAgent:
             return ()
         return (message, *self.inbox.take_along(message.session_id, is_collected))
 
-    def _stop_if_outdated(self, turn: Turn) -> None:
+    def stop_if_outdated(self, turn: Turn) -> None:
         """Stop a turn whose session was told something since that is to go before it."""
         is_urgent = turn.message.priority is Priority.URGENT
         if not is_urgent and self.inbox.has_first(turn.message.session_id):
             turn.interrupt(NEWER_CAME)
-
-    def _newer(self, message: Message) -> str:
-        """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""
-        if self.inbox.has_urgent(message.session_id):
-            return URGENT_CAME
-        is_urgent = message.priority is Priority.URGENT
-        return NEWER_CAME if not is_urgent and self.inbox.has_first(message.session_id) else ""
 
     async def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
         """The turn of a claimed session."""
@@ -192,7 +201,8 @@ class RunningAgent:
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
         if turn.waiting is not None and turn.error is None:
-            self._suspend(context, turn)
+            self.suspensions.suspend(context, turn)
+            self.pump()
             return
         if context.task is not None and turn.message.id == context.task.message_id:
             await self._report(context, turn.stop or turn.error, blame=turn.blame)
@@ -208,7 +218,7 @@ class RunningAgent:
                 self._let_go(context)
         if urgent is not None and self._turns is not None:
             self._turns.start_soon(context, self.edges.begin_turn(context, urgent))
-        self._pump()
+        self.pump()
 
     async def _report(
         self, context: SessionContext, error: Exception | None, *, blame: str = "internal"
@@ -222,7 +232,7 @@ class RunningAgent:
         self.inbox.release(context.id)
         if context.children:
             self._drop_unclaimed(context)
-        self._forget_if_over(context)
+        self.forget_if_over(context)
         self.sessions.rest(context)
 
     def _drop_unclaimed(self, context: SessionContext) -> None:
@@ -232,64 +242,6 @@ class RunningAgent:
                 child.closed = True
                 if child.turn is not None:
                     child.turn.interrupt("nobody waits for the answer any more")
-
-    # --- people ------------------------------------------------------------------------------
-
-    def _suspend(self, context: SessionContext, turn: Turn) -> None:
-        """A turn waits for people: it holds neither task nor slot, and its session's mail waits."""
-        self.edges.suspend_turn(context, turn)
-        self.inbox.park(context.id)
-        ledger = context.ledger()
-        if newer := self._newer(turn.message):
-            turn.interrupt(newer)
-        if turn.stop is not None or not ledger.waits:
-            self.take_up(context)
-        else:
-            turn.on_stop = functools.partial(self.take_up, context)
-            if turn.waiter is not None and turn.waiter.is_patient:
-                turn.waiter.hold()
-            elif turn.waiter is not None:
-                turn.waiter.suspend(tuple(ledger.open))
-                turn.waiter = None
-            context.tell_idle()
-            self.sessions.rest(context)
-        self._pump()
-
-    def take_up(self, context: SessionContext, error: Exception | None = None) -> None:
-        """A suspended turn goes on: nobody is waited for any more, or it is to end with an error."""
-        suspension = context.suspension
-        if suspension is None:
-            return
-        self.sessions.stir(context)
-        self.inbox.unpark(context.id)
-        turn = self.edges.continue_turn(context, suspension)
-        if turn.waiter is not None:
-            turn.waiter.release()
-        if error is not None:
-            turn.stop_with(error)
-        ledger = context.ledger()
-        if ledger.is_suspended:
-            context.note(Resumed())
-        self._held_up.append((context, turn))
-        self._pump()
-
-    @contextmanager
-    def kept(self, context: SessionContext) -> Iterator[None]:
-        """A session that is awake stays so, and is not forgotten, in the block."""
-        context.pending += 1
-        self.sessions.stir(context)
-        try:
-            yield
-        finally:
-            context.settle()
-            self._forget_if_over(context)
-            self.sessions.rest(context)
-
-    def _lay_down(self, context: SessionContext, message: Message) -> None:
-        """Keep a turn that waited for people before a restart."""
-        joined = () if context.resume is None else context.resume.joined
-        context.suspension = Suspension(message, messages=1 + len(joined))
-        self.inbox.park(context.id)
 
     async def _stop_suspended(self) -> None:
         """Without a journal nobody will bring them back."""
@@ -361,21 +313,20 @@ class RunningAgent:
         waiting = list(messages)
         if context.resume is not None and context.approvals is not None and context.approvals.is_suspended:
             context.pending += len(context.resume.joined)
-            self._lay_down(context, waiting.pop(0))
+            self.suspensions.lay_down(context, waiting.pop(0))
         elif context.resume is not None:
             self.inbox.claim(context.id)
             context.pending += len(context.resume.joined)
             self._held_up.append((context, self.edges.begin_turn(context, waiting.pop(0))))
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
-        if context.suspension is not None and (newer := self._newer(context.suspension.message)):
-            self.take_up(context, Interrupted(newer))
+        self.suspensions.take_up_if_outdated(context)
         self.sessions.rest(context)
         turn = context.turn
         is_exposed = turn is not None and turn.message.priority is not Priority.URGENT
-        if turn is not None and is_exposed and (newer := self._newer(turn.message)):
+        if turn is not None and is_exposed and (newer := self.suspensions.newer(turn.message)):
             turn.interrupt(newer)
-        self._pump()
+        self.pump()
 
     async def end(self, context: SessionContext, error: Exception) -> None:
         """End all that runs or waits in a session with an error, and close it and its children."""
@@ -391,14 +342,26 @@ class RunningAgent:
                 context.closed = True
                 reason = Interrupted("the session was closed")
                 await self._stop(context, reason, drop=SessionClosed(context.id))
-        self._forget_if_over(context)
+        self.forget_if_over(context)
+
+    @contextmanager
+    def kept(self, context: SessionContext) -> Iterator[None]:
+        """A session that is awake stays so, and is not forgotten, in the block."""
+        context.pending += 1
+        self.sessions.stir(context)
+        try:
+            yield
+        finally:
+            context.settle()
+            self.forget_if_over(context)
+            self.sessions.rest(context)
 
     def let_go(self, context: SessionContext) -> None:
         """Forget a session as soon as nothing is queued or running in it."""
         context.transient = True
-        self._forget_if_over(context)
+        self.forget_if_over(context)
 
-    def _forget_if_over(self, context: SessionContext) -> None:
+    def forget_if_over(self, context: SessionContext) -> None:
         """Forget a session that was closed or let go, once nothing is on its way in, queued or running."""
         is_over = context.closed or (context.transient and not reports_due(context))
         if is_over and not context.pending:
@@ -423,151 +386,7 @@ class RunningAgent:
         if self.events.watched:
             self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
 
-    # --- messages ------------------------------------------------------------------------
-
-    async def accept(
-        self,
-        context: SessionContext,
-        message: Message,
-        *,
-        once: bool = False,
-        waiter: TurnWaiter | None = None,
-        is_granted: bool = False,
-    ) -> None:
-        """Take a message in, waiting for room; on return it is in the inbox.
-
-        `once` drops a message whose id the session has seen; `waiter` is told what comes of it. One that `is_granted`
-        gets in whatever the bounds: the session asked for it.
-        """
-        self.check_open(context)
-        if once and context.has_accepted(message.id):
-            await trio.lowlevel.checkpoint()
-            return
-        check_busy(context, message)
-        if once:
-            context.remember_accepted(message.id)
-        self._expect(context)
-        if waiter is not None:
-            context.wait_for(message.id, waiter)
-        if waiter is not None or context.parent is not None:
-            _note_asker(context, message, waiter)
-        starts = False
-        try:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            if context.log is not None:
-                await self._write(context, message, None if waiter is None else waiter.options.told)
-            if is_granted:
-                self.inbox.restore(message, now=trio.current_time())
-            elif not (starts := self._turns is not None and self.inbox.try_claim(message)):
-                await self._put(context, message)
-        except BaseException:
-            self._refuse(context, message)
-            raise
-        self._announce(context, message, starts=starts)
-        if context.log is None:  # with a journal it has paused long enough
-            await trio.lowlevel.cancel_shielded_checkpoint()
-
-    async def release(self, context: SessionContext, message: Message) -> None:
-        """Take a session's first message in. Where there is room nothing pauses, and never after it is in."""
-        self.check_open(context)
-        self._expect(context)
-        if context.parent is not None:
-            _note_asker(context, message, None)
-        try:
-            if context.log is not None:
-                await self._write(context, message)
-            if not (starts := self._turns is not None and self.inbox.try_claim(message)):
-                await self._put(context, message, is_arriving=True)
-        except BaseException:
-            self._refuse(context, message)
-            raise
-        self._announce(context, message, starts=starts)
-
-    def _expect(self, context: SessionContext) -> None:
-        """A message is on its way in."""
-        context.pending += 1
-        self.sessions.stir(context)
-        if context.suspension is not None:  # it may have slept meanwhile
-            self.inbox.park(context.id)
-
-    async def _put(self, context: SessionContext, message: Message, *, is_arriving: bool = False) -> None:
-        """Put a message into the inbox, without a pause where there is room."""
-        first = message.on_busy == "interrupt"
-        if not self.inbox.try_put(message, now=trio.current_time(), first=first):
-            context.is_arriving = is_arriving
-            if is_inside(context.turn) or would_wait_for_itself(context):
-                self.inbox.put_nowait(message)  # raises: it would wait for itself
-            await self.inbox.put(message, first=first)
-
-    async def schedule(
-        self, context: SessionContext, description: str, *, key: str | None, **times: Any
-    ) -> Schedule:
-        """Set a schedule in a session; see `Session.schedule`."""
-        self.check_open(context)
-        return await set_schedule(context, plan(description, now=self.clock.now(), key=key, **times))
-
-    async def admit(self, context: SessionContext, message: Message, *others: Record) -> None:
-        """Take in a message that a date brought, which waits for room by coming again; `others` go in the same step.
-
-        Raises:
-            InboxFull: there is no room. Nothing was written.
-            JournalError: it is not taken in, and may be written or not: it has to come again, with the same id.
-        """
-        self.check_open(context)
-        self.inbox.check_room(message)
-        self._expect(context)
-        try:
-            if context.log is not None:
-                await context.log.accept(message, *others)
-        except BaseException:
-            context.settle()
-            self._forget_if_over(context)
-            self.sessions.rest(context)
-            raise
-        if context.closed:
-            context.is_written = message.id
-            self._refuse(context, message)
-            raise SessionClosed(context.id)
-        self.inbox.restore(message, now=trio.current_time())  # its place was granted above
-        self._announce(context, message)
-        if context.log is None:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-
-    async def _write(
-        self, context: SessionContext, message: Message, options: TurnOptions | None = None
-    ) -> None:
-        """Make an accepted message durable before it is in the inbox."""
-        context.is_written = message.id
-        await context.log.accept(message, asked=context.asked(message.id), options=options)
-        self.check_open(context)  # it may have been closed meanwhile
-
-    def _refuse(self, context: SessionContext, message: Message) -> None:
-        """The message did not get in after all."""
-        if context.log is not None and context.is_written == message.id:
-            context.log.end(message.id, failed="refused")
-        context.forget_message(message.id)
-        self._forget_if_over(context)
-        self.sessions.rest(context)
-
-    def _announce(self, context: SessionContext, message: Message, *, starts: bool = False) -> None:
-        """A message is in: whoever it concerns hears of it, and its turn starts as soon as it may."""
-        turn = context.turn
-        if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
-            turn.interrupt(URGENT_CAME)
-        elif message.on_busy == "interrupt" and turn:
-            self._stop_if_outdated(turn)
-        elif context.suspension is not None and (newer := self._newer(context.suspension.message)):
-            self.take_up(context, Interrupted(newer))
-        if self.events.watched:
-            self.events.publish(
-                MessageAccepted(
-                    agent=self.name, session_id=context.id, message_id=message.id, priority=message.priority
-                )
-            )
-        if starts and self._turns is not None:
-            self._turns.start_soon(context, self.edges.begin_turn(context, message))
-        else:
-            self._pump()
+    # --- what it takes -----------------------------------------------------------------------
 
     def check_open(self, context: SessionContext) -> None:
         if context.closed:
@@ -578,6 +397,13 @@ class RunningAgent:
         """While the block is left, only turns that still run may have something to say, in any session."""
         if not self._accepts and not (self._draining and running_turn.get() is not None):
             raise NotRunning(self.name)
+
+    async def schedule(
+        self, context: SessionContext, description: str, *, key: str | None, **times: Any
+    ) -> Schedule:
+        """Set a schedule in a session; see `Session.schedule`."""
+        self.check_open(context)
+        return await set_schedule(context, plan(description, now=self.clock.now(), key=key, **times))
 
     # --- stopping and waiting ------------------------------------------------------------
 
@@ -591,7 +417,7 @@ class RunningAgent:
 
         Waits until all this has happened, unless the turn is where we are called from, or waits for that.
         """
-        self.take_up(context, error)
+        self.suspensions.take_up(context, error)
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
         ended = _stopped(turn, error)
@@ -639,7 +465,7 @@ class RunningAgent:
             raise
         finally:
             ended.set()
-            self._forget_if_over(context)
+            self.forget_if_over(context)
 
     async def wait_idle(self, context: SessionContext) -> None:
         """Wait until a session has nothing queued or running."""
@@ -654,7 +480,7 @@ class RunningAgent:
             return False
         turn.waits += 1
         self.inbox.lend(turn.message.session_id)
-        self._pump()
+        self.pump()
         return True
 
     def reclaim_slot(self, turn: Turn) -> None:
@@ -666,28 +492,6 @@ class RunningAgent:
     def _is_out(self, turn: Turn) -> bool:
         context = self.sessions.get(turn.message.session_id)
         return context is not None and context.turn is turn
-
-
-def _note_asker(context: SessionContext, message: Message, waiter: TurnWaiter | None) -> None:
-    """What a message's turn is paid from: limits of its own, and the budget of the turn that asks for it.
-
-    That is one that waits for the answer, or speaks to a session below its own.
-    """
-    limits = None if waiter is None else waiter.options.limits
-    asker = running_session()
-    budget = None if asker is None or asker.turn is None else asker.turn.budget
-    if waiter is None and not any(above is asker for above in _above(context)):
-        budget = None
-    if limits is not None or budget is not None:
-        bounds = None if limits is None else limits.shared
-        context.ask(message.id, Asked(bounds, () if budget is None else budget.accounts))
-
-
-def _above(context: SessionContext) -> Iterator[SessionContext]:
-    """The sessions of which this one is a child."""
-    while context.parent is not None:
-        context = context.parent
-        yield context
 
 
 def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:

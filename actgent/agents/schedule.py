@@ -152,7 +152,7 @@ class Pending(Dated):
         fired = attrs.evolve(fired, message_id=message.id)
         fire(context, fired)
         try:
-            await agent.admit(context, message, fired)
+            await agent.reception.admit(context, message, fired)
         except BaseException:
             self._come_again(context)
             raise

@@ -144,7 +144,7 @@ class Session:
         message = self._message(
             content, sender, priority, message_id=message_id, deadline=deadline, on_busy=on_busy
         )
-        await self._agent.accept(self._context, message, once=message_id is not None)
+        await self._agent.reception.accept(self._context, message, once=message_id is not None)
         return message.id
 
     def _message(

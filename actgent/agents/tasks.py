@@ -240,7 +240,7 @@ class Tasks:
             message = session._message(  # noqa: SLF001
                 content, message_id=task.message_id, priority=priority, on_busy="queue"
             )
-            await running.accept(context, message, once=True)
+            await running.reception.accept(context, message, once=True)
         return context
 
     # --- reports -----------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Tasks:
         try:
             opener = self.agents.opener(task.parent_agent)
             parent = await opener.find(task.parent_id)
-            await opener.running.accept(parent._context, message, once=True, is_granted=True)  # noqa: SLF001
+            await opener.running.reception.accept(parent._context, message, once=True, is_granted=True)  # noqa: SLF001
         except NotRunning:
             if self.journal is None:
                 raise

@@ -190,7 +190,7 @@ async def _replay(
         session.on_exception(_ignore)
         for changes, message in _taken_up(recording.records):
             _restore(session.state, changes)
-            await running.accept(session._context, message)  # noqa: SLF001
+            await running.reception.accept(session._context, message)  # noqa: SLF001
             await session.wait_idle()
             states.append(dict(session.state))
         return await journal.load(recording.session_id), states

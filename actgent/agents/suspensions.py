@@ -1,0 +1,88 @@
+"""Turns that wait for people: they hold neither task nor place, and their sessions' mail waits with them."""
+
+import functools
+from collections.abc import Callable
+
+from actgent.actors.inbox import PriorityInbox
+from actgent.errors import Interrupted
+from actgent.journal.records import Resumed
+from actgent.messages import Message, Priority
+
+from .context import SessionContext
+from .edges import TurnEdges
+from .sessions import SessionTable
+from .turn import Suspension, Turn
+
+URGENT_CAME = "an urgent message came"
+NEWER_CAME = "a newer message came"
+
+
+class Suspensions:
+    """Lays the turns of one agent down, and has them taken up again."""
+
+    def __init__(
+        self,
+        *,
+        edges: TurnEdges,
+        inbox: PriorityInbox[Message],
+        sessions: SessionTable,
+        go_on: Callable[[SessionContext, Turn], object],
+    ) -> None:
+        self._edges = edges
+        self._inbox = inbox
+        self._sessions = sessions
+        self._go_on = go_on
+
+    def suspend(self, context: SessionContext, turn: Turn) -> None:
+        """A turn waits for people: it holds neither task nor slot, and its session's mail waits."""
+        self._edges.suspend_turn(context, turn)
+        self._inbox.park(context.id)
+        ledger = context.ledger()
+        if newer := self.newer(turn.message):
+            turn.interrupt(newer)
+        if turn.stop is not None or not ledger.waits:
+            self.take_up(context)
+        else:
+            turn.on_stop = functools.partial(self.take_up, context)
+            if turn.waiter is not None and turn.waiter.is_patient:
+                turn.waiter.hold()
+            elif turn.waiter is not None:
+                turn.waiter.suspend(tuple(ledger.open))
+                turn.waiter = None
+            context.tell_idle()
+            self._sessions.rest(context)
+
+    def take_up(self, context: SessionContext, error: Exception | None = None) -> None:
+        """A suspended turn goes on: nobody is waited for any more, or it is to end with an error."""
+        suspension = context.suspension
+        if suspension is None:
+            return
+        self._sessions.stir(context)
+        self._inbox.unpark(context.id)
+        turn = self._edges.continue_turn(context, suspension)
+        if turn.waiter is not None:
+            turn.waiter.release()
+        if error is not None:
+            turn.stop_with(error)
+        ledger = context.ledger()
+        if ledger.is_suspended:
+            context.note(Resumed())
+        self._go_on(context, turn)
+
+    def lay_down(self, context: SessionContext, message: Message) -> None:
+        """Keep a turn that waited for people before a restart."""
+        joined = () if context.resume is None else context.resume.joined
+        context.suspension = Suspension(message, messages=1 + len(joined))
+        self._inbox.park(context.id)
+
+    def take_up_if_outdated(self, context: SessionContext) -> None:
+        """End a suspended turn whose session was told something since that does not wait for people."""
+        if context.suspension is not None and (newer := self.newer(context.suspension.message)):
+            self.take_up(context, Interrupted(newer))
+
+    def newer(self, message: Message) -> str:
+        """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""
+        if self._inbox.has_urgent(message.session_id):
+            return URGENT_CAME
+        is_urgent = message.priority is Priority.URGENT
+        return NEWER_CAME if not is_urgent and self._inbox.has_first(message.session_id) else ""
