@@ -162,14 +162,14 @@ class SessionContext:
         """Write the record's next message."""
         self.record.append(message)
         self.view.add(message, answered=answered)
-        if message.sender.kind == "system" and is_note(message):
+        if message.is_note:
             self._told = {**(self._told or {}), message.sender.name: message.causation_id or ""}
 
     @property
     def last_said(self) -> Message | None:
         """The record's last message that is no note."""
         for message in reversed(self.record):
-            if message.sender.kind != "system" or not is_note(message):
+            if not message.is_note:
                 return message
         return None
 
@@ -338,12 +338,3 @@ class SessionContext:
                 self._idle = trio.lowlevel.ParkingLot()
             await self._idle.park()
         self._idle = None
-
-
-def is_note(message: Message) -> bool:
-    """Whether a message of the record tells what happened beside the conversation: caused by that, and by no turn."""
-    return (
-        message.sender.kind == "system"
-        and message.correlation_id is None
-        and message.causation_id is not None
-    )

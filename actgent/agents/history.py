@@ -1,11 +1,12 @@
 """How much of the earlier conversation a session shows: a limit round any memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
 from actgent.memory.base import Memory, ModelView
-from actgent.messages import ChatMessage, Message, Text, ToolCall
+from actgent.memory.short_term import left_out_note, missing_from
+from actgent.messages import ChatMessage, Message, ToolCall
 
 
 @attrs.frozen
@@ -20,20 +21,28 @@ class LimitedMemory(Memory):
 
 @attrs.define(eq=False)
 class LimitedView(ModelView):
-    """The view of one session. The turn that runs is always shown whole, so its prefix stays while it runs."""
+    """The view of one session. The turn that runs is always shown whole, so its prefix stays while it runs.
+
+    Of what is left out the last note of each source is shown all the same, such as that of the mode.
+    """
 
     _inner: ModelView
     limit: int | None = None
     """Messages from before the turn; None shows all that the memory shows."""
     _turn: int = 0
     """How many messages of the inner view belong to the turn that runs."""
+    _notes: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
+    """All of them, with their sources."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         before = len(self._inner.messages()) if self.limit is not None else 0
         self._inner.add(message, answered=answered)
+        if message.is_note:
+            self._notes.append((message.sender.name, self._inner.messages()[-1]))
         if self.limit is not None:
             added = len(self._inner.messages()) - before
-            self._turn = max(added, 0) + (0 if message.correlation_id is None else self._turn)
+            begins = message.correlation_id is None and not message.is_note
+            self._turn = max(added, 0) + (0 if begins else self._turn)
 
     def messages(self) -> Sequence[ChatMessage]:
         shown = self._inner.messages()
@@ -42,14 +51,16 @@ class LimitedView(ModelView):
         start = len(shown) - self._turn - self.limit
         while start < len(shown) and not _stands_alone(shown, start):
             start += 1
-        return (_note(start), *shown[start:])
+        notes = missing_from(shown[start:], self._notes_in(shown[: len(shown) - self._turn]))
+        return (left_out_note(start - len(notes)), *notes, *shown[start:])
+
+    def _notes_in(self, shown: Sequence[ChatMessage]) -> Iterable[ChatMessage]:
+        """The last note of each source among these."""
+        ids = set(map(id, shown))
+        return {source: note for source, note in self._notes if id(note) in ids}.values()
 
 
 def _stands_alone(chat: Sequence[ChatMessage], place: int) -> bool:
     """Whether what is before a message can be left out: it is a user's, and no call waits for it."""
     called = place > 0 and any(isinstance(part, ToolCall) for part in chat[place - 1].parts)
     return chat[place].role == "user" and not called
-
-
-def _note(count: int) -> ChatMessage:
-    return ChatMessage("user", (Text(f"({count} earlier messages are not shown.)"),))

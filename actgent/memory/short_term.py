@@ -1,6 +1,6 @@
 """Short-term memory: the conversation itself, within the model's context budget."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -23,6 +23,8 @@ MEDIA_CHARACTERS = 4000
 """What a picture, document or opaque block is counted as."""
 _OWN = ("assistant", "agent")
 """Kinds of senders whose words are the assistant's, unless they are to be answered."""
+_OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
+"""Goes before it: many models take no conversation that the assistant begins."""
 _TOLD = "Tool results:"
 """What results of calls that stood in text begin with."""
 
@@ -38,6 +40,17 @@ def count_characters(parts: Sequence[Part]) -> int:
         else:
             characters += MEDIA_CHARACTERS
     return characters
+
+
+def left_out_note(count: int) -> ChatMessage:
+    """What stands where so many messages are left out."""
+    return ChatMessage("user", (Text(f"({count} earlier messages are not shown.)"),))
+
+
+def missing_from(chat: Sequence[ChatMessage], notes: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Those of some notes that a part of their conversation does not show."""
+    shown = set(map(id, chat))
+    return tuple(note for note in notes if id(note) not in shown)
 
 
 def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
@@ -103,6 +116,7 @@ class ShortTermMemory(Memory):
     """Shows the whole conversation, until it is over `max_tokens`: then its older half is left out at once.
 
     Leaving out much and seldom keeps the prompt's prefix, and with it the provider's cache, as it is between two cuts.
+    The last note of each source, such as that of the mode, stays in front of what is shown: it still holds.
     """
 
     max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
@@ -121,6 +135,10 @@ class ShortTermView(ModelView):
     _chat: list[ChatMessage] = attrs.field(factory=list)
     _characters: int = 0
     _left_out: int = 0
+    _notes: dict[str, ChatMessage] = attrs.field(factory=dict)
+    """The last of each source."""
+    _kept: tuple[ChatMessage, ...] = ()
+    """Those of them that were said before the cut."""
     _settles: bool = False
     """Whether the newest message goes as user only as long as it is the one to be answered."""
 
@@ -132,14 +150,17 @@ class ShortTermView(ModelView):
             self._chat.append(said)
             self._characters += count_characters(said.parts)
             self._settles = answered and message.sender.kind in _OWN
+            if message.is_note:
+                self._notes[message.sender.name] = said
         if self._characters > self._budget:
             self._leave_out()
 
     def messages(self) -> Sequence[ChatMessage]:
-        if not self._left_out:
-            return tuple(self._chat)
-        note = ChatMessage("user", (Text(f"({self._left_out} earlier messages are not shown.)"),))
-        return (note, *self._chat)
+        if self._left_out:
+            return (left_out_note(self._left_out - len(self._kept)), *self._kept, *self._chat)
+        if self._chat and self._chat[0].role == "assistant":
+            return (_OPENING, *self._chat)
+        return tuple(self._chat)
 
     def _leave_out(self) -> None:
         """Forget the oldest messages until half of the budget is free, but never one of an answer and its results."""
@@ -152,7 +173,8 @@ class ShortTermView(ModelView):
                     break
         del self._chat[:gone]
         self._left_out += gone
-        self._characters = sum(count_characters(message.parts) for message in self._chat)
+        self._kept = missing_from(self._chat, self._notes.values())
+        self._characters = sum(count_characters(message.parts) for message in (*self._kept, *self._chat))
 
     def _begins(self, place: int) -> bool:
         """Whether a message stands by itself, so that what is before it can be left out."""

@@ -122,10 +122,11 @@ def test_a_budget_is_at_least_one_token(tokens):
 def test_roles_of_senders_in_the_history_and_while_they_are_answered(sender, role):
     """What is to be answered goes as user; later an assistant's words are an assistant's."""
     view = ShortTermMemory().open_view()
+    view.add(message(ADA, Text("begin")))
     view.add(message(sender, Text("hi")), answered=True)
-    assert view.messages()[0].role == "user"
+    assert view.messages()[1].role == "user"
     view.add(message(TUTOR, Text("hello")))
-    assert [said.role for said in view.messages()] == [role, "assistant"]
+    assert [said.role for said in view.messages()] == ["user", role, "assistant"]
 
 
 def test_a_cut_answer_shows_its_text_only():
