@@ -31,6 +31,7 @@ from actgent.protocols.base import (
     Finish,
     Outcome,
     Profile,
+    Say,
     View,
 )
 
@@ -248,6 +249,8 @@ class AgentCore:
         """Act on the outcomes in their order: state, events, routing, conversation, and what the turn goes on with."""
         further = []
         for place, outcome in enumerate(outcomes):
+            if type(outcome) is Say:
+                continue
             if isinstance(outcome, Change):  # once: it may have been done before a restart
                 context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
             elif isinstance(outcome, (CallTools, Continue, Finish)):

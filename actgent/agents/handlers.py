@@ -35,21 +35,19 @@ def takes_session(handler: Handler) -> bool:
     Raises:
         TypeError: the handler cannot be called.
     """
+    if not hasattr(
+        handler, "__wrapped__"
+    ):  # the quick way: sessions are many, and each registers its handlers
+        if type(handler) is FunctionType:
+            return _required(handler) >= 2  # noqa: PLR2004 - the payload and the session
+        if type(handler) is MethodType and type(handler.__func__) is FunctionType:
+            return _required(handler.__func__) >= 3  # noqa: PLR2004 - and self
     if not callable(handler):
         raise TypeError(f"a handler is a function or another callable, not {type(handler).__name__}")
-    match handler:
-        case FunctionType() | MethodType() if hasattr(handler, "__wrapped__"):
-            return _inspected(handler)
-        case FunctionType():
-            return _required(handler) >= 2  # noqa: PLR2004 - the payload and the session
-        case MethodType(__func__=FunctionType() as function):
-            return _required(function) >= 3  # noqa: PLR2004 - and self
-        case _:
-            return _inspected(handler)
+    return _inspected(handler)
 
 
 def _required(function: FunctionType) -> int:
-    """The quick way for the usual case: sessions are many, and each registers its handlers."""
     return function.__code__.co_argcount - len(function.__defaults__ or ())
 
 
