@@ -8,7 +8,10 @@ import textwrap
 
 import trio
 
-from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent import BareAgent, ScriptedLLM, Sender, open_runtime
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Due, Opened, Scheduled
 
 SESSIONS, EACH = 5, 6
 LIFE = textwrap.dedent(
@@ -65,3 +68,62 @@ async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times):
                     assert texts.count("done") == EACH
             assert await runtime.journal.unfinished("a") == []
             assert await runtime.journal.due("a") == []
+
+
+CROWD = 1000
+CROWDED_LIFE = textwrap.dedent(
+    """
+    import sys
+    import trio
+    from actgent import BareAgent, ScriptedLLM, open_runtime
+
+    async def main(url, calls):
+        def answer(chat):
+            nonlocal calls
+            calls -= 1
+            if not calls:
+                print("so many", flush=True)
+            return "done"
+
+        async with open_runtime(journal=url) as runtime:
+            await runtime.start(BareAgent("a", llm=ScriptedLLM(answer, keep=0)))
+            await trio.sleep(60)
+
+    trio.run(main, sys.argv[1], int(sys.argv[2]))
+    """
+)
+
+
+def live_until(url, calls):
+    """One life of the process, killed at so many calls of its model."""
+    command = [sys.executable, "-c", CROWDED_LIFE, url, str(calls)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "so many\n"
+        process.send_signal(signal.SIGKILL)
+
+
+async def test_kills_in_the_middle_of_a_crowd_lose_and_repeat_nothing(tmp_path, times):
+    """A thousand sessions that sleep are due at one moment: each is told once and answers once, over all lives together."""
+    dice = random.Random(7)
+    for run in range(times(1, 10)):
+        url = f"sqlite:///{tmp_path}/{run}.db"
+        ids = [f"s{number}" for number in range(CROWD)]
+        async with open_journal(url) as journal:
+            epoch = await journal.acquire()
+            for session_id in ids:
+                opened = Opened(owner=Sender("ada"), created_at=1.0)
+                scheduled = Scheduled(schedule_id="x", description=session_id, at=2.0)
+                records = (opened, scheduled, Due(at=2.0))
+                journal.write_soon(Entry(session_id=session_id, agent="a", records=records), epoch=epoch)
+        for _ in range(3):
+            await trio.to_thread.run_sync(live_until, url, dice.randint(1, CROWD // 4))
+        async with open_runtime(journal=url) as runtime:
+            assert 0 < len(await runtime.journal.due("a")) < CROWD
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))
+            with trio.fail_after(30):
+                while await runtime.journal.due("a") or await runtime.journal.unfinished("a"):  # noqa: ASYNC110 - the journal tells nobody
+                    await trio.sleep(0.05)
+            for session_id in ids:
+                session = await agent.open_session(session_id)
+                texts = [message.text for message in session.history]
+                assert texts == [f"Running scheduled task: {session_id}", "done"]
