@@ -32,6 +32,14 @@ _log = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
+class _Opening:
+    """A session that is just made again."""
+
+    task: trio.lowlevel.Task
+    done: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.frozen(eq=False)
 class SessionOpener:
     """Opens the sessions of one running agent."""
 
@@ -42,6 +50,8 @@ class SessionOpener:
     """What messages do while their session works, where nothing else is said."""
     on_session: Sequence[OnSession]
     """Called before the first message of each."""
+    _opening: dict[str, _Opening] = attrs.field(factory=dict)
+    """By id the sessions that are just made again."""
 
     def __attrs_post_init__(self) -> None:
         self.running.alarms.find = self.find
@@ -159,6 +169,7 @@ class SessionOpener:
     async def find(self, session_id: str) -> Session:
         """See `Agent.open_session`."""
         sessions = self.running.sessions
+        await self._wait_opened(session_id)
         if self.running.journal is not None and session_id not in sessions:
             return await self._reopen(session_id)
         session = sessions.find(session_id).session  # before the pause, in which it may fall asleep
@@ -178,6 +189,7 @@ class SessionOpener:
         if self.running.journal is None:
             return
         for session_id in await self.running.journal.unfinished(self.running.name):
+            await self._wait_opened(session_id)
             if session_id not in self.running.sessions:
                 try:
                     await self._reopen(session_id)
@@ -195,8 +207,24 @@ class SessionOpener:
                 f"the journal has a session {session_id!r} already: open it with open_session(), or choose another id"
             )
 
+    async def _wait_opened(self, session_id: str) -> None:
+        """Let whoever opens this session finish; the handlers that it calls then find the session as it is."""
+        while (opening := self._opening.get(session_id)) is not None:
+            if trio.lowlevel.current_task() in [each.task for each in self._opening.values()]:
+                return
+            await opening.done.wait()
+
     async def _reopen(self, session_id: str) -> Session:
         """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
+        opening = self._opening[session_id] = _Opening(trio.lowlevel.current_task())
+        try:
+            return await self._make_again(session_id)
+        finally:
+            if self._opening.get(session_id) is opening:
+                del self._opening[session_id]
+            opening.done.set()
+
+    async def _make_again(self, session_id: str) -> Session:
         running, sessions = self.running, self.running.sessions
         if (asleep := sessions.find_asleep(session_id)) is not None:
             await trio.lowlevel.checkpoint()
@@ -225,9 +253,15 @@ class SessionOpener:
         self._find_parent(context, opened, restored.waiting)
         session = context.session = Session(context, running)
         running.open(context)
+        if restored.waiting:
+            running.inbox.claim(session_id)  # what is said meanwhile comes behind it
         context.tell_due()
-        context.closed = opened.transient and await self._is_orphan(context)
-        await self._call_on_session(session)
+        try:
+            context.closed = opened.transient and await self._is_orphan(context)
+            await self._call_on_session(session)
+        except BaseException:
+            running.drop(context, is_claimed=bool(restored.waiting))
+            raise
         running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
         if opened.transient:
             running.let_go(context)

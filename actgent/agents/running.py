@@ -306,7 +306,7 @@ class RunningAgent:
         return SessionLog(session_id, self.name, self.journal, self._epoch, due=due)
 
     def go_on(self, context: SessionContext, messages: Sequence[Message]) -> None:
-        """Take what was accepted before a restart; a turn that had begun goes on first."""
+        """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first."""
         context.pending += len(messages)
         if messages:
             self.sessions.stir(context)
@@ -315,11 +315,12 @@ class RunningAgent:
             context.pending += len(context.resume.joined)
             self.suspensions.lay_down(context, waiting.pop(0))
         elif context.resume is not None:
-            self.inbox.claim(context.id)
             context.pending += len(context.resume.joined)
             self._held_up.append((context, self.edges.begin_turn(context, waiting.pop(0))))
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
+        if messages and context.turn is None and context.suspension is None:
+            self.inbox.release(context.id)
         self.suspensions.take_up_if_outdated(context)
         self.sessions.rest(context)
         turn = context.turn
@@ -327,6 +328,15 @@ class RunningAgent:
         if turn is not None and is_exposed and (newer := self.suspensions.newer(turn.message)):
             turn.interrupt(newer)
         self.pump()
+
+    def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
+        """Let a session leave memory whose handlers could not be attached: the journal has it, and all that waits in it."""
+        self.inbox.withdraw(context.id)
+        if is_claimed:
+            self.inbox.release(context.id)
+        self.sessions.remove(context)
+        if context.parent is not None:
+            context.parent.remove_child(context)
 
     async def end(self, context: SessionContext, error: Exception) -> None:
         """End all that runs or waits in a session with an error, and close it and its children."""

@@ -1,0 +1,128 @@
+"""Sessions that come back while somebody else already talks to them, or whose handlers fail."""
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.memory import MemoryJournal
+from actgent.testing import DyingJournal, check_transcript
+
+
+def make_agent(problems):
+    @tool(effect="pure")
+    async def look(order: str) -> str:
+        """Look an order up."""
+        return f"seen {order}"
+
+    def answer(chat):
+        problems.extend(check_transcript(chat))
+        last = chat.messages[-1]
+        if last.role == "tool":
+            return f"done: {last.parts[0].text}"
+        text = last.parts[0].text
+        return ToolCall("look", {"order": text}) if text.startswith("order") else f"heard {text}"
+
+    return BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), tools=[look])
+
+
+async def interrupt_at(inner, writes):
+    """A session whose process died at this write of its first turn."""
+    dying = DyingJournal(inner, writes)
+
+    async def run():
+        async with open_runtime(journal=dying) as runtime:
+            agent = await runtime.start(make_agent([]))
+            session = await agent.create_session("ada", session_id="s")
+            await session.chat("order 1")
+            await session.wait_idle()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await dying.died.wait()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("writes", range(2, 6))
+@pytest.mark.parametrize("who", ["handler", "other task"])
+async def test_what_waited_goes_before_what_is_said_meanwhile(writes, who, autojump_clock):
+    """Also where `on_session` takes its time, or says something itself: the interrupted turn ends as its own first."""
+    problems = []
+    async with MemoryJournal().running() as journal:
+        await interrupt_at(journal, writes)
+        agent = make_agent(problems)
+        heard = []
+
+        @agent.on_session
+        async def attach(session):
+            await trio.sleep(1)
+            session.on_conversation(lambda reply: heard.append(str(reply)))
+            session.on_exception(lambda failure: heard.append(failure.kind))
+            if who == "handler":
+                await session.chat("welcome back")
+
+        async def intrude():
+            session = await agent.open_session("s")
+            await session.chat("welcome back")
+
+        async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.start, agent)
+            if who == "other task":
+                await trio.sleep(0.5)
+                nursery.start_soon(intrude)
+            await trio.sleep(10)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            assert problems == []
+            assert heard == ["done: seen order 1", "heard welcome back"]
+            texts = [message.text for message in session.history if message.text]
+            assert texts == ["order 1", "done: seen order 1", "welcome back", "heard welcome back"]
+            assert await journal.unfinished("clerk") == []
+
+
+async def test_a_session_whose_handlers_fail_comes_back_whole(autojump_clock):
+    """What waited in it stays in the journal, and whoever opens it next gets all of it."""
+    async with MemoryJournal().running() as journal:
+        await interrupt_at(journal, 3)
+        async with open_runtime(journal=journal) as runtime:
+            agent, heard = make_agent([]), []
+
+            @agent.on_session
+            async def attach(session):
+                if not heard:
+                    heard.append("failed")
+                    await session.chat("welcome back")
+                    raise ZeroDivisionError
+                session.on_conversation(lambda reply: heard.append(str(reply)))
+
+            with pytest.raises(ZeroDivisionError):
+                await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            assert heard == ["failed", "done: seen order 1", "heard welcome back"]
+
+
+async def test_an_opening_that_is_cancelled_leaves_the_session_to_the_next(autojump_clock):
+    """Who waited for the first one opens it again, and handlers open the session that they are called for."""
+    async with MemoryJournal().running() as journal:
+        await interrupt_at(journal, 3)
+        async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+            agent, heard, opened = make_agent([]), [], []
+
+            @agent.on_session
+            async def attach(session):
+                assert await agent.open_session("s") is session
+                await trio.sleep(1)
+                session.on_conversation(lambda reply: heard.append(str(reply)))
+
+            async def open_again():
+                opened.append(await agent.open_session("s"))
+
+            with trio.move_on_after(0.5) as scope:
+                await runtime.start(agent)
+            assert scope.cancelled_caught
+            for _ in range(3):
+                nursery.start_soon(open_again)
+            await trio.sleep(2)
+            assert opened == [opened[0]] * 3
+            await opened[0].wait_idle()
+            assert heard == ["done: seen order 1"]
