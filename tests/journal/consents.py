@@ -1,0 +1,323 @@
+"""Tools that wait for people, in processes that SIGKILL ends: what is granted runs once, what is not never does.
+
+What people want stands outside of the processes: it follows from the order that a call is about. They look through the
+open approvals, in any order, by a session or by the id alone, and try again what was decided, with another decision.
+
+`python consents.py URL FOLDER --sessions 5 --kills 10 --seed 1` does it over and over with lives that are killed at
+random moments, before and after asks and answers, until there were so many kills, and prints a report as JSON.
+"""
+
+import argparse
+import collections
+import importlib
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import attrs
+import trio
+import trio.lowlevel
+from crashes import LAZY, Lines, finish
+
+from actgent import (
+    AlreadyDecided,
+    ApprovalNotFound,
+    Approve,
+    AskPerson,
+    BareAgent,
+    Edit,
+    NotSuspended,
+    Reject,
+    Respond,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    tool,
+)
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Decided, Ended, PersonAsked, Said
+from actgent.testing import check_transcript
+
+AGENT = "clerk"
+MESSAGES, ROUNDS = 2, 2
+WISHES = ("approve", "reject", "edit", "respond")
+TOO_LATE = (AlreadyDecided, ApprovalNotFound, NotSuspended)
+
+
+def wish_of(order):
+    """What people want to become of an order."""
+    return WISHES[sum(order.encode()) % len(WISHES)]
+
+
+def decision_of(approval):
+    order = approval.arguments["order"]
+    match wish_of(order):
+        case "approve":
+            return Approve("fine")
+        case "reject":
+            return Reject("no")
+        case "edit":
+            return Edit({"order": f"{order} edited"})
+    return Respond(f"{order} by hand")
+
+
+def other_than(decision):
+    """What nobody wants any more."""
+    return Approve() if not isinstance(decision, Approve) else Reject()
+
+
+CALLS = ("pay", "look", "send", "store", "pay")
+
+
+def orders_of(session_id, number, done):
+    return [f"{session_id} {number} {done} {place}" for place in range(len(CALLS))]
+
+
+@attrs.define
+class Consents:
+    """Sessions whose calls wait for people, and what stands about them outside of their processes."""
+
+    url: str
+    folder: Path
+    name: str
+    sessions: int
+    pause: float = 0.002
+    """Seconds, at most, that each effect and each decision takes."""
+    effects: Lines = attrs.field(init=False)
+    asked: Lines = attrs.field(init=False)
+    decided: Lines = attrs.field(init=False)
+    wrong: Lines = attrs.field(init=False)
+
+    def __attrs_post_init__(self):
+        for name in ("effects", "asked", "decided", "wrong"):
+            setattr(self, name, Lines(self.folder / f"{self.name}-{name}.jsonl"))
+
+    @property
+    def session_ids(self):
+        return [f"s{number}" for number in range(self.sessions)]
+
+    # --- a life ----------------------------------------------------------------------------
+
+    async def live(self):
+        """Go on from wherever the last life ended, until all is decided and done."""
+        random.seed(os.getpid())
+        async with open_runtime(journal=self.url) as runtime:
+            agent = await runtime.start(self.agent())
+            sessions = [await agent.ensure_session("ada", session_id) for session_id in self.session_ids]
+            for session in sessions:
+                for number in range(MESSAGES):
+                    await session.chat(f"go {number}", message_id=f"m{number}")
+            while any(session.status != "idle" for session in sessions):
+                await trio.lowlevel.checkpoint()
+                for approval in await self._pages(runtime):
+                    await self._decide(agent, approval)
+
+    async def _pages(self, runtime):
+        """What is open, in any order."""
+        found, page = [], await runtime.approvals(limit=2)
+        while page:
+            found += page
+            page = await runtime.approvals(after=page[-1], limit=2)
+        return random.sample(found, len(found))
+
+    async def _decide(self, agent, approval):
+        await self._wait()
+        if [approval.id] in self.decided.read():
+            self.wrong.add("open after it was confirmed", approval.id)
+        decision = decision_of(approval)
+        try:
+            if random.random() < 0.5:
+                await agent.answer(approval.id, decision, by="ada")
+            else:
+                session = await agent.open_session(approval.session_id)
+                await session.answer(approval, decision, by="ada")
+        except TOO_LATE as error:
+            self.wrong.add("refused", approval.id, str(error))
+        self.decided.add(approval.id)
+        if random.random() < 0.3:
+            await self._decide_again(agent, approval.id, other_than(decision))
+
+    async def _decide_again(self, agent, approval_id, decision):
+        try:
+            await agent.answer(approval_id, decision)
+        except TOO_LATE:
+            return
+        self.wrong.add("decided twice", approval_id)
+
+    async def _wait(self):
+        await trio.sleep(random.uniform(0, self.pause))
+
+    # --- the agent ---------------------------------------------------------------------------
+
+    def agent(self):
+        def answer(chat):
+            for problem in check_transcript(chat):
+                self.wrong.add("transcript", str(problem))
+            said = [message for message in chat.messages if message.role == "user"]
+            since = chat.messages[chat.messages.index(said[-1]) + 1 :]
+            done = sum(message.role == "tool" for message in since)
+            number = said[-1].parts[0].text.removeprefix("go ")
+            if done == ROUNDS:
+                return f"done {number}"
+            orders = orders_of(chat.session, number, done)
+            return [ToolCall(name, {"order": order}) for name, order in zip(CALLS, orders, strict=True)]
+
+        agent = BareAgent(AGENT, llm=ScriptedLLM(answer, keep=0), tools=self._tools())
+
+        @agent.on_session
+        def attach(session):
+            session.on_approval(lambda approval: self.asked.add(approval.id))
+            session.on_exception(lambda failure: self.wrong.add("failure", session.id, str(failure)))
+
+        return agent
+
+    def _tools(self):
+        async def take_effect(name, order, context):
+            await self._wait()
+            self.effects.add(name, order, context.effect_key)
+            await self._wait()
+            return f"{name} {order}"
+
+        @tool(approval=True)
+        async def pay(order: str, context: ToolContext) -> str:
+            """Pay an order: once, and only if somebody approves."""
+            return await take_effect("pay", order, context)
+
+        @tool(effect="pure")
+        async def look(order: str, context: ToolContext) -> str:
+            """Look an order up."""
+            return await take_effect("look", order, context)
+
+        @tool
+        async def send(order: str, context: ToolContext) -> str:
+            """Ask by itself before it sends an order."""
+            await self._wait()
+            if context.approval is None:
+                raise AskPerson(f"Send {order}?", again=True)
+            return await take_effect("send", order, context)
+
+        @tool(approval=True, effect="idempotent")
+        async def store(order: str, context: ToolContext) -> str:
+            """Store an order, if somebody approves."""
+            return await take_effect("store", order, context)
+
+        return [pay, look, send, store]
+
+    # --- the books ---------------------------------------------------------------------------
+
+    async def problems(self):
+        """Everything that is not as it has to be, in words."""
+        found = [f"noted in a life: {line}" for line in self.wrong.read()]
+        async with open_journal(self.url) as journal:
+            await journal.acquire()
+            records = {session_id: await journal.load(session_id) for session_id in self.session_ids}
+            found += [f"{each} is unfinished" for each in await journal.unfinished(AGENT)]
+            found += [f"{each} is suspended" for each in await journal.suspended(AGENT)]
+            found += [f"{each} is due" for each in await journal.due(AGENT)]
+        found += self._check_people(records.values())
+        for session_id, written in records.items():
+            found += self._check_results(session_id, written)
+        return found
+
+    def _check_people(self, sessions):
+        """What was heard of was asked, what was confirmed was decided, each once and as people want it."""
+        asked = {
+            each.approval.id: each.approval for s in sessions for each in s if isinstance(each, PersonAsked)
+        }
+        decided = [each for s in sessions for each in s if isinstance(each, Decided)]
+        twice = [
+            key for key, count in collections.Counter(d.approval_id for d in decided).items() if count > 1
+        ]
+        yield from (f"{approval_id} is decided twice" for approval_id in twice)
+        known = {each.approval_id: each.decision for each in decided}
+        yield from (
+            f"heard of {key}, which was not asked" for (key,) in self.asked.read() if key not in asked
+        )
+        yield from (f"{key} was confirmed and is lost" for (key,) in self.decided.read() if key not in known)
+        for key, approval in asked.items():
+            if known.get(key) != decision_of(approval):
+                yield f"{key} came to {known.get(key)}"
+
+    def _check_results(self, session_id, written):
+        ended = [(each.message_id, each.failed) for each in written if isinstance(each, Ended)]
+        if ended != [(f"m{number}", None) for number in range(MESSAGES)]:
+            yield f"{session_id} ended {ended}"
+        results = [r for each in written if isinstance(each, Said) for r in each.message.tool_results]
+        orders = [
+            order
+            for number in range(MESSAGES)
+            for done in range(ROUNDS)
+            for order in orders_of(session_id, number, done)
+        ]
+        if len(results) != len(orders):
+            yield f"{session_id} has {len(results)} results for {len(orders)} calls"
+        ran = collections.Counter((name, order) for name, order, _ in self.effects.read())
+        for order, result in zip(orders, results, strict=False):
+            yield from self._check_result(order, result, ran)
+
+    def _check_result(self, order, result, ran):
+        name, wish = result.tool_name, wish_of(order)
+        if name == "look":
+            wish = "approve"
+        done = f"{order} edited" if wish == "edit" else order
+        count, others = ran[name, done], ran[name, order if wish == "edit" else f"{order} edited"]
+        if others:
+            yield f"{name} {order!r} ran with other arguments than were approved"
+        if result.status == "outcome_unknown":
+            is_granted = wish in ("approve", "edit")
+            may_be = name == "send" or (name == "pay" and is_granted)  # `send` may die before it asks
+            if not may_be or count > is_granted:
+                yield f"{name} {order!r}, {wish}, is not known, and ran {count} times"
+        elif wish in ("reject", "respond"):
+            content = f"{order} by hand" if wish == "respond" else ""
+            if count or (result.status == "success") != (wish == "respond") or result.content != content:
+                yield f"{name} {order!r}, {wish}: {result.status}, {result.content!r}, ran {count} times"
+        elif result.status != "success" or not count or (count > 1 and name in ("pay", "send")):
+            yield f"{name} {order!r}, {wish}: {result.status}, ran {count} times"
+
+    def figures(self):
+        """What the kills hit."""
+        effects = [tuple(line) for line in self.effects.read()]
+        heard = [key for (key,) in self.asked.read()]
+        return {
+            "effects": len(effects),
+            "asked": len(set(heard)),
+            "heard_again": len(heard) - len(set(heard)),
+        }
+
+
+def run(options):
+    """Work after work, the first without kills, until there were enough; returns the report."""
+    moments, report = random.Random(options.seed), collections.Counter()
+    problems, longest, kills = [], 0.0, 0
+    while not problems and report["kills"] < options.kills:
+        name = f"w{report['works']}"
+        work = Consents(f"{options.url}{name}", options.folder, name, options.sessions)
+        begun = time.monotonic()
+        count, problems = finish(work, moments, kills=kills, longest=longest)
+        longest = longest or (time.monotonic() - begun) * 0.8
+        report.update({"works": 1, "kills": count, **work.figures()})
+        kills = options.kills - report["kills"]
+    return {**report, "problems": problems[:20]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", help="of which each work has its own, with its name at the end")
+    parser.add_argument("folder", type=Path)
+    for name in ("sessions", "kills", "seed"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    options = parser.parse_args()
+    for name in LAZY:
+        importlib.import_module(name)
+    report = run(options)
+    print(json.dumps(report))  # noqa: T201 - a script
+    return 1 if report["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
