@@ -158,12 +158,13 @@ class Alarms:
         try:
             while self._queue and self._nursery is not None:
                 if self._room:
-                    await self._ring_session(self._queue.popleft())
+                    session_id = self._queue.popleft()
+                    self._start_workers()  # there may be room for more by now
+                    await self._ring_session(session_id)
                 elif self._workers > 1:
                     return  # one is enough to look for room
                 else:
                     await trio.sleep(ROOM)
-                    self._start_workers()
         finally:
             self._workers -= 1
 

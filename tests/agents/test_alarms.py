@@ -1,6 +1,7 @@
 """What has a date in a session is rung when it is due."""
 
 import logging
+import random
 
 import attrs
 import pytest
@@ -117,30 +118,41 @@ async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
         assert most == alarms.WORKERS
 
 
-async def test_no_more_are_rung_than_the_inbox_has_room_for(autojump_clock):
-    """So that none is turned away, and comes again a second later, while there is room."""
-    full = []
+@attrs.define(eq=False)
+class Caller(Bell):
+    """Says something in its session, which takes half a second; notes when it was turned away."""
 
-    class Ringing(Bell):
-        async def ring(self, agent, context):
-            await super().ring(agent, context)
-            said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
-            try:
-                await agent.admit(context, said)
-            except InboxFull:
-                full.append(context.id)
-                raise
+    turned_away: list = attrs.field(factory=list)
 
-    agent = BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True), inbox=5, sessions=2)
-    async with agent:
-        bells = []
-        for _ in range(60):
+    async def ring(self, agent, context):
+        await super().ring(agent, context)
+        await trio.sleep(0.5)
+        said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
+        try:
+            await agent.reception.admit(context, said)
+        except InboxFull:
+            self.turned_away.append(context.id)
+            raise
+
+
+async def test_a_crowd_keeps_a_small_inbox_full_and_no_more(autojump_clock):
+    """None is turned away, to come again a second later, and the agent has always enough to do."""
+
+    async def answer(chat):
+        await trio.sleep(dice.uniform(0, 2))
+        ended.append(trio.current_time())
+        return "done"
+
+    ended, dice = [], random.Random(6)
+    async with BareAgent("a", llm=ScriptedLLM(answer, keep=0), inbox=50, sessions=20) as agent:
+        callers = []
+        for _ in range(400):
             session = await agent.create_session("ada")
-            bells.append(Ringing("b", session._agent.clock.now() + 10))
-            session._context.set_due(bells[-1])
-        await trio.sleep(60)
-    assert full == []
-    assert [len(each.rung) for each in bells] == [1] * 60
+            callers.append(Caller("b", session._agent.clock.now() + 10))
+            session._context.set_due(callers[-1])
+        await trio.sleep(300)
+    assert [(len(each.rung), each.turned_away) for each in callers] == [(1, [])] * 400
+    assert ended[-1] < 10 + 400 / 20 + 3
 
 
 async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypatch):
