@@ -405,6 +405,7 @@ class LimitReached(ActgentError):
         *,
         field: str = "",
         used: Mapping[str, float] | None = None,
+        reserved: float = 0,
         agent: str = "",
         session_id: str = "",
         is_session: bool = False,
@@ -416,13 +417,17 @@ class LimitReached(ActgentError):
         """What to raise: the name of an argument of `Limits`."""
         self.used = dict(used or {})
         """What was used up to then, of all that is counted: `{"model_calls": 5, "tokens": 1200}`."""
+        self.reserved = reserved
+        """What calls under way had reserved of the limit that was reached."""
         self.agent = agent
         self.session_id = session_id
         """Whose limit it was; not always the session that met it."""
         self.is_session = is_session
         """True: of the session as a whole, from `create_session(limits=...)`; False: of one turn."""
         what = "session" if is_session else "turn"
-        spent = ", ".join(f"{_number(amount)} {name.replace('_', ' ')}" for name, amount in self.used.items())
+        spent = ", ".join(_counted(amount, name.replace("_", " ")) for name, amount in self.used.items())
+        if reserved:
+            spent = f"{spent or 'nothing'}; reserved by calls under way: {_number(reserved)}"
         remedy = f"Limits({field}=...)" if field else "it with Limits(...)"
         whose = (
             f" of {what + ' ' + repr(session_id) + ' of ' if is_session else ''}agent {agent!r}"
@@ -437,6 +442,10 @@ class LimitReached(ActgentError):
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _counted(value: float, what: str) -> str:
+    return f"{_number(value)} {what.removesuffix('s') if value == 1 else what}"
 
 
 class ModelError(ActgentError):

@@ -137,6 +137,7 @@ class Account:
             self.limits[name],
             field=name,
             used={name: amount for name, amount in self.spent.used.items() if self._is_told(name)},
+            reserved=getattr(self.reserved, name),
             agent=self.key.agent,
             session_id=self.key.session_id,
             is_session=not self.key.turn,

@@ -73,7 +73,8 @@ async def test_64_parallel_children_with_a_limit_of_5_calls_take_exactly_5(liste
     assert len(llm.chats) + len(help_._model_names["default"].chats) == 5
     results = heard[:-1]
     assert [result.status for result in results].count("success") == 4
-    assert all("5 model calls" in result.error for result in results if result.status == "error")
+    refused = [result.error for result in results if result.status == "error"]
+    assert all("5 model calls (used: 1 model call" in error and "under way: 4)" in error for error in refused)
     assert limit_of(heard[-1]) == ("model_calls", 5, "lead")
     assert heard[-1].error.used["model_calls"] == 5
 
@@ -507,4 +508,9 @@ def test_the_error_says_what_was_used_and_what_to_raise():
     assert str(error) == (
         "the session reached its limit of 0.5 US dollars: "
         "raise Limits(cost=...) of session 's' of agent 'lead' if that is too low"
+    )
+    error = LimitReached("model calls", 5, field="model_calls", used={"model_calls": 1}, reserved=4)
+    assert str(error) == (
+        "the turn reached its limit of 5 model calls (used: 1 model call; reserved by calls under way: 4): "
+        "raise Limits(model_calls=...) if that is too low"
     )
