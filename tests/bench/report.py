@@ -9,6 +9,7 @@ from pathlib import Path
 
 import attrs
 from measure import REFERENCE_S, Figures
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from workloads import Bar, Workload
@@ -118,8 +119,11 @@ HEADS = ("", "workload", "figure", "floor", "actgent", "ratio", "bar", "")
 def print_report(results: Results) -> bool:
     """Print table and chart; whether all bars were kept."""
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
     table = Table(
-        title=f"{machine()}; medians of {results.rounds} rounds{'; quick' if results.quick else ''}"
+        title=f"{machine()}; medians of {results.rounds} rounds{'; quick' if results.quick else ''}",
+        box=box.SIMPLE_HEAD,
     )
     for head in HEADS:
         table.add_column(head, justify="right" if head in HEADS[3:7] else "left", no_wrap=head != "workload")
