@@ -38,7 +38,7 @@ from actgent.protocols.base import (
 from .approval import Waiting
 from .calling import Calling
 from .context import SessionContext
-from .dispatcher import Delivery, Dispatcher, to_deliveries
+from .dispatcher import Dispatcher, to_deliveries
 from .failures import check_stop
 from .hooks import Hooks
 from .model_calls import ModelCalls
@@ -259,7 +259,7 @@ class AgentCore:
         if deliveries and context.log is not None:
             await context.log.flush()
         for delivery in deliveries:
-            await self._deliver(context, turn, delivery)
+            await self.dispatcher.deliver(context, turn, delivery)
         for delivery in deliveries:
             if isinstance(delivery, Route):
                 await self._hand_over(context, turn, delivery)
@@ -286,11 +286,6 @@ class AgentCore:
             if isinstance(outcome, Continue):
                 self._follow_up(message, outcome.note, outcome.stage)
 
-    async def _deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
-        if turn.waiter is not None:
-            turn.waiter.take(delivery)
-        await self.dispatcher.deliver(context, turn, delivery)
-
     async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
         """Let another agent answer; its reply is this session's too."""
         turn.check()
@@ -301,7 +296,7 @@ class AgentCore:
             turn.exposed = False
         turn.check()
         if reply is not None:
-            await self._deliver(context, turn, reply)
+            await self.dispatcher.deliver(context, turn, reply)
 
 
 def _entering(message: Message, turn: Turn) -> Appended | Said:

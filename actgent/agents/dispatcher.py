@@ -110,7 +110,9 @@ class Dispatcher:
             return None
 
     async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
-        """Hand an outcome to the handlers, unless they got it before a restart."""
+        """Hand an outcome to whoever waits for the turn, and to the handlers unless they got it before a restart."""
+        if turn.waiter is not None:
+            turn.waiter.take(delivery)
         if turn.resume is not None and delivery_id(delivery) in turn.resume.delivered:
             return
         await self.dispatch(context, delivery)

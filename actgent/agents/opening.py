@@ -137,7 +137,9 @@ class SessionOpener:
         try:
             if context.log is not None:
                 await context.log.flush()
-            await self.introduce(session)
+            if self.on_session:
+                await self._call_on_session(session)
+            await trio.lowlevel.checkpoint()
             if description:
                 await self.running.reception.release(context, session._message(description))  # noqa: SLF001
         except BaseException:  # nobody has it yet
