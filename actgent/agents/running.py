@@ -89,6 +89,8 @@ class RunningAgent:
         """Turns that are to go on, or to end, as soon as the agent works again."""
         self.has_failed = False
         """Whether something in it raised that nobody caught, so that all else is cut, and it starts again."""
+        self._is_cut_off = False
+        """Whether it was cancelled, by a failure of its own or from outside of it."""
 
     # --- life ----------------------------------------------------------------------------
 
@@ -115,11 +117,12 @@ class RunningAgent:
 
     @property
     def is_stopping(self) -> bool:
-        return self._scope.cancel_called
+        """Whether nothing of it goes on in this process; known a checkpoint after the cancellation that ends it."""
+        return self._scope.cancel_called or (self._is_cut_off and not self.has_failed)
 
     async def _serve(self) -> None:
         self.edges.begin()
-        self.has_failed = False
+        self.has_failed = self._is_cut_off = False
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -134,14 +137,17 @@ class RunningAgent:
                     self.alarms.begin(nursery)
                 self.ready.set()
                 self.pump()
-                await trio.sleep_forever()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self._is_cut_off = True
         finally:
             self.alarms.end()
             self._nursery = self._turns = None
 
     def pump(self) -> None:
         """Start the turns of all messages that may go out."""
-        if self._turns is None or self.has_failed:
+        if self._turns is None or self.has_failed or self._is_cut_off:
             return
         while self._held_up:
             self._turns.start_soon(*self._held_up.pop(0))
@@ -154,7 +160,8 @@ class RunningAgent:
 
     def try_claim(self, message: Message) -> bool:
         """Claim the session of a message whose turn may `start` at once."""
-        return self._turns is not None and not self.has_failed and self.inbox.try_claim(message)
+        is_up = self._turns is not None and not (self.has_failed or self._is_cut_off)
+        return is_up and self.inbox.try_claim(message)
 
     def start(self, context: SessionContext, message: Message) -> None:
         """Start the turn of a message whose session was just claimed."""

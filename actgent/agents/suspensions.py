@@ -74,11 +74,16 @@ class Suspensions:
         joined = () if context.resume is None else context.resume.joined
         context.suspension = Suspension(message, messages=1 + len(joined))
         self._inbox.park(context.id)
+        if context.task is not None and context.task.message_id == message.id:
+            context.task.waiter.hold()
 
     def take_up_if_outdated(self, context: SessionContext) -> None:
-        """End a suspended turn whose session was told something since that does not wait for people."""
-        if context.suspension is not None and (newer := self.newer(context.suspension.message)):
-            self.take_up(context, Interrupted(newer))
+        """End a suspended turn whose answer nobody wants, or whose session was told something that does not wait for people."""
+        if context.suspension is None:
+            return
+        reason = "nobody waits for the answer any more" if context.closed else ""
+        if reason := reason or self.newer(context.suspension.message):
+            self.take_up(context, Interrupted(reason))
 
     def newer(self, message: Message) -> str:
         """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""

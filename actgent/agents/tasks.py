@@ -167,11 +167,12 @@ class Tasks:
     async def _wait(self, child: SessionContext, asker: SessionContext) -> Answered:
         task: Task = child.task
         task.is_unclaimed = False
-        task.waiter.take_limit(asker, is_held=child.suspension is not None)
+        task.waiter.take_limit(asker)
         with slot_lent(child):
             try:
                 await task.waiter.done.wait()
             except trio.Cancelled:
+                await trio.lowlevel.cancel_shielded_checkpoint()  # until it is known who is cancelled
                 if not asker.session.is_stopping:
                     task.waiter.abandon()
                 raise

@@ -65,6 +65,8 @@ class TurnWaiter:
         self._limits: tuple[trio.CancelScope, ...] = ()
         self._left: tuple[float, ...] = ()
         self._holds = 0
+        self._held: TurnWaiter | None = None
+        """Who waits for the turn that waits here, and is held by this one."""
 
     def abandon(self) -> None:
         """Nobody waits any more: the turn stops, now or when it begins."""
@@ -91,23 +93,20 @@ class TurnWaiter:
         self.turn = None
         self.finish()
 
-    def take_limit(self, asker: "SessionContext | None", *, is_held: bool = False) -> None:
+    def take_limit(self, asker: "SessionContext | None") -> None:
         """Who waits here, in a tool call of this session: while the turn waits for people, its time does not pass."""
+        if self._holds:
+            self._let_time_pass()
         self._asker = asker
         self._limits = time_limits.get()
-        if is_held:
-            self.hold()
+        if self._holds:
+            self._stop_time()
 
     def hold(self) -> None:
         """The turn waits for people, and so do all that wait for it."""
         self._holds += 1
         if self._holds == 1:
-            now = trio.current_time()
-            self._left = tuple(limit.deadline - now for limit in self._limits)
-            for limit in self._limits:
-                limit.deadline = math.inf
-        if (waiter := self._above()) is not None:
-            waiter.hold()
+            self._stop_time()
 
     def release(self) -> None:
         """The turn goes on."""
@@ -115,11 +114,24 @@ class TurnWaiter:
             return
         self._holds -= 1
         if not self._holds:
-            now = trio.current_time()
-            for limit, left in zip(self._limits, self._left, strict=True):
-                limit.deadline = now + left
-        if (waiter := self._above()) is not None:
-            waiter.release()
+            self._let_time_pass()
+
+    def _stop_time(self) -> None:
+        now = trio.current_time()
+        self._left = tuple(limit.deadline - now for limit in self._limits)
+        for limit in self._limits:
+            limit.deadline = math.inf
+        self._held = self._above()
+        if self._held is not None:
+            self._held.hold()
+
+    def _let_time_pass(self) -> None:
+        now = trio.current_time()
+        for limit, left in zip(self._limits, self._left, strict=True):
+            limit.deadline = now + left
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
 
     def _above(self) -> "TurnWaiter | None":
         """Who waits for the turn that waits here."""

@@ -5,9 +5,20 @@ from functools import partial
 import pytest
 import trio
 
-from actgent import Approve, BareAgent, NotSuspended, Reject, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import (
+    Approve,
+    BareAgent,
+    NotSuspended,
+    Reject,
+    ScriptedLLM,
+    SessionClosed,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Finished
+from actgent.testing import DyingJournal
 
 PAY = ToolCall("pay", {"amount": 5})
 
@@ -232,3 +243,74 @@ async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_s
             unknown += 1
     assert writes > 12
     assert unknown < 4
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["leads first", "workers first"])
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_after_a_restart_all_who_wait_have_their_time_again(autojump_clock, depth, order):
+    """In whatever order their agents start: nobody's call is over because a person takes long."""
+    ran = []
+    async with MemoryJournal().running() as journal:
+        with trio.move_on_after(5):
+            async with open_runtime(journal=journal) as runtime:
+                lead, *_ = team(ran, depth=depth)
+                await runtime.start(lead)
+                await lead.create_session("ada", "pay 5", session_id="s")
+                await trio.sleep_forever()
+        async with open_runtime(journal=journal) as runtime:
+            lead, *others = team(ran, depth=depth)
+            if order < 0:
+                for agent in reversed(others):
+                    await runtime.start(agent)
+                    await trio.sleep(1)
+            await runtime.start(lead)
+            await trio.sleep(5000)
+            (approval,) = await runtime.approvals()
+            session = await lead.open_session("s")
+            assert session.approvals == (approval,)
+            await session.answer(approval, Approve())
+            await session.wait_idle()
+            assert session.history[-1].text.endswith("worker: paid 5")
+    assert ran == [5]
+
+
+async def test_a_question_of_an_orphan_ends_when_somebody_looks_at_it(autojump_clock):
+    """Its asker was stopped, and the process died between: no answer counts, and it does not stay open."""
+    ended = 0
+    for writes in range(1, 60):
+        ran = []
+        async with MemoryJournal().running() as journal:
+            dying = DyingJournal(journal, writes)
+
+            async def live(scope, dying=dying, ran=ran):
+                async with open_runtime(journal=dying) as runtime:
+                    lead, *_ = team(ran)
+                    await runtime.start(lead)
+                    session = await lead.create_session("ada", "pay 5", session_id="s")
+                    asked = trio.Event()
+                    session.on_approval(lambda _: asked.set())
+                    await asked.wait()
+                    await trio.sleep(1)
+                    await session.interrupt()
+                scope.cancel()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(live, nursery.cancel_scope)
+                with trio.move_on_after(5):
+                    await dying.died.wait()
+                nursery.cancel_scope.cancel()
+            if not dying.is_dead:
+                break
+            is_over = not await journal.unfinished("lead0")
+            async with open_runtime(journal=journal) as runtime:
+                worker = await runtime.start(team(ran)[-1])
+                open_ones = await runtime.approvals()
+                if is_over and open_ones:
+                    ended += 1
+                    with pytest.raises(SessionClosed):
+                        await worker.answer(open_ones[0].id, Approve())
+                    await trio.sleep(1)
+                    assert await runtime.approvals() == ()
+                    assert [each for each in await journal.sessions("worker") if not each.closed] == []
+        assert ran == []
+    assert ended > 0
