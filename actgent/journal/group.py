@@ -7,6 +7,7 @@ Steps that nobody waits for start no transaction of their own for `SOON` seconds
 
 import abc
 import logging
+import sys
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -82,6 +83,8 @@ class GroupedJournal(Journal):
         self._unwritten: Counter[str] = Counter()
         self._kept: dict[str, list[Step]] = {}
         self._heads: OrderedDict[str, Head] = OrderedDict()
+        self._doubts: dict[str, Head | None] = {}
+        """Sessions of which nobody knows whether their last step, which failed, is there, and their heads before it."""
         self._storage = trio.Lock()
         self._readings = Readings(self._storage, self._read_known)
         self._is_open = False
@@ -140,6 +143,10 @@ class GroupedJournal(Journal):
         """Write rows and heads in one durable transaction, or raise and write nothing."""
 
     @abc.abstractmethod
+    async def _take_back(self, session_id: str, head: Head | None, epoch: int) -> None:
+        """Have a session end at this head again, whatever stands behind it; without one there is none."""
+
+    @abc.abstractmethod
     async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
         """See `reading.ReadSome`; raises where the storage as a whole fails."""
 
@@ -167,6 +174,7 @@ class GroupedJournal(Journal):
             with trio.CancelScope(shield=True):
                 self._epoch = await self._take_patiently()
                 self._heads.clear()  # another owner may have written in between
+                self._doubts.clear()
         return self._epoch
 
     async def _take_patiently(self) -> int:
@@ -200,6 +208,9 @@ class GroupedJournal(Journal):
         if self._has_unwritten(session_id):
             await self._flush(session_id)
         self._check_epoch(self._epoch)
+        if session_id in self._doubts:
+            async with self._storage:
+                await self._settle_doubts([session_id])
         return (await self._readings.read(session_id)).records
 
     async def _read_known(self, session_ids: Sequence[str]) -> Sequence[Found]:
@@ -237,6 +248,7 @@ class GroupedJournal(Journal):
         async with self._storage:
             with trio.CancelScope(shield=True):
                 self._heads.pop(session_id, None)
+                self._doubts.pop(session_id, None)
                 await self._erase(session_id, self._epoch)
 
     # --- the queue ------------------------------------------------------------------------
@@ -264,13 +276,23 @@ class GroupedJournal(Journal):
         if not self._storage.locked():
             with trio.CancelScope(shield=True):
                 await self._write_next()
-            await trio.lowlevel.checkpoint_if_cancelled()
+            if (
+                waiting.error is None
+            ):  # or else it is told, also where it is cancelled: what failed has to be tried again
+                await trio.lowlevel.checkpoint_if_cancelled()
         if not waiting.is_over:
-            waiting.done = trio.Event()
-            self._awaited.set()
-            await waiting.done.wait()
+            await self._wait_over(waiting)
         if waiting.error is not None:
             raise waiting.error
+
+    async def _wait_over(self, waiting: _Waiting) -> None:
+        waiting.done = trio.Event()
+        self._awaited.set()
+        try:
+            await waiting.done.wait()
+        except trio.Cancelled:
+            waiting.is_awaited = False  # nobody is there to try again: it is kept where it cannot be written
+            raise
 
     async def _flush(self, session_id: str) -> None:
         """Wait for what was queued until now, of this session with its errors."""
@@ -297,19 +319,29 @@ class GroupedJournal(Journal):
                     await self._write_next()
         finally:
             self._epoch = 0  # nobody writes any more, so nobody may wait for it
+            self._break_off(self._queue)
 
     async def _write_next(self) -> None:
         await self._lock_storage()
+        group = self._take_group()
         try:
-            await self._write_group(self._take_group())
+            await self._write_group(group)
         finally:
             self._storage.release()
+            self._break_off(group)
 
     async def _lock_storage(self) -> None:
         try:
             self._storage.acquire_nowait()  # no pause: what waits for the disk waits long enough
         except trio.WouldBlock:
             await self._storage.acquire()
+
+    def _break_off(self, steps: Iterable[_Waiting]) -> None:
+        """Let nobody wait for steps that were left by an error that is no journal's, a bug or a request to stop."""
+        error = sys.exc_info()[1]
+        rest = [waiting for waiting in steps if not waiting.is_over]
+        if rest:
+            self._fail(rest, JournalFailed(f"the journal broke off while it was written: {error!r}"))
 
     def _take_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []
@@ -347,16 +379,17 @@ class GroupedJournal(Journal):
         by_session = self._by_session(group)
         if not by_session:
             return
-        heads = await self._known_heads(list(by_session))
-        now, rows = time.time(), []
+        await self._settle_doubts(by_session)
+        before = await self._known_heads(list(by_session))
+        now, rows, heads = time.time(), [], {}
         for key, steps in by_session.items():
-            row, heads[key] = place_step(join_steps(steps), heads.get(key), now=now, identity=self.identity)
+            row, heads[key] = place_step(join_steps(steps), before.get(key), now=now, identity=self.identity)
             rows.append(row)
         try:
             await self._write(rows, list(heads.values()), self._epoch)
         except (JournalError, Fenced) as error:
             self._forget(heads)
-            if not isinstance(error, JournalFailed) or not await self._is_written(heads):
+            if not isinstance(error, JournalFailed) or not await self._is_written(heads, before):
                 raise
         self.statistics.commits += 1
         self.statistics.steps += len(rows)
@@ -373,12 +406,20 @@ class GroupedJournal(Journal):
                 by_session[key].append(waiting.step)
         return {key: steps for key, steps in by_session.items() if steps}
 
-    async def _is_written(self, heads: Mapping[str, Head]) -> bool:
-        """Whether a transaction that failed, perhaps at its very end, is there nevertheless."""
+    async def _is_written(self, heads: Mapping[str, Head], before: Mapping[str, Head]) -> bool:
+        """Whether a transaction that failed, perhaps at its very end, is there nevertheless; not where that is in doubt."""
         try:
             return await self._read_heads(sorted(heads)) == heads
         except (JournalError, Fenced):
+            self._doubts.update({key: before.get(key) for key in heads})
             return False
+
+    async def _settle_doubts(self, session_ids: Iterable[str]) -> None:
+        """Make sure that failed steps of which nobody knows are not there, as they may be tried again."""
+        for session_id in [each for each in session_ids if each in self._doubts]:
+            await self._take_back(session_id, self._doubts[session_id], self._epoch)
+            self._heads.pop(session_id, None)
+            del self._doubts[session_id]
 
     def _forget(self, heads: Iterable[str]) -> None:
         for session_id in heads:
@@ -404,7 +445,8 @@ class GroupedJournal(Journal):
     def _fail(self, group: list[_Waiting], error: JournalError | Fenced) -> None:
         for waiting in group:
             waiting.error = _again(error)
-            if not waiting.is_awaited and isinstance(error, JournalFull | JournalFailed):
+            is_lost = not waiting.is_awaited and waiting.step.count
+            if is_lost and isinstance(error, JournalFull | JournalFailed):
                 self._kept.setdefault(waiting.step.session_id, []).append(waiting.step)
             self._answer(waiting)
 

@@ -37,6 +37,15 @@ class MemoryJournal(GroupedJournal):
             self._stored_heads[head.session_id] = head
         await trio.lowlevel.checkpoint()
 
+    async def _take_back(self, session_id: str, head: Head | None, epoch: int) -> None:
+        await self._erase(session_id, epoch) if head is None else await self._cut(session_id, head)
+
+    async def _cut(self, session_id: str, head: Head) -> None:
+        self._stored_heads[session_id] = head
+        rows = self._stored_rows[session_id]
+        rows[:] = [row for row in rows if row.first <= head.records]
+        await trio.lowlevel.checkpoint()
+
     async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
         await trio.lowlevel.checkpoint()
         return read_each(session_ids, self._read)

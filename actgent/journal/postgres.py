@@ -99,7 +99,12 @@ _SETTINGS: dict[str, Any] = {
     "keepalives_interval": 5,
 }
 """Bounds of each wait for a server that is gone, in seconds (the second in ms)."""
-_OPTIONS = "-c synchronous_commit=on -c statement_timeout=30000 -c lock_timeout=10000 -c TimeZone=UTC"
+_OPTIONS = (
+    "-c synchronous_commit=on -c statement_timeout=30000 -c lock_timeout=10000 -c TimeZone=UTC "
+    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=30000"
+)
+"""Of the session on the server, in ms, keepalives in seconds: it has to find out soon that a machine is gone, whose lock
+would keep another one from going on."""
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -132,6 +137,9 @@ class PostgresJournal(GroupedJournal):
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._run(self._insert, rows, heads, epoch)
+
+    async def _take_back(self, session_id: str, head: Head | None, epoch: int) -> None:
+        await self._run(self._cut, session_id, head, epoch)
 
     async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
         return await self._run(self._select_some, session_ids)
@@ -265,8 +273,20 @@ class PostgresJournal(GroupedJournal):
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         _check_epoch(connection, epoch)
         connection.execute(_INSERT_ROWS, [[getattr(row, name) for row in rows] for name in _ROW_TYPES])
+        self._put_heads(connection, heads)
+
+    def _put_heads(self, connection: Connection, heads: Sequence[Head]) -> None:
         columns = [[getattr(head, name) for head in heads] for name in HEAD_FIELDS]
         connection.execute(_UPSERT_HEADS, [*columns, [checksum_head(head, self.identity) for head in heads]])
+
+    def _cut(self, connection: Connection, session_id: str, head: Head | None, epoch: int) -> None:
+        _check_epoch(connection, epoch)
+        last = 0 if head is None else head.records
+        connection.execute("DELETE FROM steps WHERE session_id = %s AND first > %s", (session_id, last))
+        if head is None:
+            connection.execute("DELETE FROM sessions WHERE session_id = %s", (session_id,))
+        else:
+            self._put_heads(connection, [head])
 
     def _delete(self, connection: Connection, session_id: str, epoch: int) -> None:
         _check_epoch(connection, epoch)

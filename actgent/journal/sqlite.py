@@ -75,6 +75,9 @@ class SQLiteJournal(GroupedJournal):
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._run(File.write, rows, heads)
 
+    async def _take_back(self, session_id: str, head: Head | None, epoch: int) -> None:
+        await self._run(File.take_back, session_id, head)
+
     async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
         return await self._run(_read_some, session_ids)
 

@@ -262,6 +262,16 @@ class File:
         with contextlib.suppress(apsw.Error, OSError):  # the step is durable, whatever these two do
             self._follow_up()
 
+    def take_back(self, session_id: str, head: Head | None) -> None:
+        """Have a session end at this head again; without one there is none."""
+        with transaction(self._db):
+            last = 0 if head is None else head.records
+            self._db.execute("DELETE FROM steps WHERE session_id = ? AND first > ?", (session_id, last))
+            if head is None:
+                self._db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+            else:
+                self._insert(_upsert_heads, [head_values(head, self.identity)])
+
     def _follow_up(self) -> None:
         if self._lock is not None:
             self._lock.note(self.identity, self.commits)

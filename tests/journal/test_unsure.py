@@ -1,0 +1,262 @@
+"""Storages that break off in the middle: nobody waits for ever, and what is tried again is there once."""
+
+import urllib.parse
+
+import pytest
+import trio
+import trio.testing
+
+from actgent.errors import JournalFailed, JournalFull
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed
+
+
+class BrittleJournal(MemoryJournal):
+    """Fails as it is told."""
+
+    error = None
+    """What its next writes raise."""
+    after = None
+    """What its next write raises when it is done; nothing can be read from then on."""
+    is_gone = False
+    gate = None
+    """An event that writes wait for."""
+
+    async def _write(self, rows, heads, epoch):
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        await super()._write(rows, heads, epoch)
+        if self.after is not None:
+            self.is_gone = True
+            raise self.after
+
+    async def _read_heads(self, session_ids):
+        if self.is_gone:
+            raise JournalFailed("gone")
+        return await super()._read_heads(session_ids)
+
+
+def changed(number):
+    return Changed(changes={"n": number})
+
+
+async def numbers(writer):
+    return [record.changes["n"] for record in await writer.load()]
+
+
+@pytest.mark.parametrize("place", ["by the one who waits", "by the writer's task"])
+async def test_who_waits_hears_of_an_error_that_nobody_knows(make_writer, autojump_clock, place):
+    """A bug in a storage ends the block, and a shielded task that waits for its step is not left waiting."""
+    heard = []
+
+    async def commit(writer, number):
+        with trio.CancelScope(shield=True):
+            try:
+                await writer.commit(changed(number))
+            except JournalFailed as error:
+                heard.append(str(error))
+
+    with trio.fail_after(5), pytest.raises((ExceptionGroup, ZeroDivisionError)):  # noqa: PT012 - the block fails
+        async with BrittleJournal().running() as journal, trio.open_nursery() as nursery:
+            epoch = await journal.acquire()
+            journal.gate = trio.Event()
+            writers = [make_writer(journal, epoch, f"s{number}") for number in range(3)]
+            for number, writer in enumerate(writers):
+                nursery.start_soon(commit, writer, number)
+            await trio.testing.wait_all_tasks_blocked()
+            if place == "by the writer's task":  # the first one writes itself
+                journal.gate.set()
+                journal.gate = trio.Event()
+                await trio.sleep(0.01)
+            journal.error = ZeroDivisionError()
+            journal.gate.set()
+    assert len(heard) == 2
+    assert "ZeroDivisionError" in heard[0]
+
+
+async def test_a_cancelled_wait_leaves_no_step_of_its_own(make_writer, autojump_clock):
+    """A step without records only waits: there is nothing to keep where the storage fails meanwhile."""
+    async with BrittleJournal().running() as journal, trio.open_nursery() as nursery:
+        writer = make_writer(journal, await journal.acquire())
+        journal.gate, journal.error = trio.Event(), JournalFull("no space")
+        nursery.start_soon(_refused, make_writer(journal, writer.epoch, "other"))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0.5):
+            await writer.commit()
+        journal.gate.set()
+        await trio.sleep(1)
+        journal.error = None
+        assert await numbers(writer) == []
+        await writer.commit(changed(1))
+        assert await numbers(writer) == [1]
+        assert [summary.records for summary in await journal.sessions()] == [1]
+
+
+@pytest.mark.parametrize("writes_itself", [True, False])
+async def test_a_cancelled_step_that_cannot_be_written_is_kept(make_writer, autojump_clock, writes_itself):
+    """Nobody is there to try again, and what comes later builds on it."""
+    async with BrittleJournal().running() as journal, trio.open_nursery() as nursery:
+        epoch = await journal.acquire()
+        writer, other = make_writer(journal, epoch), make_writer(journal, epoch, "other")
+        journal.gate, journal.error = trio.Event(), JournalFull("no space")
+        if not writes_itself:
+            nursery.start_soon(_refused, other)
+            await trio.testing.wait_all_tasks_blocked()
+        refused = []
+
+        async def give_up():
+            with trio.CancelScope() as scope:
+                nursery.start_soon(_cancel_soon, scope)
+                try:
+                    await writer.commit(changed(1))
+                except JournalFull as error:
+                    refused.append(error)
+
+        nursery.start_soon(give_up)
+        await trio.sleep(1)
+        journal.gate.set()
+        await trio.sleep(1)
+        journal.error = None
+        if refused:  # who hears of it tries again
+            await writer.commit(changed(1))
+        await writer.commit(changed(2))
+        assert await numbers(writer) == [1, 2]
+        assert bool(refused) is writes_itself
+
+
+async def _cancel_soon(scope):
+    await trio.sleep(0.5)
+    scope.cancel()
+
+
+async def _refused(writer):
+    with pytest.raises(JournalFull):
+        await writer.commit(changed(0))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_what_is_tried_again_is_there_once(make_writer, autojump_clock, is_new):
+    """The step was written, but neither that nor the opposite could be found out when it failed."""
+    async with BrittleJournal().running() as journal:
+        writer = make_writer(journal, await journal.acquire())
+        if not is_new:
+            await writer.commit(changed(0))
+        journal.after = JournalFailed("lost")
+        for _ in range(2):
+            with pytest.raises(JournalFailed):
+                await writer.commit(changed(1))
+        journal.after, journal.is_gone = None, False
+        await writer.commit(changed(1), changed(2))
+        assert await numbers(writer) == [0, 1, 2][is_new:]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_every_storage_takes_back_a_step_in_doubt(journal, writer, is_new):
+    """Whether it is there or not, and whether the session was there before it."""
+    for is_there in (True, False):
+        if not is_new:
+            await writer.commit(changed(0))
+        before = journal._heads.get("s")
+        if is_there:
+            await writer.commit(changed(1))
+        journal._doubts["s"] = before
+        await writer.commit(changed(2))
+        assert await numbers(writer) == [0, 2][is_new:]
+        assert [summary.records for summary in await journal.sessions()] == [2 - is_new]
+        await journal.delete("s")
+
+
+async def test_what_failed_is_not_read(make_writer, autojump_clock):
+    """Nobody was told that it is there, and it may be tried again later."""
+    async with BrittleJournal().running() as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(changed(0))
+        journal.after = JournalFailed("lost")
+        with pytest.raises(JournalFailed):
+            await writer.commit(changed(1))
+        journal.after, journal.is_gone = None, False
+        assert await numbers(writer) == [0]
+        await writer.commit(changed(1))
+        assert await numbers(writer) == [0, 1]
+
+
+# --- PostgreSQL ------------------------------------------------------------------------------
+
+
+class Link:
+    """The way to a server, which can be cut in the middle of a commit."""
+
+    def __init__(self, host, port):
+        self._server = (host, port)
+        self.cuts = False
+        """Whether it breaks once the server has confirmed a commit, and lets nobody through then."""
+        self.is_down = False
+        self._links = set()
+
+    async def carry(self, client):
+        if self.is_down:
+            await client.aclose()
+            return
+        server = await trio.open_tcp_stream(*self._server)
+        async with client, server, trio.open_nursery() as nursery:
+            self._is_committing = False
+            nursery.start_soon(self._pump, client, server, nursery.cancel_scope, True)
+            nursery.start_soon(self._pump, server, client, nursery.cancel_scope, False)
+
+    async def _pump(self, source, target, scope, is_client):
+        try:
+            while data := await source.receive_some():
+                if is_client and self.cuts and b"COMMIT" in data:
+                    self._is_committing = True
+                elif not is_client and self.cuts and self._is_committing:
+                    self.cuts, self.is_down = False, True
+                    break
+                await target.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        scope.cancel()
+
+
+@pytest.fixture
+async def link(postgres_url, nursery):
+    """A `Link` to the server, and the address of an empty journal behind it."""
+    parts = urllib.parse.urlsplit(postgres_url)
+    link = Link(parts.hostname, parts.port)
+    listeners = await nursery.start(
+        trio.serve_tcp,
+        link.carry,
+        0,
+    )
+    port = listeners[0].socket.getsockname()[1]
+    return link, postgres_url.replace(f":{parts.port}/", f":{port}/")
+
+
+async def test_a_commit_whose_answer_is_lost_is_there_once(link, make_writer):
+    """The server wrote it and was gone then: who tries again later does not say it twice."""
+    link, url = link
+    async with open_journal(url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(changed(0))
+        link.cuts = True
+        with pytest.raises(JournalFailed):
+            await writer.commit(changed(1))
+        assert link.is_down
+        with pytest.raises(JournalFailed):
+            await writer.commit(changed(1))
+        link.is_down = False
+        await writer.commit(changed(1), changed(2))
+        assert await numbers(writer) == [0, 1, 2]
+
+
+async def test_a_server_finds_out_soon_that_its_client_is_gone(postgres_url):
+    """The lock of a machine that lost its power is free within a minute, and not after the two hours of the system."""
+    async with open_journal(postgres_url) as journal:
+        await journal.acquire()
+        settings = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
+        idle, interval, count = [
+            int(journal._connection.execute(f"SHOW {name}").fetchone()[0]) for name in settings
+        ]
+        assert 0 < idle + interval * count <= 60
