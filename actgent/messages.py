@@ -308,8 +308,7 @@ class Message:
     @property
     def is_note(self) -> bool:
         """Whether it tells what happened beside the conversation: caused by that, and by no turn."""
-        is_beside = self.correlation_id is None and self.causation_id is not None
-        return is_beside and self.sender.kind == "system"
+        return self.sender.kind == "system" and self.correlation_id is None and self.causation_id is not None
 
     def caused(self, sender: Sender, parts: tuple[Part, ...], *, stage: str | None) -> "Message":
         """A follow-up of this message in its turn."""

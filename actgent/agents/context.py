@@ -162,7 +162,7 @@ class SessionContext:
         """Write the record's next message."""
         self.record.append(message)
         self.view.add(message, answered=answered)
-        if message.is_note:
+        if not answered and message.is_note:
             self._told = {**(self._told or {}), message.sender.name: message.causation_id or ""}
 
     @property

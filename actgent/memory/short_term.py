@@ -135,7 +135,7 @@ class ShortTermView(ModelView):
     _chat: list[ChatMessage] = attrs.field(factory=list)
     _characters: int = 0
     _left_out: int = 0
-    _notes: dict[str, ChatMessage] = attrs.field(factory=dict)
+    _notes: dict[str, ChatMessage] | None = None
     """The last of each source."""
     _kept: tuple[ChatMessage, ...] = ()
     """Those of them that were said before the cut."""
@@ -149,9 +149,10 @@ class ShortTermView(ModelView):
         for said in to_chat(message, answered=answered):
             self._chat.append(said)
             self._characters += count_characters(said.parts)
-            self._settles = answered and message.sender.kind in _OWN
-            if message.is_note:
-                self._notes[message.sender.name] = said
+            if answered:
+                self._settles = message.sender.kind in _OWN
+            elif message.is_note:
+                self._notes = {**(self._notes or {}), message.sender.name: said}
         if self._characters > self._budget:
             self._leave_out()
 
@@ -173,7 +174,7 @@ class ShortTermView(ModelView):
                     break
         del self._chat[:gone]
         self._left_out += gone
-        self._kept = missing_from(self._chat, self._notes.values())
+        self._kept = missing_from(self._chat, (self._notes or {}).values())
         self._characters = sum(count_characters(message.parts) for message in (*self._kept, *self._chat))
 
     def _begins(self, place: int) -> bool:
