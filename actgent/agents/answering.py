@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -10,6 +10,7 @@ import trio
 
 from actgent.approvals import BY_PEOPLE, Approval, Decision, Edit, Expire, Respond, session_of
 from actgent.errors import (
+    AlreadyDecided,
     ConfigurationError,
     InvalidArguments,
     NotSerializable,
@@ -65,7 +66,8 @@ async def expire(running: RunningAgent, context: SessionContext) -> None:
     with running.kept(context):
         for approval in context.ledger().expired(running.clock.now() + EARLY):
             if approval.id in context.ledger().open:  # or somebody was just in time
-                await _write(running, context, approval, Expire(), by="")
+                with suppress(AlreadyDecided):  # withdrawn meanwhile
+                    await _write(running, context, approval, Expire(), by="")
 
 
 async def _write(

@@ -38,6 +38,12 @@ class Ledger:
             account = self._accounts[key] = Account(key, limits, spent, log=log)
         return account
 
+    def forget(self, session_id: str) -> None:
+        """A session is erased: what others still take from its budget is written nowhere."""
+        for account in list(self._accounts.values()):
+            if account.key.session_id == session_id:
+                account.log = None
+
     # --- sessions --------------------------------------------------------------------------
 
     def open_session(

@@ -120,6 +120,7 @@ class Runtime:
             return
         for each in _with_descendants(session_id, await self.journal.sessions()):
             await self._close_session(each)
+            self.ledger.forget(each)
             await self.journal.delete(each)
 
     async def _close_session(self, session_id: str) -> None:

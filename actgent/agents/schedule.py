@@ -246,6 +246,10 @@ async def unset_schedule(context: SessionContext, schedule_id: str) -> bool:
     context.drop_due(found.id)
     try:
         await _write(context, Unscheduled(schedule_id=schedule_id))
+    except trio.Cancelled:  # it may be written or not, so it is written once more
+        if context.log is not None:
+            context.log.note(Unscheduled(schedule_id=schedule_id))
+        raise
     except Exception:
         context.set_due(found)
         raise

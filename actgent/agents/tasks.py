@@ -31,7 +31,7 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.journal.base import Entry, Journal
-from actgent.journal.records import Accepted, Answered, Closed, Record
+from actgent.journal.records import Accepted, Answered, Closed, Ended, Record
 from actgent.messages import Message, Part, Priority, Sender, Text
 from actgent.tools.results import to_text
 
@@ -195,8 +195,6 @@ class Tasks:
         deadline: float = TASK_DEADLINE,
     ) -> str:
         """Have another agent do something in a child session, whose id is returned; see `Session.delegate`."""
-        if reports_due(asker) >= MAX_TASKS:
-            raise LimitReached("delegated tasks at a time", MAX_TASKS)
         await self._open(opener, asker, content, key=key, reports=True, priority=priority, deadline=deadline)
         return child_id_of(key)
 
@@ -213,16 +211,21 @@ class Tasks:
     ) -> SessionContext | Answered:
         """The child session of a key: a new one, the one that is at work, or what it came to."""
         child_id = child_id_of(key)
+        running = opener.running
         try:
             session = await opener.find(child_id)
         except SessionNotFound:
             session = None
         except SessionClosed:
-            return await _read_answer(opener, child_id)
-        if session is not None:
-            context: SessionContext = session._context  # noqa: SLF001
+            if not await self._forget_refused(child_id):
+                return await _read_answer(opener, child_id)
+            session = None
+        context: SessionContext | None = running.sessions.get(child_id)
+        if session is not None or context is not None:  # perhaps of someone who was faster
+            context = context or session._context  # noqa: SLF001
             return context if context.task is not None else await _read_answer(opener, child_id)
-        running = opener.running
+        if reports and reports_due(asker) >= MAX_TASKS:
+            raise LimitReached("delegated tasks at a time", MAX_TASKS)
         task = Task(
             message_id_of(child_id),
             TurnWaiter(running.edges.options, is_patient=True),
@@ -243,6 +246,16 @@ class Tasks:
             )
             await running.reception.accept(context, message, once=True)
         return context
+
+    async def _forget_refused(self, child_id: str) -> bool:
+        """Erase a child session whose task never got in, so that it can be given again; False where it did."""
+        if self.journal is None:
+            return False
+        refused = Ended(message_id=message_id_of(child_id), failed="refused")
+        if refused not in await self.journal.load(child_id):
+            return False
+        await self.journal.delete(child_id)
+        return True
 
     # --- reports -----------------------------------------------------------------------------
 

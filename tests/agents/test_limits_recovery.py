@@ -21,8 +21,9 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.control.budget import Amounts
 from actgent.journal.base import Entry
+from actgent.journal.exporting import ExportedSession, write_sessions
+from actgent.journal.forking import forked
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Opened, Said, Spent
 from actgent.llm.base import Answer
@@ -360,15 +361,24 @@ async def test_a_journal_of_an_earlier_version_has_no_budgets_and_its_calls_coun
 
 
 async def test_an_erased_session_takes_its_account_with_it(autojump_clock):
-    """What its children still take is written nowhere, and does not bring it back."""
-    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
-        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["fine"])))
-        parent = await agent.create_session("ada", session_id="p", limits=Limits(model_calls=5))
-        account = parent.budget.accounts[0]
-        await runtime.delete_session("p")
-        account.note(Amounts(model_calls=1), "")
-        account.log.flush_soon()
-        assert await journal.load("p") == ()
+    """What others still take from it is written nowhere, and does not bring it back; here a fork, which outlives it."""
+    async with MemoryJournal().running() as journal:
+        for life in range(2):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["fine"], repeat=True)))
+                if not life:
+                    session = await agent.create_session("ada", session_id="s", limits=Limits(model_calls=5))
+                    await agent.run("hello", session=session)
+                    whole = ExportedSession("s", "a", await journal.load("s"))
+                    await write_sessions(journal, [forked(whole, "f", "a")], epoch=runtime.epoch)
+                    continue
+                fork = await agent.open_session("f")  # and not the other one
+                await agent.run("hello", session=fork)
+                assert sum(record.model_calls for record in await spent_in(journal)) == 2
+                await runtime.delete_session("s")
+                await agent.run("hello", session=fork)
+                assert dict(fork.budget.left) == {"model_calls": 2}
+                assert await journal.load("s") == ()
 
 
 async def test_limits_of_one_call_hold_after_a_restart(autojump_clock):

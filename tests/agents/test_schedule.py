@@ -24,6 +24,7 @@ from actgent.agents.schedule import LIMIT
 from actgent.control import clock as clock_module
 from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.wrapper import WrappedJournal
 from actgent.testing import DyingJournal
 
 TASK = "Running scheduled task: "
@@ -105,6 +106,38 @@ async def decided(session, asked):
     await trio.sleep(61)
     assert [message.text for message in session.history].count(TASK + "look") == 2
     assert len(asked) == 3
+
+
+class SlowJournal(WrappedJournal):
+    """A journal that takes a second for each step, once it is slow."""
+
+    is_slow = False
+
+    async def commit(self, entry, *, epoch, durable=True):
+        if self.is_slow:
+            await trio.sleep(1)
+        await self.inner.commit(entry, epoch=epoch, durable=durable)
+
+
+async def test_a_removal_that_is_cancelled_holds_in_the_next_life_too(autojump_clock):
+    """The session has no such schedule from then on, whether the journal had heard of it by then or not."""
+    async with MemoryJournal().running() as inner:
+        journal = SlowJournal(inner)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent())
+            session = await agent.create_session("ada", session_id="s")
+            schedule = await session.schedule("look", after=3600)
+            journal.is_slow = True
+            with trio.move_on_after(0.5) as scope:
+                await session.unschedule(schedule.id)
+            assert scope.cancelled_caught
+            assert session.schedules == ()
+            journal.is_slow = False
+            await session.chat("hello")
+            await session.wait_idle()
+        async with open_runtime(journal=inner) as runtime:
+            agent = await runtime.start(make_agent())
+            assert (await agent.open_session("s")).schedules == ()
 
 
 @pytest.fixture(params=[False, True], ids=["no journal", "journal"])

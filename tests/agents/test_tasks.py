@@ -1,6 +1,7 @@
 """Tasks that sessions give to other agents: asked for, delegated, found by capability, cancelled, and after crashes."""
 
 import collections
+from functools import partial
 
 import pytest
 import trio
@@ -9,6 +10,7 @@ from actgent import (
     AgentCard,
     BareAgent,
     ConfigurationError,
+    InboxFull,
     LimitReached,
     NotRunning,
     ScriptedLLM,
@@ -237,6 +239,55 @@ async def test_tasks_are_bounded_and_their_agent_has_to_run(autojump_clock):
         with pytest.raises(LimitReached, match="delegated tasks"):
             await session.delegate("worker", "one more")
         await session.aclose()
+
+
+async def test_tasks_that_are_given_at_once_are_bounded_and_told_apart_by_their_ids(autojump_clock):
+    """With a journal that is looked into first: never more than may be, and one id is one task."""
+    refused = []
+
+    async def give(session, **options):
+        try:
+            await session.delegate("worker", "a hole", **options)
+        except LimitReached as error:
+            refused.append(error)
+
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        lead, worker = team(delay=100)
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session, other = await lead.create_session("ada"), await lead.create_session("bob")
+        async with trio.open_nursery() as nursery:
+            for _ in range(MAX_TASKS + 20):
+                nursery.start_soon(give, session)
+            for _ in range(5):
+                nursery.start_soon(partial(give, other, task_id="t"))
+        assert (len(session.children), len(refused)) == (MAX_TASKS, 20)
+        assert [child.id for child in other.children] == ["t"]
+        await session.aclose()
+        await other.aclose()
+
+
+async def test_a_task_that_found_no_room_can_be_given_again(autojump_clock):
+    """Under its own id, and then it is done and told; one that was cancelled stays cancelled."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        llm = ScriptedLLM(lambda chat: f"did {last_text(chat)}", delay=100)
+        worker = await runtime.start(BareAgent("worker", llm=llm, sessions=1, inbox=1))
+        lead = await runtime.start(team()[0])
+        for name in ("busy", "waiting"):
+            await worker.create_session("eve", name)
+        session = await lead.create_session("ada")
+        with pytest.raises(InboxFull):
+            await session.delegate("worker", "a hole", task_id="t")
+        assert session.children == ()
+        await trio.sleep(200)
+        assert await session.delegate("worker", "a hole", task_id="t") == "t"
+        await trio.sleep(101)
+        await session.wait_idle()
+        assert session.history[0].text.endswith("did a hole")
+        await session.delegate("worker", "another", task_id="u")
+        await session.cancel_task("u")
+        await session.delegate("worker", "another", task_id="u")
+        assert session.children == ()
 
 
 async def test_a_question_stays_open_for_the_results_of_its_tasks(autojump_clock):
