@@ -341,7 +341,7 @@ class Agent:
             try:
                 await waiter.done.wait()
             except trio.Cancelled:
-                waiter.abandon()
+                await waiter.leave(asked if asker is None else asker.session)  # noqa: ASYNC102 - one shielded checkpoint
                 raise
         return waiter.outcome()
 
@@ -446,9 +446,15 @@ class Agent:
             await self._send(content, asked, waiter, is_fresh=session is None)
             try:
                 yield
+            except trio.Cancelled:
+                await waiter.leave(asked)  # noqa: ASYNC102 - one shielded checkpoint
+                raise
+            except BaseException:
+                waiter.abandon()
+                raise
             finally:
                 reader.close()
-                waiter.abandon()
+            waiter.abandon()
 
     def _address(self, session: Session | None) -> Session:
         """Whom to say something that is waited for: the session that is given, or a fresh one.

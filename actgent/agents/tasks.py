@@ -172,9 +172,7 @@ class Tasks:
             try:
                 await task.waiter.done.wait()
             except trio.Cancelled:
-                await trio.lowlevel.cancel_shielded_checkpoint()  # until it is known who is cancelled
-                if not asker.session.is_stopping:
-                    task.waiter.abandon()
+                await task.waiter.leave(asker.session)  # noqa: ASYNC102 - one shielded checkpoint
                 raise
             error = None if task.waiter.failure is None else task.waiter.failure.error
             if isinstance(error, Stopped) and child.session.is_durable:

@@ -26,6 +26,7 @@ from .reader import TurnReader
 
 if TYPE_CHECKING:
     from .context import SessionContext
+    from .session import Session
     from .turn import Turn
 
 
@@ -73,6 +74,15 @@ class TurnWaiter:
         self.abandoned = True
         if self.turn is not None:
             self.turn.interrupt("nobody waits for the answer any more")
+
+    async def leave(self, session: "Session") -> None:
+        """Stop waiting because we are cancelled, and let the turn stop.
+
+        Where the session's agent is being stopped with us, the turn is left as it is, for the next start.
+        """
+        await trio.lowlevel.cancel_shielded_checkpoint()  # until it is known who is cancelled
+        if not session.is_stopping:
+            self.abandon()
 
     def take(self, delivery: object) -> None:
         """The last reply counts; where there is none, the last event stands in for it."""

@@ -299,3 +299,44 @@ async def test_a_stop_is_no_failure(autojump_clock):
                 assert session.history[-1].text == "done"
                 (result,) = [result for message in session.history for result in message.tool_results]
                 assert result.status == "success"
+
+
+@pytest.mark.parametrize("how", ["run", "stream"])
+async def test_who_is_cancelled_with_the_whole_process_interrupts_nothing(autojump_clock, how):
+    """As by Ctrl-C, in any order of its tasks: what runs goes on at the next start, as if it had not been waited for."""
+    seconds = 100
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look."""
+        await trio.sleep(seconds)
+        return "seen"
+
+    def agent():
+        llm = ScriptedLLM(lambda chat: ToolCall("look", {}) if len(chat.messages) == 1 else "done", keep=0)
+        return BareAgent("a", llm=llm, tools=[look])
+
+    async def ask(a, number):
+        session = await a.create_session("ada", session_id=f"s{number}")
+        if how == "run":
+            await a.run("go", session=session)
+        else:
+            async with a.stream("go", session=session) as events:
+                assert [event async for event in events]
+
+    for _ in range(5):
+        async with MemoryJournal().running() as journal:
+            seconds = 100
+            with trio.move_on_after(1):
+                async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+                    a = await runtime.start(agent())
+                    for number in range(5):
+                        nursery.start_soon(ask, a, number)
+            seconds = 0
+            async with open_runtime(journal=journal) as runtime:
+                a = await runtime.start(agent())
+                for number in range(5):
+                    session = await a.open_session(f"s{number}")
+                    await session.wait_idle()
+                    (result,) = [result for message in session.history for result in message.tool_results]
+                    assert (result.status, session.history[-1].text) == ("success", "done")
