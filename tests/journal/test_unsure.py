@@ -78,12 +78,13 @@ async def test_who_waits_hears_of_an_error_that_nobody_knows(make_writer, autoju
 
 
 async def test_a_cancelled_wait_leaves_no_step_of_its_own(make_writer, autojump_clock):
-    """A step without records only waits: there is nothing to keep where the storage fails meanwhile."""
+    """A step without records only waits: there is nothing to keep where those that go with it fail."""
     async with BrittleJournal().running() as journal, trio.open_nursery() as nursery:
         writer = make_writer(journal, await journal.acquire())
         journal.gate, journal.error = trio.Event(), JournalFull("no space")
-        nursery.start_soon(_refused, make_writer(journal, writer.epoch, "other"))
-        await trio.testing.wait_all_tasks_blocked()
+        for name in ("goes first", "goes with it"):
+            nursery.start_soon(_refused, make_writer(journal, writer.epoch, name))
+            await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(0.5):
             await writer.commit()
         journal.gate.set()
