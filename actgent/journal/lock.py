@@ -35,6 +35,7 @@ class Lock:
             raise Fenced(
                 f"the journal {path.name} is owned by {owner}, which is alive: end it first"
             ) from None
+        _locks.add(self)
         os.pwrite(
             self._fd,
             f"process {os.getpid()} on {socket.gethostname()}".encode()[:_NOTE_AT].ljust(_NOTE_AT),
@@ -57,8 +58,21 @@ class Lock:
 
     def close(self) -> None:
         """Let another process have the journal."""
+        _locks.discard(self)
         os.close(self._fd)
 
+
+_locks: set[Lock] = set()
+"""Those of this process."""
+
+
+def _leave_to_parent() -> None:
+    """A forked process shares its parent's locks: held on there, they would outlive the parent's death."""
+    while _locks:
+        _locks.pop().close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 _NOTE = struct.Struct(">4sQ")
 _NOTE_AT = 256

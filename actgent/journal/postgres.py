@@ -117,6 +117,8 @@ class PostgresJournal(GroupedJournal):
         super().__init__()
         self._address, self._schema = _split_schema(url)
         self._connection: Connection | None = None
+        self._threads = trio.CapacityLimiter(2)
+        """For a statement and its end: those of the process may all be taken by tools that block."""
         self._is_owner = False
         """Whether a new connection has to be that of the owner of before."""
 
@@ -129,7 +131,7 @@ class PostgresJournal(GroupedJournal):
 
     async def _release(self) -> None:
         if self._connection is not None:
-            await trio.to_thread.run_sync(self._connection.close)
+            await trio.to_thread.run_sync(self._connection.close, limiter=self._threads)
             self._connection = None
 
     async def _read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
@@ -167,7 +169,9 @@ class PostgresJournal(GroupedJournal):
         is_over = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_when_cancelled, is_over)
-            result = await trio.to_thread.run_sync(outcome.capture, self._connected, fn, *args)
+            result = await trio.to_thread.run_sync(
+                outcome.capture, self._connected, fn, *args, limiter=self._threads
+            )
             is_over.set()
         await trio.lowlevel.checkpoint_if_cancelled()
         value: T = result.unwrap()
@@ -178,7 +182,7 @@ class PostgresJournal(GroupedJournal):
             await is_over.wait()
         except trio.Cancelled:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self._stop_statement)
+                await trio.to_thread.run_sync(self._stop_statement, limiter=self._threads)
             raise
 
     def _stop_statement(self) -> None:
@@ -211,8 +215,20 @@ class PostgresJournal(GroupedJournal):
 
     def _own_again(self, connection: Connection) -> None:
         with connection.transaction():
-            self._own(connection)
+            try:
+                self._own(connection)
+            except Fenced as fenced:
+                if self._stored_epoch(connection) == self._epoch:
+                    raise JournalFailed(
+                        "the connection to the journal was lost, and its server keeps the old one's lock until it finds "
+                        "that out: try again within half a minute"
+                    ) from fenced
+                raise
             _check_epoch(connection, self._epoch)
+
+    def _stored_epoch(self, connection: Connection) -> int:
+        meta = psycopg.sql.Identifier(self._schema, "meta")
+        return int(_one(connection, psycopg.sql.SQL("SELECT epoch FROM {}").format(meta))[0])
 
     def _own(self, connection: Connection) -> None:
         """Take the lock that names this process the owner, and bring the schema up to date."""

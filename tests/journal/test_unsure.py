@@ -1,5 +1,11 @@
 """Storages that break off in the middle: nobody waits for ever, and what is tried again is there once."""
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
 import urllib.parse
 
 import pytest
@@ -184,6 +190,39 @@ async def test_what_failed_is_not_read(make_writer, autojump_clock):
         assert await numbers(writer) == [0, 1]
 
 
+# --- processes -------------------------------------------------------------------------------
+
+FORK = textwrap.dedent("""
+    import os, sys, time, trio
+    from actgent.journal.opening import open_journal
+    async def main(url):
+        async with open_journal(url) as journal:
+            await journal.acquire()
+            child = os.fork()
+            if not child:
+                time.sleep(60)
+                os._exit(0)
+            print(child, flush=True)
+            await trio.sleep(60)
+    trio.run(main, sys.argv[1])
+""")
+
+
+async def test_a_fork_does_not_hold_the_journal_of_its_dead_parent(tmp_path):
+    """Worker processes may live on for a while."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    command = [sys.executable, "-c", FORK, url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: ASYNC220 - starts at once
+        child = int(await trio.to_thread.run_sync(parent.stdout.readline))
+        parent.kill()
+        parent.wait()
+        try:
+            async with open_journal(url) as journal:
+                await journal.acquire()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 # --- PostgreSQL ------------------------------------------------------------------------------
 
 
@@ -250,6 +289,37 @@ async def test_a_commit_whose_answer_is_lost_is_there_once(link, make_writer):
         link.is_down = False
         await writer.commit(changed(1), changed(2))
         assert await numbers(writer) == [0, 1, 2]
+
+
+async def test_a_lock_of_the_lost_connection_is_no_other_owner(postgres_url, make_writer):
+    """Nobody else owns the journal: the error says so, and the next try after the server found out succeeds."""
+    async with open_journal(postgres_url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(changed(0))
+        psycopg = pytest.importorskip("psycopg")
+        with psycopg.connect(postgres_url.partition("?")[0], autocommit=True) as old:
+            journal._connection.close()
+            old.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"actgent {journal._schema}"])
+            with pytest.raises(JournalFailed, match="connection to the journal was lost"):
+                await writer.commit(changed(1))
+        await writer.commit(changed(1))
+        assert await numbers(writer) == [0, 1]
+
+
+async def test_tools_that_block_all_threads_do_not_hold_up_the_journal(postgres_url, make_writer):
+    """It has threads of its own."""
+    limiter, release = trio.to_thread.current_default_thread_limiter(), threading.Event()
+    async with open_journal(postgres_url) as journal, trio.open_nursery() as nursery:
+        writer = make_writer(journal, await journal.acquire())
+        for _ in range(int(limiter.total_tokens)):
+            nursery.start_soon(trio.to_thread.run_sync, release.wait)
+        await trio.sleep(0.1)
+        try:
+            with trio.fail_after(5):
+                await writer.commit(changed(0))
+        finally:
+            release.set()
+        assert await numbers(writer) == [0]
 
 
 async def test_a_server_finds_out_soon_that_its_client_is_gone(postgres_url):
