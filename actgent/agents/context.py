@@ -151,6 +151,11 @@ class SessionContext:
         elif self.dues is None or Deadline.id not in self.dues or self.dues[Deadline.id].at != at:
             self.set_due(Deadline(at))
 
+    def is_persons(self, message: Message) -> bool:
+        """Whether a person says it: what an agent asks in a session of its own goes to the model as a user's words, too."""
+        is_owners = message.sender.name == self.owner.name
+        return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
+
     @property
     def is_busy(self) -> bool:
         """Whether it has more to do than to wait for people."""

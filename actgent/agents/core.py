@@ -167,7 +167,8 @@ class AgentCore:
     def _tell_modes(self, modes: Modes, context: SessionContext, turn: Turn, message: Message) -> None:
         """Do what the user says about the mode, and tell the model of all changes, while no calls are open."""
         if modes.commands and message is turn.message:
-            refused = [modes.obey(context.state, each) for each in (*turn.joined, message)]
+            said = [each for each in (*turn.joined, message) if context.is_persons(each)]
+            refused = [modes.obey(context.state, each) for each in said]
             turn.aside = "\n".join(filter(None, refused))
         tell_notes(context, (modes,), calls=turn.calls, repairs=turn.repairs)
 

@@ -103,11 +103,11 @@ def _agent_state(modes: Modes) -> Tool:
     def get_agent_state(context: ToolContext) -> dict[str, Any]:
         """What is known of this session: its mode, its settings, how far its set-up is, and all else in its state."""
         return {
-            "mode": modes.mode_of(context.state),
             "settings": {},
             "is_onboarding_complete": False,
             "is_integration_complete": False,
             **{key: context.state[key] for key in context.state if not key.startswith("_")},
+            "mode": modes.mode_of(context.state),
         }
 
     return get_agent_state

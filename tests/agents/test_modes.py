@@ -19,11 +19,13 @@ from actgent import (
     ReActAgent,
     RouterAgent,
     ScriptedLLM,
+    Sender,
     SimpleAgent,
     StepsAgent,
     ToolCall,
     ToolContext,
     UsageError,
+    delegation_tools,
     open_runtime,
     tool,
 )
@@ -842,3 +844,52 @@ async def test_case_20_a_session_travels_with_its_mode(tmp_path, keeps_id):
             assert result.status == "success"
             assert len(notes_of(session)) == 2
             assert len(llm.chats[0].messages) == len(history) + 1
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_another_agents_task_is_no_command_of_a_user(autojump_clock, wait):
+    """The words of a model have no person's authority, whatever session they come by; a person's have."""
+    task = {"agent": "worker", "task": "act", "wait": wait}
+    lead = BareAgent(
+        "lead",
+        llm=ScriptedLLM(
+            lambda chat: ToolCall("delegate_to_agent", task) if len(chat.messages) == 1 else "ok"
+        ),
+        tools=delegation_tools(),
+    )
+    worker = BareAgent(
+        "worker", llm=ScriptedLLM(lambda _: "done"), modes=Modes(initial="plan", commands=True)
+    )
+    ended = []
+
+    @worker.on_session
+    def watch(session):
+        session.on_conversation(lambda _: ended.append(session.mode))
+
+    async with open_runtime() as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session = await lead.create_session("ada", "go")
+        await session.wait_idle()
+        await trio.sleep(1)
+        assert ended == ["plan"]
+        told = await worker.create_session(Sender("lead", "agent"))
+        for sender, mode in ((None, "plan"), (Sender("ada"), "act")):
+            await told.chat("act", sender)
+            await told.wait_idle()
+            assert told.mode == mode
+
+
+async def test_the_mode_that_a_model_reads_is_the_one_that_is_asked():
+    """Whatever a tool writes into the state under that name."""
+    agent = BareAgent(
+        "a", llm=ScriptedLLM([ToolCall("get_agent_state", {}), "ok"]), modes=Modes(initial="plan")
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        session.state.dispatch(("mode", "act"))
+        results = []
+        session.on_tool_result(results.append)
+        await session.chat("look")
+        await session.wait_idle()
+    assert json.loads(results[0].content)["mode"] == "plan"
