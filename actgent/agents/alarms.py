@@ -1,7 +1,7 @@
 """When the sessions of a running agent are due: one heap, and one alarm of the runtime's timer for the earliest.
 
 A session that sleeps, or that was never read since the start, costs an id and a number here. When it is due some
-workers open it and ring what is due in it; they wait while the agent's inbox is full, so that a crowd of dates becomes
+workers open it and ring what is due in it; they wait while the agent's inbox is half full, so that a crowd of dates becomes
 a queue and not a crowd of sessions in memory. A session that could not be rung is due again a little later.
 """
 
@@ -37,7 +37,7 @@ RETRY_FULL = 1.0
 RETRY_FAILED = 30.0
 """Seconds until a session is rung again in which that failed."""
 ROOM = 0.05
-"""Seconds between two looks at an agent's full inbox."""
+"""Seconds between two looks at an agent's inbox without room for dates."""
 COMPACT_FROM = 1000
 """A shorter heap is never looked through for dates that were changed."""
 
@@ -151,8 +151,9 @@ class Alarms:
 
     @property
     def _room(self) -> int:
-        """How many further sessions may be rung, each with a message for the inbox."""
-        return max(0, self._inbox.capacity - len(self._inbox) - len(self._ringing) + len(self._queue))
+        """How many further sessions may be rung, each with a message for the inbox, of which half is left to people."""
+        share = max(1, self._inbox.capacity // 2)
+        return max(0, share - len(self._inbox) - len(self._ringing) + len(self._queue))
 
     async def _work(self) -> None:
         try:

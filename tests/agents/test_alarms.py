@@ -135,8 +135,8 @@ class Caller(Bell):
             raise
 
 
-async def test_a_crowd_keeps_a_small_inbox_full_and_no_more(autojump_clock):
-    """None is turned away, to come again a second later, and the agent has always enough to do."""
+async def test_a_crowd_leaves_half_of_an_inbox_to_people(autojump_clock):
+    """No date is turned away, to come again a second later; the agent has always enough to do, and people are let in."""
 
     async def answer(chat):
         await trio.sleep(dice.uniform(0, 2))
@@ -150,6 +150,11 @@ async def test_a_crowd_keeps_a_small_inbox_full_and_no_more(autojump_clock):
             session = await agent.create_session("ada")
             callers.append(Caller("b", session._agent.clock.now() + 10))
             session._context.set_due(callers[-1])
+        ada = await agent.create_session("ada")
+        for _ in range(30):
+            await trio.sleep(1)
+            assert agent._opener.running.inbox.statistics().waiting <= 25
+            await ada.chat("hello", deadline=0)
         await trio.sleep(300)
     assert [(len(each.rung), each.turned_away) for each in callers] == [(1, [])] * 400
     assert ended[-1] < 10 + 400 / 20 + 3
