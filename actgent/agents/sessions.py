@@ -102,6 +102,8 @@ class SessionTable(Mapping[str, SessionContext]):
         """Let go of a session that a journal can bring back; those in a tree stay."""
         if context.is_busy or context.turn is not None or context.parent is not None or context.children:
             return
+        if context.log is not None:
+            context.log.flush_soon()  # what was to go with the next step: it is another's
         del self._awake[context.id]
         self._on_sleep(context.id)
         self._asleep[context.id] = context.session

@@ -129,3 +129,37 @@ async def test_a_session_that_falls_asleep_while_it_is_opened_is_opened(autojump
         assert {session.id: len(session.history) for session in opened.values()} == {
             f"s{number}": 40 for number in range(10)
         }
+
+
+class GatedJournal(MemoryJournal):
+    """Its writes wait while its gate is shut."""
+
+    gate = None
+
+    async def _write(self, rows, heads, epoch):
+        if self.gate is not None:
+            await self.gate.wait()
+        await super()._write(rows, heads, epoch)
+
+
+async def test_what_was_to_go_with_the_next_step_is_not_slept_through(monkeypatch, autojump_clock):
+    """A schedule that was cancelled while it was written is not there when its session comes back."""
+    monkeypatch.setattr(sessions, "AWAKE", 1)
+    async with GatedJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
+        session = await agent.create_session("ada", session_id="s")
+        await agent.create_session("ada", session_id="other")
+        journal.gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(agent.create_session, "ada")  # the one that writes meanwhile
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.move_on_after(1):
+                await session.schedule("go", after=3600)
+            journal.gate.set()
+        journal.gate = None
+        for number in range(3):
+            await agent.create_session("ada", session_id=f"t{number}")
+        assert "s" not in agent._opener.running.sessions
+        del session
+        session = await agent.open_session("s")
+        assert session.schedules == ()
