@@ -10,7 +10,7 @@ import trio
 
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, JournalDamaged, SessionClosed, SessionNotFound, WireError
-from actgent.journal.records import NO_LIMITS, Opened
+from actgent.journal.records import NO_LIMITS, Opened, message_id_of
 from actgent.journal.reducers import Reducer
 from actgent.memory.base import Memory
 from actgent.messages import Message, OnBusy, Part, Sender, new_secret
@@ -22,7 +22,7 @@ from .handlers import to_awaitable
 from .log import owner_of, restore
 from .running import RunningAgent
 from .session import Session
-from .tasks import Task, TaskDeadline, message_id_of
+from .tasks import Task, TaskDeadline
 from .waiters import TurnWaiter
 from .waiting import running_session
 

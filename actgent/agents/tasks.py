@@ -31,7 +31,7 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.journal.base import Entry, Journal
-from actgent.journal.records import Accepted, Answered, Closed, Ended, Record
+from actgent.journal.records import Accepted, Answered, Closed, Ended, Record, message_id_of
 from actgent.messages import Message, Part, Priority, Sender, Text
 from actgent.tools.results import to_text
 
@@ -82,11 +82,6 @@ class TaskDeadline(Dated):
 
     async def ring(self, agent: Any, context: SessionContext) -> None:
         await agent.end(context, DeadlineExceeded(f"agent {agent.name!r}", self._seconds))
-
-
-def message_id_of(session_id: str) -> str:
-    """The id of the message that a session was opened for, which follows from its own."""
-    return f"{session_id}/task"
 
 
 # --- what it came to -------------------------------------------------------------------------

@@ -38,6 +38,11 @@ class AccountKey:
     agent: str = ""
 
 
+def message_id_of(session_id: str) -> str:
+    """The id of the message that a session was opened for as a task, which follows from its own."""
+    return f"{session_id}/task"
+
+
 @attrs.frozen(kw_only=True)
 class TurnOptions:
     """How one turn alone talks to the model, where its sender said so."""

@@ -2,13 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from secrets import token_hex
+from typing import Any
 
 import attrs
 
 from actgent.approvals import Approval, approval_id
 
 from .exporting import ExportedSession
-from .records import Accepted, AccountKey, Decided, Opened, PersonAsked, Record, Resumed, Said, Suspended
+from .records import (
+    Accepted,
+    AccountKey,
+    Decided,
+    Opened,
+    PersonAsked,
+    Record,
+    Resumed,
+    Said,
+    Suspended,
+    message_id_of,
+)
 
 
 def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
@@ -23,15 +35,18 @@ def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession
     asked = [record.approval for record in session.records if isinstance(record, PersonAsked)]
     approvals = {approval.id: _moved(approval, new) for approval in asked}
     names = {old: approval.id for old, approval in approvals.items()}
+    tasks = {message_id_of(old): message_id_of(new) for old, new in ids.items()}
 
     def record_of(record: Record) -> Record:
+        record = attrs.evolve(record, **_task_names(record, tasks))
         if isinstance(record, Opened | Accepted):
             record = attrs.evolve(record, within=_payers(record.within, ids))
         match record:
             case Opened(parent_id=str(parent)):
                 return attrs.evolve(record, parent_id=ids.get(parent, parent))
             case Accepted(message=message) | Said(message=message):
-                return attrs.evolve(record, message=attrs.evolve(message, session_id=new))
+                said = attrs.evolve(message, id=tasks.get(message.id, message.id), session_id=new)
+                return attrs.evolve(record, message=said)
             case PersonAsked(approval=approval):
                 return attrs.evolve(record, approval=approvals[approval.id])
             case Decided(approval_id=old):
@@ -43,9 +58,19 @@ def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession
     return attrs.evolve(session, session_id=new, records=tuple(map(record_of, session.records)))
 
 
+def _task_names(record: object, tasks: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a record that name the message of a task, whose id follows from its session's."""
+    named = {name: tasks.get(getattr(record, name, "")) for name in ("message_id", "turn")}
+    return {name: new for name, new in named.items() if new is not None}
+
+
 def _payers(within: tuple[AccountKey, ...], ids: Mapping[str, str]) -> tuple[AccountKey, ...]:
     """Budgets of sessions that have new ids are theirs still."""
-    return tuple(attrs.evolve(key, session_id=ids.get(key.session_id, key.session_id)) for key in within)
+    tasks = {message_id_of(old): message_id_of(new) for old, new in ids.items()}
+    return tuple(
+        attrs.evolve(key, session_id=ids.get(key.session_id, key.session_id), **_task_names(key, tasks))
+        for key in within
+    )
 
 
 def _moved(approval: Approval, session_id: str) -> Approval:

@@ -21,8 +21,10 @@ from actgent import (
 )
 from actgent.agents.directory import Directory
 from actgent.agents.tasks import MAX_TASKS
+from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Answered, Closed, Opened
+from actgent.journal.renaming import with_new_ids
 from actgent.testing import assert_valid_transcript, check_transcript
 
 
@@ -622,3 +624,31 @@ async def test_what_a_child_answered_stands_in_its_journal(autojump_clock):
         *_, answered, _, closed = await journal.load("s/c1/helper")
         assert answered == Answered(message_id="s/c1/helper/task", text="fine")
         assert isinstance(closed, Closed)
+
+
+async def test_a_copy_of_a_family_gets_the_results_of_its_own_tasks(autojump_clock):
+    """Sessions that are imported under new ids go on as the family that they were, beside the first one."""
+
+    def agents(delay):
+        helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "fine", delay=delay))
+        return BareAgent("boss", llm=ScriptedLLM(lambda chat: f"heard: {last_text(chat)}", keep=0)), helper
+
+    async with MemoryJournal().running() as journal:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block fails
+            async with open_runtime(journal=journal) as runtime:
+                boss, _ = [await runtime.start(agent) for agent in agents(delay=3600)]
+                session = await boss.create_session("ada", session_id="p")
+                await session.delegate("helper", "do it")
+                await trio.sleep(1)
+                raise ZeroDivisionError
+        async with MemoryJournal().running() as other:
+            epoch = await other.acquire()
+            copies = with_new_ids(await read_sessions(journal))
+            await write_sessions(other, copies, epoch=epoch)
+            async with open_runtime(journal=other) as runtime:
+                boss, _ = [await runtime.start(agent) for agent in agents(delay=1)]
+                (copy,) = [each.session_id for each in copies if each.agent == "boss"]
+                session = await boss.open_session(copy)
+                await trio.sleep(5)
+                assert "done by agent 'helper':\nfine" in session.history[-1].text
+                assert await other.unfinished("helper") == await other.unfinished("boss") == []
