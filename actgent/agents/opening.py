@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import attrs
@@ -28,12 +28,14 @@ from .waiting import running_session
 
 Content = str | Part | Sequence[str | Part]
 OnSession = Callable[[Session], Any]
+_NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
+"""For sessions whose ids nobody can know yet."""
 _log = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
 class _Opening:
-    """A session that is just made again."""
+    """A session that is just made, or made again."""
 
     task: trio.lowlevel.Task
     done: trio.Event = attrs.field(factory=trio.Event)
@@ -51,7 +53,7 @@ class SessionOpener:
     on_session: Sequence[OnSession]
     """Called before the first message of each."""
     _opening: dict[str, _Opening] = attrs.field(factory=dict)
-    """By id the sessions that are just made again."""
+    """By id those that are just made again, or made under an id that was given."""
 
     def __attrs_post_init__(self) -> None:
         self.running.alarms.find = self.find
@@ -126,26 +128,28 @@ class SessionOpener:
         limits: Limits | None = None,
     ) -> Session:
         """See `Agent.create_session`."""
-        if session_id is not None:
-            await self._check_unused(session_id)
         if limits is not None:
             check_limits(limits)
-        session = self.new(
-            owner, session_id=session_id, parent=parent, system=system, limits=limits, on_busy=on_busy
-        )
-        context = session._context  # noqa: SLF001
-        try:
-            if context.log is not None:
-                await context.log.flush()
-            if self.on_session:
-                await self._call_on_session(session)
-            await trio.lowlevel.checkpoint()
-            if description:
-                await self.running.reception.release(context, session._message(description))  # noqa: SLF001
-        except BaseException:  # nobody has it yet
-            self.running.let_go(context)
-            raise
-        return session
+        with _NOBODY_ELSE if session_id is None else self._opens(session_id):
+            if session_id is not None:
+                check_id("session_id", session_id)
+                await self._check_unused(session_id)
+            session = self.new(
+                owner, session_id=session_id, parent=parent, system=system, limits=limits, on_busy=on_busy
+            )
+            context = session._context  # noqa: SLF001
+            try:
+                if context.log is not None:
+                    await context.log.flush()
+                if self.on_session:
+                    await self._call_on_session(session)
+                await trio.lowlevel.checkpoint()
+                if description:
+                    await self.running.reception.release(context, session._message(description))  # noqa: SLF001
+            except BaseException:  # nobody has it yet
+                self.running.let_go(context)
+                raise
+            return session
 
     async def introduce(self, session: Session) -> None:
         """Let everyone who wants to know of new sessions attach handlers."""
@@ -173,17 +177,20 @@ class SessionOpener:
         sessions = self.running.sessions
         await self._wait_opened(session_id)
         if self.running.journal is not None and session_id not in sessions:
-            return await self._reopen(session_id)
+            with self._opens(session_id):
+                return await self._reopen(session_id)
         session = sessions.find(session_id).session  # before the pause, in which it may fall asleep
         await trio.lowlevel.checkpoint()
         return session  # type: ignore[no-any-return]
 
     async def ensure(self, owner: Sender | str, session_id: str, *, parent: Session | None = None) -> Session:
         """The session of this id, in memory or in the journal, created where there is none."""
-        try:
-            return await self.find(session_id)
-        except SessionNotFound:
-            return await self.create(owner, session_id=session_id, parent=parent)
+        await self._wait_opened(session_id)
+        with self._opens(session_id):
+            try:
+                return await self.find(session_id)
+            except SessionNotFound:
+                return await self.create(owner, session_id=session_id, parent=parent)
 
     async def recover(self) -> None:
         """See `Agent.recover`."""
@@ -194,7 +201,8 @@ class SessionOpener:
             await self._wait_opened(session_id)
             if session_id not in self.running.sessions:
                 try:
-                    await self._reopen(session_id)
+                    with self._opens(session_id):
+                        await self._reopen(session_id)
                 except (JournalDamaged, WireError) as error:
                     _log.error("agent %s leaves a session out: %s", self.running.name, error)
                 except (SessionClosed, SessionNotFound):
@@ -216,17 +224,23 @@ class SessionOpener:
                 return
             await opening.done.wait()
 
-    async def _reopen(self, session_id: str) -> Session:
-        """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
-        opening = self._opening[session_id] = _Opening(trio.lowlevel.current_task())
+    @contextmanager
+    def _opens(self, session_id: str) -> Iterator[None]:
+        """Let others who want this session wait for the block."""
+        task, known = trio.lowlevel.current_task(), self._opening.get(session_id)
+        if known is not None and known.task is task:
+            yield
+            return
+        opening = self._opening[session_id] = _Opening(task)
         try:
-            return await self._make_again(session_id)
+            yield
         finally:
             if self._opening.get(session_id) is opening:
                 del self._opening[session_id]
             opening.done.set()
 
-    async def _make_again(self, session_id: str) -> Session:
+    async def _reopen(self, session_id: str) -> Session:
+        """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
         running, sessions = self.running, self.running.sessions
         if (asleep := sessions.find_asleep(session_id)) is not None:
             await trio.lowlevel.checkpoint()

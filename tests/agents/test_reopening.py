@@ -126,3 +126,29 @@ async def test_an_opening_that_is_cancelled_leaves_the_session_to_the_next(autoj
             assert opened == [opened[0]] * 3
             await opened[0].wait_idle()
             assert heard == ["done: seen order 1"]
+
+
+@pytest.mark.parametrize("url", ["memory:", None])
+async def test_all_who_ensure_a_session_at_once_get_the_same(url, autojump_clock):
+    """As requests of one user that come together, also the first ones ever, and only with its handlers attached."""
+    agent, attached, found = make_agent([]), [], []
+
+    @agent.on_session
+    async def attach(session):
+        await trio.sleep(1)
+        attached.append(session)
+
+    async def request(number):
+        session = await agent.ensure_session("ada", "s")
+        assert attached == [session]
+        await session.chat(f"hello {number}")
+        found.append(session)
+
+    async with open_runtime(journal=url) as runtime:
+        await runtime.start(agent)
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(request, number)
+        await found[0].wait_idle()
+        assert found == [found[0]] * 5
+        assert len(found[0].history) == 10
