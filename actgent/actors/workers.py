@@ -76,13 +76,14 @@ class Workers(Generic[*Args]):
                         job = await trio.lowlevel.wait_task_rescheduled(leave)
                         if job is None:
                             return
-            except trio.Cancelled:
-                # The nursery's; an own scope that is cancelled at the same moment lets it through.
-                if job is not None:
+                if job is not None:  # it was stopped
+                    await self._finish(*job)
+            except BaseException as error:
+                # The nursery's cancellation, which comes out of nurseries of the job as a group; an own scope that is
+                # cancelled at the same moment lets it through.
+                if job is not None and not isinstance(error, Exception):
                     await self._abandon(*job)  # noqa: ASYNC102 - it shields what it says, with a time limit
                 raise
-            if job is not None:  # it was stopped
-                await self._finish(*job)
             job = None
             self._rest(task)
             job = await trio.lowlevel.wait_task_rescheduled(leave)

@@ -446,7 +446,7 @@ class Agent:
             await self._send(content, asked, waiter, is_fresh=session is None)
             try:
                 yield
-            except trio.Cancelled:
+            except (trio.Cancelled, BaseExceptionGroup):
                 await waiter.leave(asked)  # noqa: ASYNC102 - one shielded checkpoint
                 raise
             except BaseException:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.errors import Interrupted
-from actgent.journal.records import Resumed
+from actgent.journal.records import Resumed, Suspended
 from actgent.messages import Message, Priority
 
 from .context import SessionContext
@@ -84,6 +84,12 @@ class Suspensions:
         reason = "nobody waits for the answer any more" if context.closed else ""
         if reason := reason or self.newer(context.suspension.message):
             self.take_up(context, Interrupted(reason))
+        elif context.log is not None and self._inbox.has_first(context.id):
+            # An URGENT turn waits on; in the journal's index the message that interrupts counts as its end.
+            context.log.note(
+                Suspended(message_id=context.suspension.message.id, ids=tuple(context.ledger().open))
+            )
+            context.log.flush_soon()
 
     def newer(self, message: Message) -> str:
         """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""

@@ -134,3 +134,31 @@ async def test_what_a_job_raises_comes_out_of_the_nursery():
         with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match=half)):
             async with trio.open_nursery() as nursery:
                 Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=finish).start_soon(half)
+
+
+@pytest.mark.parametrize("where", ["side by side", "in the end of one that was stopped"])
+async def test_a_job_that_the_nursery_cancels_is_abandoned_wherever_it_is(where, nursery):
+    """In tasks of its own, whose cancellations come as a group, and while it is finished behind its own cancellation."""
+    log = []
+
+    async def run(scope, name):
+        if where != "side by side":
+            scope.cancel()
+            await trio.sleep_forever()
+        async with trio.open_nursery() as inner:
+            for _ in range(2):
+                inner.start_soon(trio.sleep_forever)
+
+    async def finish(name):
+        await trio.sleep_forever()
+
+    async def abandon(name):
+        log.append(name)
+
+    workers = Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=abandon)
+    workers.start_soon("ada")
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        await trio.testing.wait_all_tasks_blocked()
+    assert log == ["ada"]

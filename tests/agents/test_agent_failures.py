@@ -11,6 +11,7 @@ from actgent import (
     Reject,
     ScriptedLLM,
     Sender,
+    Stopped,
     ToolCall,
     delegation_tools,
     open_runtime,
@@ -340,3 +341,41 @@ async def test_who_is_cancelled_with_the_whole_process_interrupts_nothing(autoju
                     await session.wait_idle()
                     (result,) = [result for message in session.history for result in message.tool_results]
                     assert (result.status, session.history[-1].text) == ("success", "done")
+
+
+async def test_calls_side_by_side_end_with_their_agent(autojump_clock):
+    """Where it is stopped, and where it fails: in both cases the turn's handlers hear of it, and the session goes on."""
+    world, heard = World(), []
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await trio.sleep(100)
+        return "waited"
+
+    def answer(chat):
+        text = last_text(chat)
+        if text == "crash":
+            return ToolCall("crash", {})
+        return [ToolCall("wait", {}), ToolCall("wait", {})] if text == "wait" else f"re: {text}"
+
+    agent = BareAgent(
+        "a",
+        llm=ScriptedLLM(answer, keep=0),
+        tools=[wait, *world.agent().tools][:2],
+        memory=Breaking(),
+        grace=0,
+    )
+    agent.on_session(lambda session: session.on_exception(lambda failure: heard.append(type(failure.error))))
+    async with open_runtime(supervision=PATIENT) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", "wait")
+        await trio.sleep(1)
+        await crash(agent)
+        await session.chat("hello")
+        await session.wait_idle()
+        assert session.history[-1].text == "re: hello"
+        assert heard == [RuntimeError, ActorFailed]
+        await session.chat("wait")
+        await trio.sleep(1)
+    assert heard == [RuntimeError, ActorFailed, Stopped]

@@ -212,6 +212,36 @@ async def test_it_expires(autojump_clock):
     assert "nobody approved 'pay' in time" in world.views[-1][-1][1][2]
 
 
+@pytest.mark.parametrize("restart", [False, True])
+async def test_an_urgent_question_stays_listed_whatever_else_interrupts(restart):
+    """A turn that answers an URGENT message is not interrupted, so people still find what it asks."""
+    world = World()
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(world.agent())
+            session = await agent.create_session("ada", session_id="s")
+            await session.chat("order 1", priority=Priority.URGENT)
+            await session.wait_idle()
+            await session.chat("hi", on_busy="interrupt")
+            if not restart:
+                await found_and_answered(runtime, agent, session)
+        if restart:
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(world.agent())
+                await found_and_answered(runtime, agent, await agent.open_session("s"))
+    assert world.paid == {"order 1/0": 1, "order 1/2": 1}
+
+
+async def found_and_answered(runtime, agent, session):
+    approvals = await runtime.approvals()
+    assert len(approvals) == 2
+    assert session.status == "suspended"
+    for approval in approvals:
+        await agent.answer(approval.id, Approve())
+    await session.wait_idle()
+    assert session.history[-1].text == "hello"
+
+
 async def test_it_expires_over_a_restart_and_asleep(autojump_clock, monkeypatch):
     """Whatever sleeps in the journal is woken when its time is over; what was due before the start, at once."""
     monkeypatch.setattr(session_table, "AWAKE", 2)
