@@ -22,6 +22,8 @@ IDLE = 4
 """How many idle workers are kept for good; a parked task takes about 2 KB."""
 UNUSED = 1.0
 """Seconds after which others end that no job needed."""
+AT_ONCE = 1000
+"""How many of them end at once, at most: each takes a few microseconds of the loop."""
 
 
 class Workers(Generic[*Args]):
@@ -101,9 +103,8 @@ class Workers(Generic[*Args]):
         self._timer.call_at(trio.current_time() + UNUSED, self._end_unused)
 
     def _end_unused(self) -> None:
-        for task in list(self._idle)[
-            : max(0, self._unused - IDLE)
-        ]:  # those that have parked for the longest time
+        count = max(0, min(self._unused - IDLE, AT_ONCE))
+        for task in list(self._idle)[:count]:  # those that have parked for the longest time
             del self._idle[task]
             trio.lowlevel.reschedule(task, outcome.Value(None))
         self._is_watched = False
