@@ -273,12 +273,14 @@ class SessionOpener:
             running.inbox.claim(session_id)  # what is said meanwhile comes behind it
         context.tell_due()
         try:
-            context.closed = opened.transient and await self._is_orphan(context)
-            await self._call_on_session(session)
+            with running.kept(context):  # also where it is closed meanwhile: what waits in it ends by that
+                if opened.transient and await self._is_orphan(context):
+                    context.closed = True
+                await self._call_on_session(session)
+                running.go_on(context, restored.waiting)
         except BaseException:
             running.drop(context, is_claimed=bool(restored.waiting))
             raise
-        running.go_on(session._context, restored.waiting)  # noqa: SLF001 - which wakes it, where others came meanwhile
         if opened.transient:
             running.let_go(context)
         return session

@@ -2,8 +2,9 @@
 
 import pytest
 import trio
+import trio.testing
 
-from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import BareAgent, ScriptedLLM, SessionClosed, ToolCall, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
 from actgent.testing import DyingJournal, check_transcript
 
@@ -152,3 +153,37 @@ async def test_all_who_ensure_a_session_at_once_get_the_same(url, autojump_clock
         await found[0].wait_idle()
         assert found == [found[0]] * 5
         assert len(found[0].history) == 10
+
+
+@pytest.mark.parametrize("writes", range(1, 6))
+@pytest.mark.parametrize("how", ["delete", "close"])
+async def test_a_session_may_be_closed_or_erased_while_it_is_opened(writes, how, autojump_clock):
+    """Nothing of it goes on but the telling of an answer that stood there, nothing is left behind, and nobody waits."""
+    async with MemoryJournal().running() as journal:
+        await interrupt_at(journal, writes)
+        agent, heard = make_agent([]), []
+
+        @agent.on_session
+        async def attach(session):
+            session.on_conversation(lambda reply: heard.append(str(reply)))
+            opened.set()
+            await trio.sleep(1)
+
+        opened = trio.Event()
+        async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.start, agent)
+            if writes == 1:  # it has no message that waits, so nobody opens it
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(agent.open_session, "s")
+            await opened.wait()
+            with trio.fail_after(30):
+                if how == "delete":
+                    await runtime.delete_session("s")
+                else:
+                    await agent._opener.running.sessions["s"].session.aclose()
+            await trio.sleep(5)
+            with pytest.raises((LookupError, SessionClosed)):
+                await agent.open_session("s")
+        assert heard == ["done: seen order 1"] * (writes == 5)
+        assert bool(await journal.load("s")) is (how == "close")
+        assert await journal.unfinished("clerk") == []
