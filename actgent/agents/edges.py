@@ -118,15 +118,14 @@ class TurnEdges:
 
     # --- end -----------------------------------------------------------------------------
 
-    async def finish_turn(self, context: SessionContext, turn: Turn) -> None:
+    async def fail_turn(self, context: SessionContext, turn: Turn, error: Exception) -> None:
         """What a turn failed with goes to the handlers, out of an interruption's reach; then the turn is over."""
         turn.exposed = False
-        turn.error = turn.stop or turn.error
+        turn.error = error
         try:
-            if turn.error is not None:
-                await self._fail(context, turn, turn.error)
+            await self._fail(context, turn, error)
         finally:
-            self._end_turn(context, turn)
+            self.end_turn(context, turn)
 
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
         try:
@@ -151,7 +150,7 @@ class TurnEdges:
             else:  # a shield is dear where thousands stop
                 await self._fail(context, turn, turn.error)
         finally:
-            self._end_turn(context, turn)
+            self.end_turn(context, turn)
 
     def last_words(self) -> trio.CancelScope:
         """A shield for handlers that have to hear that their agent stops: one second for all of them together."""
@@ -171,7 +170,8 @@ class TurnEdges:
             if waiter is not None:
                 waiter.finish()
 
-    def _end_turn(self, context: SessionContext, turn: Turn) -> None:
+    def end_turn(self, context: SessionContext, turn: Turn) -> None:
+        """The turn is over, and its session free for the next one."""
         context.turn = turn.waiting = None
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)

@@ -147,7 +147,12 @@ class Reception:
         self._sessions.rest(context)
 
     def _announce(self, context: SessionContext, message: Message, *, starts: bool = False) -> None:
-        """A message is in: whoever it concerns hears of it, and its turn starts as soon as it may."""
+        """A message is in: whoever it concerns hears of it, and its turn starts as soon as it may, or now."""
+        if self._host.events.watched:
+            self._publish(message)
+        if starts:
+            self._host.start(context, message)
+            return
         turn = context.turn
         if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
             turn.interrupt(URGENT_CAME)
@@ -155,19 +160,17 @@ class Reception:
             self._host.stop_if_outdated(turn)
         elif context.suspension is not None:
             self._host.suspensions.take_up_if_outdated(context)
-        if self._host.events.watched:
-            self._host.events.publish(
-                MessageAccepted(
-                    agent=self._host.name,
-                    session_id=context.id,
-                    message_id=message.id,
-                    priority=message.priority,
-                )
+        self._host.pump()
+
+    def _publish(self, message: Message) -> None:
+        self._host.events.publish(
+            MessageAccepted(
+                agent=self._host.name,
+                session_id=message.session_id,
+                message_id=message.id,
+                priority=message.priority,
             )
-        if starts:
-            self._host.start(context, message)
-        else:
-            self._host.pump()
+        )
 
 
 def _note_asker(context: SessionContext, message: Message, waiter: TurnWaiter | None) -> None:

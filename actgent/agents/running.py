@@ -215,7 +215,10 @@ class RunningAgent:
             await self._report(context, turn.stop or turn.error, blame=turn.blame)
         urgent = None
         try:
-            await self.edges.finish_turn(context, turn)
+            if (error := turn.stop or turn.error) is not None:
+                await self.edges.fail_turn(context, turn, error)
+            else:
+                self.edges.end_turn(context, turn)
             urgent = None if self.has_failed else self.inbox.next_urgent(context.id)
         except Exception:
             self.has_failed = True
