@@ -163,12 +163,15 @@ def _check_log(db: apsw.Connection, facts: Facts) -> None:
     if facts.log.is_broken_behind(accepted):
         raise JournalDamaged("its write-ahead log is damaged, so that confirmed steps are lost")
     identity, commits = facts.noted
-    if identity == _meta(db, "identity").to_bytes(4, "big") and _meta(db, "commits") < commits:
+    is_noted = commits > 0 and identity == _meta(db, "identity").to_bytes(4, "big")
+    if is_noted and _meta(db, "commits") < commits:
         raise JournalDamaged(
             "it lacks confirmed steps: its write-ahead log is cut, or it is an older copy of itself; "
             "to go on with what is there remove the file that ends in -lock"
         )
-    if not facts.has_log and _meta(db, "open"):
+    if (
+        not facts.has_log and _meta(db, "open") and not is_noted
+    ):  # or a program of SQLite's has copied it into the file
         raise JournalDamaged("its write-ahead log is missing, and with it confirmed steps")
 
 

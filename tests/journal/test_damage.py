@@ -1,7 +1,9 @@
 """A journal's file that is not what was written: the damage is named, and nothing altered is ever used."""
 
+import contextlib
 import random
 import shutil
+import sqlite3
 from pathlib import Path
 
 import apsw
@@ -172,6 +174,20 @@ async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(judge, tmp_path, m
     with pytest.raises(JournalDamaged, match="belongs to another journal"):
         async with open_journal(f"sqlite:///{other}") as journal:
             await journal.acquire()
+
+
+async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image):
+    """SQLite's own shell copies the log into the file, and removes it; without the lock nothing tells that from a loss."""
+    path, confirmed = image
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM steps").fetchone()[0] > SESSIONS
+    assert not path.with_name(f"{path.name}{LOG}").exists()
+    without = path.with_name("without.db")
+    shutil.copy(path, without)
+    assert check(path) == []
+    assert await judge(path, confirmed) == SESSIONS
+    assert await judge(without, confirmed) == 0
+    assert salvage(without, path.with_name("saved.db")).losses == ()
 
 
 async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):

@@ -81,8 +81,8 @@ class Disk(apsw.VFS):
         self.error = None
         self.unsynced = []
         """Path, place and bytes of each write since the last sync of its file."""
-        self.synced = {}
-        """Files with such writes, as they were before the first of them."""
+        self.synced = None
+        """Files with such writes, as they were before the first of them; None where nobody will ask."""
         super().__init__(name, base="")
 
     def xOpen(self, name, flags):  # noqa: N802 - SQLite's name
@@ -105,7 +105,8 @@ class DiskFile(apsw.VFSFile):
     def xWrite(self, data, offset):  # noqa: N802 - SQLite's name
         self.disk.step()
         self.disk.unsynced.append((self.path, offset, bytes(data)))
-        self.disk.synced.setdefault(self.path, self.path.read_bytes())
+        if self.disk.synced is not None and self.path not in self.disk.synced:
+            self.disk.synced[self.path] = self.path.read_bytes()
         super().xWrite(data, offset)
 
     def xTruncate(self, size):  # noqa: N802 - SQLite's name
@@ -115,7 +116,8 @@ class DiskFile(apsw.VFSFile):
     def xSync(self, flags):  # noqa: N802 - SQLite's name
         self.disk.step()
         self.disk.unsynced = [write for write in self.disk.unsynced if write[0] != self.path]
-        self.disk.synced.pop(self.path, None)
+        if self.disk.synced is not None:
+            self.disk.synced.pop(self.path, None)
         super().xSync(flags)
 
 
@@ -228,6 +230,7 @@ async def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path, make_disk,
     dice, hits, cuts = random.Random(7), 0, times(20, 200)
     for number in range(cuts):
         disk = make_disk(apsw.IOError("power"))
+        disk.synced = {}
         live, after = tmp_path / f"live{number}.db", tmp_path / f"after{number}.db"
         writers = []
         async with SQLiteJournal(live, vfs=disk.name).running() as journal:
