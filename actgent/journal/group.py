@@ -281,18 +281,17 @@ class GroupedJournal(Journal):
             ):  # or else it is told, also where it is cancelled: what failed has to be tried again
                 await trio.lowlevel.checkpoint_if_cancelled()
         if not waiting.is_over:
-            await self._wait_over(waiting)
+            waiting.done = trio.Event()
+            self._awaited.set()
+            try:
+                await waiting.done.wait()
+            except trio.Cancelled:
+                waiting.is_awaited = (
+                    False  # nobody is there to try again: it is kept where it cannot be written
+                )
+                raise
         if waiting.error is not None:
             raise waiting.error
-
-    async def _wait_over(self, waiting: _Waiting) -> None:
-        waiting.done = trio.Event()
-        self._awaited.set()
-        try:
-            await waiting.done.wait()
-        except trio.Cancelled:
-            waiting.is_awaited = False  # nobody is there to try again: it is kept where it cannot be written
-            raise
 
     async def _flush(self, session_id: str) -> None:
         """Wait for what was queued until now, of this session with its errors."""
@@ -379,7 +378,8 @@ class GroupedJournal(Journal):
         by_session = self._by_session(group)
         if not by_session:
             return
-        await self._settle_doubts(by_session)
+        if self._doubts:
+            await self._settle_doubts(by_session)
         before = await self._known_heads(list(by_session))
         now, rows, heads = time.time(), [], {}
         for key, steps in by_session.items():
