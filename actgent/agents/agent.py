@@ -19,7 +19,6 @@ from actgent.errors import (
     ConfigurationError,
     NotRunning,
     Suspended,
-    WouldDeadlock,
 )
 from actgent.journal.reducers import Reducer
 from actgent.llm.base import LLM
@@ -67,7 +66,7 @@ from .reader import TurnReader
 from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
-from .turn import Turn, is_inside
+from .turn import Turn
 from .waiters import CallOptions, StreamWaiter, TurnWaiter
 from .waiting import running_session, slot_lent
 
@@ -468,8 +467,7 @@ class Agent:
         opener = self._require_opener()
         if session is None:
             return opener.fresh()
-        if is_inside(session._context.turn):  # noqa: SLF001
-            raise WouldDeadlock("run()", session.id)
+        opener.running.check_not_inside(session._context, "run()")  # noqa: SLF001
         opener.running.sessions.check_member(session._context)  # noqa: SLF001
         return session
 

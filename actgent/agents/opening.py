@@ -276,11 +276,14 @@ class SessionOpener:
             with running.kept(context):  # also where it is closed meanwhile: what waits in it ends by that
                 if opened.transient and await self._is_orphan(context):
                     context.closed = True
+                running.openers[session_id] = trio.lowlevel.current_task()
                 await self._call_on_session(session)
                 running.go_on(context, restored.waiting)
         except BaseException:
             running.drop(context, is_claimed=bool(restored.waiting))
             raise
+        finally:
+            running.openers.pop(session_id, None)
         if opened.transient:
             running.let_go(context)
         return session

@@ -87,6 +87,8 @@ class RunningAgent:
         self._scope = trio.CancelScope()
         self._held_up: list[tuple[SessionContext, Turn]] = []
         """Turns that are to go on, or to end, as soon as the agent works again."""
+        self.openers: dict[str, trio.lowlevel.Task] = {}
+        """Who calls the handlers of a session that comes back, before what waits in it goes on."""
         self.has_failed = False
         """Whether something in it raised that nobody caught, so that all else is cut, and it starts again."""
         self._is_cut_off = False
@@ -489,10 +491,18 @@ class RunningAgent:
 
     async def wait_idle(self, context: SessionContext) -> None:
         """Wait until a session has nothing queued or running."""
-        if is_inside(context.turn):
-            raise WouldDeadlock("wait_idle()", context.id)
+        self.check_not_inside(context, "wait_idle()")
         with slot_lent(context):
             await context.wait_idle()
+
+    def check_not_inside(self, context: SessionContext, what: str) -> None:
+        """Refuse to wait for a session where it waits for us.
+
+        Raises:
+            WouldDeadlock: we are in its turn, or in a handler that it is opened with.
+        """
+        if is_inside(context.turn) or self.openers.get(context.id) is trio.lowlevel.current_task():
+            raise WouldDeadlock(what, context.id)
 
     def lend_slot(self, turn: Turn) -> bool:
         """Let another session run in the place of a turn that waits; False where the turn is over."""

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import BareAgent, ScriptedLLM, SessionClosed, ToolCall, open_runtime, tool
+from actgent import BareAgent, ScriptedLLM, SessionClosed, ToolCall, WouldDeadlock, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
 from actgent.testing import DyingJournal, check_transcript
 
@@ -78,6 +78,26 @@ async def test_what_waited_goes_before_what_is_said_meanwhile(writes, who, autoj
             texts = [message.text for message in session.history if message.text]
             assert texts == ["order 1", "done: seen order 1", "welcome back", "heard welcome back"]
             assert await journal.unfinished("clerk") == []
+
+
+@pytest.mark.parametrize("how", ["wait_idle", "run"])
+async def test_a_handler_cannot_wait_for_the_session_that_it_opens(how, autojump_clock):
+    """It would wait for ever for what goes on only behind it; the session comes back all the same."""
+    async with MemoryJournal().running() as journal:
+        await interrupt_at(journal, 3)
+        agent, heard = make_agent([]), []
+
+        @agent.on_session
+        async def attach(session):
+            with pytest.raises(WouldDeadlock, match=how):
+                await (session.wait_idle() if how == "wait_idle" else agent.run("hi", session=session))
+            session.on_conversation(lambda reply: heard.append(str(reply)))
+
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+        assert heard == ["done: seen order 1"]
 
 
 async def test_a_session_whose_handlers_fail_comes_back_whole(autojump_clock):
