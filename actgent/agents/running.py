@@ -252,6 +252,7 @@ class RunningAgent:
         for child in list((context.children or {}).values()):
             if child.task is not None and child.task.is_unclaimed and not child.task.reports:
                 child.closed = True
+                child.session._agent.suspensions.take_up_if_outdated(child)  # noqa: SLF001 - it may be another agent's
                 if child.turn is not None:
                     child.turn.interrupt("nobody waits for the answer any more")
 
@@ -279,12 +280,13 @@ class RunningAgent:
                 async with trio.open_nursery() as nursery:
                     for session_id in self.inbox.sessions():
                         waiting = self.inbox.withdraw(session_id)
-                        nursery.start_soon(self._say_stopped, self.sessions[session_id], waiting)
+                        context, error = self.sessions[session_id], Stopped(self.name)
+                        nursery.start_soon(self._end_at_last, context, waiting, error)
 
-    async def _say_stopped(self, context: SessionContext, messages: list[Message]) -> None:
+    async def _end_at_last(self, context: SessionContext, messages: list[Message], error: Exception) -> None:
         for message in messages:
             with self.edges.last_words():  # one each: when time is over, sync handlers are still told
-                await self.edges.fail_unstarted(context, message, Stopped(self.name))
+                await self.edges.fail_unstarted(context, message, error)
 
     # --- sessions ------------------------------------------------------------------------
 
@@ -482,8 +484,10 @@ class RunningAgent:
                     await self._report(context, error)
                 await self.edges.fail_unstarted(context, messages.pop(0), error)
         except trio.Cancelled:
+            reports = context.task is not None and context.task.reports and not context.closed
+            last_error = Stopped(self.name) if reports else error  # the next start has to report
             with trio.CancelScope(shield=True):
-                await self._say_stopped(context, messages)
+                await self._end_at_last(context, messages, last_error)
             raise
         finally:
             ended.set()

@@ -1,0 +1,278 @@
+"""All that people and programs may do to sessions, at random, with crashes of agents and ends of processes between.
+
+In the end everybody's questions are answered, and then nothing is left over: every message ended once, every call has
+one result, nothing ran that nobody granted, and no session, slot, question or child stays behind.
+"""
+
+import collections
+import os
+import random
+from contextlib import suppress
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    ActgentError,
+    Approve,
+    BareAgent,
+    Limits,
+    Priority,
+    Reject,
+    Respond,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    delegation_tools,
+    open_runtime,
+    tool,
+)
+from actgent.actors.supervision import Supervision
+from actgent.agents.edges import TurnEdges
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Ended, Opened, Said
+from actgent.testing import check_transcript
+
+SEEDS = 150 if os.environ.get("ACTGENT_SOAK") else 8
+RULES = ("queue", "collect", "interrupt", "reject")
+SESSIONS = ("s1", "s2", "s3")
+RESTARTS = Supervision(max_restarts=1000, backoff=0.3, max_backoff=1)
+
+
+@attrs.define
+class World:
+    """What stands outside of the processes."""
+
+    chance: random.Random
+    paid: collections.Counter = attrs.field(factory=collections.Counter)
+    problems: list = attrs.field(factory=list)
+    accepted: list = attrs.field(factory=list)
+    breaks: bool = False
+    """Whether the next turn that ends takes its agent with it."""
+    said: int = 0
+
+    async def pause(self, most):
+        await trio.sleep(self.chance.uniform(0, most))
+
+    # --- who lives there -------------------------------------------------------------------
+
+    def agents(self):
+        """A lead, and a worker that it delegates to."""
+        deadline = self.chance.choice([3, 30, 1e6])
+        options = {"limits": Limits(model_calls=8), "sessions": 3}
+        return {
+            "worker": BareAgent("worker", llm=self._model([]), tools=self._tools(), **options),
+            "lead": BareAgent(
+                "lead",
+                llm=self._model(["delegate"] * 3),
+                tools=[*self._tools(), *delegation_tools(deadline=deadline)],
+                **options,
+            ),
+        }
+
+    def _model(self, more):
+        async def answer(chat):
+            self.problems += [f"transcript: {problem}" for problem in check_transcript(chat)]
+            await self.pause(1)
+            if chat.messages[-1].role == "tool" and self.chance.random() < 0.7:
+                return "done"
+            order = {"order": str(self.chance.randrange(10**9))}
+            match self.chance.choice(["say", "say", "pay", "look", "both", "break", *more]):
+                case "say":
+                    return "ok"
+                case "both":
+                    return [ToolCall("pay", order), ToolCall("look", order)]
+                case "break":
+                    self.breaks = self.chance.random() < 0.2
+                    return "ok"
+                case "delegate":
+                    waits = [self.chance.random() < 0.5 for _ in range(self.chance.randint(1, 2))]
+                    tasks = [{"agent": "worker", "task": order["order"], "wait": wait} for wait in waits]
+                    return [ToolCall("delegate_to_agent", task) for task in tasks]
+                case name:
+                    return ToolCall(name, order)
+
+        return ScriptedLLM(answer, keep=0)
+
+    def _tools(self):
+        @tool(approval=True)
+        async def pay(order: str, context: ToolContext) -> str:
+            """Pay an order."""
+            self.paid[context.effect_key] += 1
+            if context.approval is None:
+                self.problems.append(f"{order} ran and nobody granted it")
+            await self.pause(1)
+            return f"paid {order}"
+
+        @tool(effect="pure")
+        async def look(order: str) -> str:
+            """Look an order up."""
+            await self.pause(2)
+            return f"seen {order}"
+
+        return [pay, look]
+
+    # --- what they do ------------------------------------------------------------------------
+
+    async def do_something(self, runtime, agents):
+        """One deed of a person or program; it may be refused, or stopped with the process."""
+        session = await agents["lead"].ensure_session("ada", self.chance.choice(SESSIONS))
+        deed = self.chance.choice(
+            [*["chat"] * 4, *["decide"] * 4, "ask", "ask", *["urge", "interrupt", "other"] * 2]
+        )
+        with suppress(ActgentError, LookupError):  # what it leaves behind is what counts
+            match deed:
+                case "chat":
+                    await self._chat(session, on_busy=self.chance.choice(RULES))
+                case "urge":
+                    await self._chat(session, priority=Priority.URGENT)
+                case "interrupt":
+                    await session.interrupt(drop_queued=self.chance.random() < 0.5)
+                case "ask":
+                    with trio.move_on_after(self.chance.uniform(0, 2)):
+                        await agents["lead"].run("q", session=self.chance.choice([session, None]))
+                case "decide":
+                    for approval in await self._one_of(await runtime.approvals(limit=20)):
+                        decision = self.chance.choice([Approve(), Reject("no"), Respond("by hand")])
+                        await agents[approval.agent].answer(approval.id, decision)
+                case _:
+                    await self._something_else(session)
+
+    async def _something_else(self, session):
+        match self.chance.choice(["delegate", "schedule", "cancel"]):
+            case "delegate":
+                await session.delegate("worker", "x", deadline=self.chance.choice([1, 5, 50]))
+            case "schedule":
+                await session.schedule("tick", after=self.chance.uniform(0, 5))
+            case _:
+                for child in await self._one_of(session.children):
+                    await session.cancel_task(child.id)
+
+    async def _one_of(self, found):
+        await trio.lowlevel.checkpoint()
+        return self.chance.sample(found, min(1, len(found)))
+
+    async def _chat(self, session, **options):
+        self.said += 1
+        message_id = f"m{self.said}"
+        await session.chat("hi", message_id=message_id, **options)
+        self.accepted.append((session.id, message_id))
+
+    # --- a life --------------------------------------------------------------------------------
+
+    async def live(self, journal, seconds, *, is_last=False):
+        async with open_runtime(journal=journal, supervision=RESTARTS) as runtime:
+            agents = self.agents()
+            for agent in self.chance.sample(list(agents.values()), 2):
+                await runtime.start(agent)
+            until = trio.current_time() + seconds
+            async with trio.open_nursery() as nursery:
+                while trio.current_time() < until:
+                    nursery.start_soon(self.do_something, runtime, agents)
+                    await self.pause(0.6)
+            if is_last:
+                await self._settle(runtime, agents)
+                self._look_round(agents.values())
+
+    async def _settle(self, runtime, agents):
+        """Answer everybody's questions until nothing is left to do."""
+        self.breaks, is_busy = False, True
+        while is_busy:
+            await trio.sleep(5)
+            approvals = await runtime.approvals()
+            for approval in approvals:
+                with suppress(ActgentError, LookupError):  # its session may end at the same time
+                    await agents[approval.agent].answer(approval.id, Reject())
+            contexts = _contexts(agents.values())
+            is_busy = approvals or any(each.pending or each.session.schedules for each in contexts)
+        await trio.sleep(200)
+
+    def _look_round(self, agents):
+        for agent in agents:
+            if agent._opener.running.inbox.statistics().claimed:
+                self.problems.append(f"{agent.name} has sessions that are claimed")
+        for context in _contexts(agents):
+            left = (context.turn, context.suspension, context.waits, context.open_calls, context.children)
+            ledger = context.approvals
+            if any(left) or context.pending or context.transient:
+                self.problems.append(f"{context.id} is left with {left}")
+            if ledger is not None and (ledger.waits or ledger.is_suspended):
+                self.problems.append(f"{context.id} still asks")
+
+    # --- the books -------------------------------------------------------------------------------
+
+    async def check(self, journal):
+        records = {each.session_id: await journal.load(each.session_id) for each in await journal.sessions()}
+        for summary in await journal.sessions():
+            if summary.suspended or summary.unfinished or summary.closed == (summary.session_id in SESSIONS):
+                self.problems.append(f"the journal has {summary}")
+        for session_id, written in records.items():
+            self.problems += _wrong_in(session_id, written)
+        known = {
+            (key, each.message.id)
+            for key, written in records.items()
+            for each in written
+            if type(each) is Accepted
+        }
+        self.problems += [f"{each} is lost" for each in self.accepted if each not in known]
+        self.problems += [f"{key} ran {count} times" for key, count in self.paid.items() if count > 1]
+
+
+def _contexts(agents):
+    return [context for agent in agents for context in agent._opener.running.sessions.values()]
+
+
+def _wrong_in(session_id, records):
+    accepted = collections.Counter(each.message.id for each in records if isinstance(each, Accepted))
+    ended = collections.Counter(each.message_id for each in records if isinstance(each, Ended))
+    said = [each.message for each in records if isinstance(each, Said)]
+    if not isinstance(records[0], Opened):
+        yield f"{session_id} has no beginning"
+    if accepted != ended:
+        yield f"{session_id}: accepted but not ended {accepted - ended}, ended but not accepted {ended - accepted}"
+    if [call.id for each in said for call in each.tool_calls] != [
+        result.call_id for each in said for result in each.tool_results
+    ]:
+        yield f"{session_id} has not one result for each call"
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """`breaking(world)`: agents fail behind the end of a turn when the world says so."""
+
+    def watch(world):
+        finish = TurnEdges.finish_turn
+
+        async def finish_and_break(self, context, turn):
+            await finish(self, context, turn)
+            if world.breaks:
+                world.breaks = False
+                raise RuntimeError("a mistake")
+
+        monkeypatch.setattr(TurnEdges, "finish_turn", finish_and_break)
+
+    return watch
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_nothing_is_left_over_in_a_block(autojump_clock, breaking, seed):
+    """Without a journal, over failures of agents."""
+    breaking(world := World(random.Random(seed)))
+    with trio.fail_after(100_000):
+        await world.live(None, 20, is_last=True)
+    assert world.problems == []
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_nothing_is_left_over_in_a_journal(autojump_clock, breaking, seed):
+    """Over failures of agents, and over processes that are cancelled at any moment, too."""
+    breaking(world := World(random.Random(seed)))
+    async with MemoryJournal().running() as journal:
+        for _ in range(world.chance.randint(0, 3)):
+            with trio.move_on_after(world.chance.uniform(1, 15)):
+                await world.live(journal, 20)
+        with trio.fail_after(100_000):
+            await world.live(journal, 10, is_last=True)
+        await world.check(journal)
+    assert world.problems == []
