@@ -242,15 +242,15 @@ def breaking(monkeypatch):
     """`breaking(world)`: agents fail behind the end of a turn when the world says so."""
 
     def watch(world):
-        finish = TurnEdges.finish_turn
+        end = TurnEdges.end_turn
 
-        async def finish_and_break(self, context, turn):
-            await finish(self, context, turn)
-            if world.breaks:
+        def end_and_break(self, context, turn):
+            end(self, context, turn)
+            if world.breaks and not turn.host.is_stopping:
                 world.breaks = False
                 raise RuntimeError("a mistake")
 
-        monkeypatch.setattr(TurnEdges, "finish_turn", finish_and_break)
+        monkeypatch.setattr(TurnEdges, "end_turn", end_and_break)
 
     return watch
 
