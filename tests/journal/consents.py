@@ -7,20 +7,16 @@ open approvals, in any order, by a session or by the id alone, and try again wha
 random moments, before and after asks and answers, until there were so many kills, and prints a report as JSON.
 """
 
-import argparse
 import collections
-import importlib
-import json
 import os
 import random
 import sys
-import time
 from pathlib import Path
 
 import attrs
 import trio
 import trio.lowlevel
-from crashes import LAZY, Lines, finish
+from crashes import Lines, command, run, tell
 
 from actgent import (
     AlreadyDecided,
@@ -290,34 +286,12 @@ class Consents:
         }
 
 
-def run(options):
-    """Work after work, the first without kills, until there were enough; returns the report."""
-    moments, report = random.Random(options.seed), collections.Counter()
-    problems, longest, kills = [], 0.0, 0
-    while not problems and report["kills"] < options.kills:
-        name = f"w{report['works']}"
-        work = Consents(f"{options.url}{name}", options.folder, name, options.sessions)
-        begun = time.monotonic()
-        count, problems = finish(work, moments, kills=kills, longest=longest)
-        longest = longest or (time.monotonic() - begun) * 0.8
-        report.update({"works": 1, "kills": count, **work.figures()})
-        kills = options.kills - report["kills"]
-    return {**report, "problems": problems[:20]}
+def run_consents(options):
+    def start(number):
+        return Consents(f"{options.url}w{number}", options.folder, f"w{number}", options.sessions)
 
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url", help="of which each work has its own, with its name at the end")
-    parser.add_argument("folder", type=Path)
-    for name in ("sessions", "kills", "seed"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    options = parser.parse_args()
-    for name in LAZY:
-        importlib.import_module(name)
-    report = run(options)
-    print(json.dumps(report))  # noqa: T201 - a script
-    return 1 if report["problems"] else 0
+    return run(options, start, share=0.8)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(run_consents(command(__doc__, "sessions", "kills", "seed"))))

@@ -318,18 +318,21 @@ def finish(work, moments, *, kills, longest):
     return killed, [f"the last life {verdict}"] if verdict else trio.run(work.problems)
 
 
-def run(options):
-    """Work after work, the first without kills, until there were enough; returns the report."""
+def run(options, start, *, share=0.5):
+    """Work after work, the first without kills, until there were enough; returns the report.
+
+    `start(number)` is the next work; a kill comes within this share of the time of the first.
+    """
     moments, report = random.Random(options.seed), collections.Counter()
     problems, longest, kills = [], 0.0, 0
     while not problems and report["kills"] < options.kills:
-        work = _work(options, f"w{report['works']}")
+        work = start(report["works"])
         begun = time.monotonic()
         killed, problems = finish(work, moments, kills=kills, longest=longest)
-        longest = longest or (time.monotonic() - begun) / 2
+        longest = longest or (time.monotonic() - begun) * share
         report.update({"works": 1, "kills": killed, **work.figures()})
         kills = options.kills - report["kills"]
-    return {**report, "problems": problems}
+    return {**report, "problems": problems[:20]}
 
 
 def run_every_write(options):
@@ -352,22 +355,34 @@ def _work(options, name):
     return Work(options.url, options.folder, name, options.sessions, options.messages, options.rounds)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
+def command(about, *required, **defaults):
+    """The options of such a script, all numbers but the journal's address and a folder."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("url", help="of the journal, or what the addresses of several begin with")
     parser.add_argument("folder", type=Path)
-    for name in ("sessions", "messages", "rounds"):
+    for name in required:
         parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("kills", "seed", "every"):
-        parser.add_argument(f"--{name}", type=int, default=0)
-    parser.add_argument("--awake", type=int, default=sessions.AWAKE, help="idle sessions that stay in memory")
-    options = parser.parse_args()
-    sessions.AWAKE = options.awake
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     for name in LAZY:
         importlib.import_module(name)
-    report = run_every_write(options) if options.every else run(options)
+    return parser.parse_args()
+
+
+def tell(report):
+    """Print a report; returns the exit code of the script."""
     print(json.dumps(report))  # noqa: T201 - a script
     return 1 if report["problems"] else 0
+
+
+def main():
+    options = command(
+        __doc__, "sessions", "messages", "rounds", kills=0, seed=0, every=0, awake=sessions.AWAKE
+    )
+    sessions.AWAKE = options.awake
+    if options.every:
+        return tell(run_every_write(options))
+    return tell(run(options, lambda number: _work(options, f"w{number}")))
 
 
 if __name__ == "__main__":

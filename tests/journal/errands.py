@@ -8,19 +8,14 @@ repeated or told wrongly.
 random moments, until there were so many kills, and prints a report as JSON.
 """
 
-import argparse
-import collections
-import importlib
 import json
 import random
 import re
 import sys
-import time
-from pathlib import Path
 
 import attrs
 import trio
-from crashes import LAZY, Lines, finish
+from crashes import Lines, command, run, tell
 
 from actgent import (
     Agent,
@@ -290,6 +285,9 @@ class Killed:
         async with open_runtime(journal=self.url) as runtime:
             await self.work.live(runtime)
 
+    def figures(self):
+        return {"unknown": self.unknown}
+
     async def problems(self):
         """Everything that is not as it has to be, in words."""
         found = [f"noted in a life: {line}" for line in self.work.wrong.read()]
@@ -316,39 +314,18 @@ class Killed:
             yield f"{session_id} booked {booked}"
 
 
-def run(options):
-    """Work after work, the first without kills, until there were enough; returns the report."""
-    moments, report = random.Random(options.seed), collections.Counter()
-    problems, longest, kills = [], 0.0, 0
-    while not problems and report["kills"] < options.kills:
-        work = Errands(options.folder, name=f"w{report['works']}", sessions=options.sessions)
-        work.native, work.pause, work.pick = bool(report["works"] % 2), 0.004, _pause
-        killed = Killed(f"{options.url}{report['works']}", work)
-        begun = time.monotonic()
-        count, problems = finish(killed, moments, kills=kills, longest=longest)
-        longest = longest or (time.monotonic() - begun) / 2
-        report.update({"works": 1, "kills": count, "unknown": killed.unknown})
-        kills = options.kills - report["kills"]
-    return {**report, "problems": problems}
+def run_errands(options):
+    def start(number):
+        work = Errands(options.folder, name=f"w{number}", sessions=options.sessions)
+        work.native, work.pause, work.pick = bool(number % 2), 0.004, _pause
+        return Killed(f"{options.url}{number}", work)
+
+    return run(options, start)
 
 
 def _pause(most):
     return random.uniform(0, most)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url", help="of which each work has its own, with its number at the end")
-    parser.add_argument("folder", type=Path)
-    for name in ("sessions", "kills", "seed"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    options = parser.parse_args()
-    for name in LAZY:
-        importlib.import_module(name)
-    report = run(options)
-    print(json.dumps(report))  # noqa: T201 - a script
-    return 1 if report["problems"] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(run_errands(command(__doc__, "sessions", "kills", "seed"))))

@@ -5,17 +5,14 @@ last life left, and prints a report as JSON. What is outside of the process, and
 are only appended to.
 """
 
-import argparse
 import collections
-import importlib
-import json
 import random
 import sys
 from pathlib import Path
 
 import attrs
 import trio
-from crashes import LAZY, Lines, live_once
+from crashes import Lines, command, live_once, tell
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.opening import open_journal
@@ -121,7 +118,7 @@ def _count(written):
     return sum(isinstance(each, Accepted) for each in written)
 
 
-def run(options):
+def run_talks(options):
     moments, report = random.Random(options.seed), collections.Counter()
     problems = []
     while not problems and report["kills"] < options.kills:
@@ -134,19 +131,5 @@ def run(options):
     return {**report, "problems": problems}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--kills", type=int, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    options = parser.parse_args()
-    for name in LAZY:
-        importlib.import_module(name)
-    report = run(options)
-    print(json.dumps(report))  # noqa: T201 - a script
-    return 1 if report["problems"] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(run_talks(command(__doc__, "kills", "seed"))))
