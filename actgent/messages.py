@@ -328,7 +328,7 @@ class Message:
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
-        return tuple(part for part in self.parts if isinstance(part, ToolResult))
+        return tuple([part for part in self.parts if isinstance(part, ToolResult)])
 
 
 Role = Literal["user", "assistant", "tool"]

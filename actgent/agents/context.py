@@ -210,6 +210,8 @@ class SessionContext:
         theirs = call.provider_id if call.provider_id is not None else call.id
         ours = theirs if theirs and theirs not in self._call_ids else otherwise or new_id()
         self._call_ids.add(ours)
+        if ours == call.id:
+            return call
         return ToolCall(
             call.name,
             call.arguments,

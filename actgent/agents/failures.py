@@ -1,5 +1,7 @@
 """Which kind of failure an exception is."""
 
+import functools
+
 from actgent.errors import (
     BrokenAnswer,
     ContentFiltered,
@@ -45,7 +47,12 @@ _WHOLE: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
 
 def kind_of(error: Exception, otherwise: str = "internal") -> str:
     """The `Failure.kind` of an exception."""
-    return next((kind for cls, kind in KINDS if isinstance(error, cls)), otherwise)
+    return _kind_of_class(type(error)) or otherwise  # type: ignore[arg-type]  # classes are hashable
+
+
+@functools.lru_cache(maxsize=256)
+def _kind_of_class(cls: type[Exception]) -> str | None:
+    return next((kind for known, kind in KINDS if issubclass(cls, known)), None)
 
 
 def check_stop(answer: Answer) -> None:

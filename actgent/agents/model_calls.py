@@ -132,12 +132,14 @@ class ModelCalls:
                 answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
             else:
                 answer = await self.spending.complete(turn, turn.budget, llm, chat, on_text=on_text)
-        except Exception:
-            turn.blame = "model"  # which may be anybody's code, and raise anything
-            raise
-        finally:
+        except BaseException as error:  # one handler, since a cancellation pays for each that it goes through
             turn.exposed = False
             alarm.cancel()
+            if isinstance(error, Exception):
+                turn.blame = "model"  # which may be anybody's code, and raise anything
+            raise
+        turn.exposed = False
+        alarm.cancel()
         turn.check()
         return answer
 
@@ -162,11 +164,10 @@ class ModelCalls:
         """Write the answer into the record; returns its calls, under ids that are unique in the session."""
         cut = answer.stop == "length"
         parts = answer.parts
-        calls: list[ToolCall] = []
+        calls: tuple[ToolCall, ...] = ()
         if answer.tool_calls:
-            adopted = [context.adopt(p) if isinstance(p, ToolCall) else p for p in parts]
-            calls = [] if cut else [p for p in adopted if isinstance(p, ToolCall)]
-            parts = tuple(adopted)
+            parts = tuple([context.adopt(p) if isinstance(p, ToolCall) else p for p in parts])
+            calls = () if cut else tuple([p for p in parts if isinstance(p, ToolCall)])
         said = self._said(context, parts, turn.answer_id, message, cut=cut)
         context.append(said)
         if context.log is not None:
@@ -181,8 +182,8 @@ class ModelCalls:
                     prompt=prompt,
                 )
             )
-        context.open_calls = tuple(calls)
-        return context.open_calls
+        context.open_calls = calls
+        return calls
 
     def _said(
         self, context: SessionContext, parts: tuple[Part, ...], answer_id: str, to: Message, *, cut: bool

@@ -99,9 +99,9 @@ def _says_something(part: Part) -> bool:
 def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     """Results of native calls as they are; those of calls that stood in text as text."""
     native = tuple([result for result in results if result.native])
-    told = [result for result in results if not result.native]
     chat = [ChatMessage("tool", native)] if native else []
-    if told:
+    if len(native) < len(results):
+        told = [result for result in results if not result.native]
         lines = "\n\n".join(f"[{r.tool_name}] (ID: {r.call_id})\n{_outcome(r)}" for r in told)
         chat.append(ChatMessage("user", (Text(f"{_TOLD}\n\n{lines}"),)))
     return chat

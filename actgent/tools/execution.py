@@ -77,7 +77,7 @@ class Batch:
     def results(self) -> tuple[ToolResult, ...]:
         """Exactly one result for each call, in the order of the calls; right at any moment, and after cancellation."""
         finished = self._finished
-        return tuple(finished.get(place) or self._unfinished(place) for place in range(len(self.calls)))
+        return tuple([finished.get(place) or self._unfinished(place) for place in range(len(self.calls))])
 
     def _unfinished(self, place: int) -> ToolResult:
         call = self.calls[place]
