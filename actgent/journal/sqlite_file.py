@@ -169,9 +169,8 @@ def _check_log(db: apsw.Connection, facts: Facts) -> None:
             "it lacks confirmed steps: its write-ahead log is cut, or it is an older copy of itself; "
             "to go on with what is there remove the file that ends in -lock"
         )
-    if (
-        not facts.has_log and _meta(db, "open") and not is_noted
-    ):  # or a program of SQLite's has copied it into the file
+    # Where the count of commits is right another program of SQLite's has copied the log into the file.
+    if not facts.has_log and _meta(db, "open") and not is_noted:
         raise JournalDamaged("its write-ahead log is missing, and with it confirmed steps")
 
 
