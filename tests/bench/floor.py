@@ -458,6 +458,11 @@ async def waits(size: int) -> Figures:
     return await wait_in_dict(size)
 
 
+async def asleep(size: int) -> Figures:
+    """ASLEEP: what is on the disk takes no memory."""
+    return {"rss_ratio": 1.0}
+
+
 async def timers(size: int) -> Figures:
     """TIMERS: see `timers`."""
     from timers import time_heap

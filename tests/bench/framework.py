@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 import trio.testing
+from asleep import compare_crowds
 from commits import open_table, time_two_blocking_commits, time_two_commits
 from folders import measure_loading
 from granted import LIMITS, open_shared
@@ -597,6 +598,10 @@ async def granted(count: int) -> Figures:
         figures = await shared.measure(ask, count, let_go=lambda: governor.statistics().admitted)
         await llm.aclose()
     return figures
+
+
+async def asleep(size: int) -> Figures:
+    return await compare_crowds(size)
 
 
 async def loops(count: int) -> Figures:

@@ -121,6 +121,14 @@ WORKLOADS = (
         2_000,
         (Bar("rss_mb", 100, "value"), Bar("late_s", 1, "scaled")),
     ),
+    Workload(
+        "ASLEEP",
+        "asleep",
+        "1,000,000 sessions in a journal, of which a thousand are awake",
+        1_000_000,
+        50_000,
+        (Bar("rss_ratio", 1.5, "value"),),
+    ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}

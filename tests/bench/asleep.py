@@ -1,0 +1,82 @@
+"""ASLEEP: sessions that a journal keeps and nobody talks to, next to a few that somebody does.
+
+The sessions are written by another process, so that nothing of that is in the memory that is measured here; each
+measurement is a process of its own, too.
+"""
+
+import json
+import sys
+import tempfile
+import time
+
+import trio
+from measure import Figures, expect, rss
+
+from actgent import BareAgent, ScriptedLLM, Sender, open_runtime
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Opened
+
+FEW = 100
+"""How many times fewer sessions the comparison has."""
+TALKS = 2_000
+"""Sessions that are talked to, twice as many as stay in memory."""
+
+
+async def compare_crowds(size: int) -> Figures:
+    """The same talks with many sessions in the journal and with few."""
+    many, few = await _in_processes(size), await _in_processes(max(1, size // FEW))
+    return {
+        "rss_mb": many["rss_mb"],
+        "rss_ratio": many["rss_mb"] / few["rss_mb"],
+        "start_s": many["start_s"],
+        "file_mb": many["file_mb"],
+    }
+
+
+async def _in_processes(size: int) -> Figures:
+    with tempfile.TemporaryDirectory() as folder:
+        path = trio.Path(folder, "asleep.db")
+        for part in ("write", "talk"):
+            command = [sys.executable, __file__, part, f"sqlite:///{path}", str(size)]
+            done = await trio.run_process(command, capture_stdout=True)
+        figures: Figures = json.loads(done.stdout)
+        return figures | {"file_mb": (await path.stat()).st_size / 1e6}
+
+
+# --- the other processes -------------------------------------------------------------------
+
+
+async def write(url: str, size: int) -> None:
+    """Sessions without anything to do."""
+    async with open_journal(url) as journal:
+        epoch = await journal.acquire()
+        for number in range(size):
+            opened = Opened(owner=Sender("ada"), created_at=time.time())
+            entry = Entry(session_id=f"s{number}", agent="a", records=(opened,))
+            journal.write_soon(entry, epoch=epoch)
+            if number % 1000 == 0:
+                await journal.unfinished("")  # which waits until all of them are written
+
+
+async def talk(url: str, size: int) -> Figures:
+    """A turn in some of them, evenly; what the process has grown by then."""
+    before, begun, replies = rss(), time.perf_counter(), 0
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True, keep=0)))
+        start_s = time.perf_counter() - begun
+        for number in range(TALKS):
+            session = await agent.open_session(f"s{number * size // TALKS}")
+            await session.chat("hello")
+            await session.wait_idle()
+            replies += session.history[-1].text == "hi"
+        figures = {"rss_mb": (rss() - before) / 1e6, "start_s": start_s}
+    expect(seen=replies, wanted=TALKS, what="replies")
+    return figures
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "write":
+        trio.run(write, sys.argv[2], int(sys.argv[3]))
+    else:
+        print(json.dumps(trio.run(talk, sys.argv[2], int(sys.argv[3]))))
