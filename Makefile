@@ -26,8 +26,8 @@ demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a m
 test: $(INSTALLED) ## all tests
 	$(BIN)/python -m pytest
 
-soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise; minutes
-	ACTGENT_SOAK=1 $(BIN)/python -m pytest tests/journal tests/agents/test_control_property.py
+soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, and mutants; minutes
+	ACTGENT_SOAK=1 $(BIN)/python -m pytest tests/journal tests/agents/test_control_property.py tests/agents/test_each_step.py tests/mutation
 
 check: $(INSTALLED) ## lint, format, types and import floors
 	$(BIN)/ruff check

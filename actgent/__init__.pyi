@@ -30,6 +30,9 @@ from .agents.ready import (
     RouterAgent as RouterAgent,
     SimpleAgent as SimpleAgent,
 )
+from .agents.retention import (
+    Retention as Retention,
+)
 from .agents.runtime import (
     Runtime as Runtime,
     open_runtime as open_runtime,
@@ -66,6 +69,7 @@ from .control.modes import (
 from .errors import (
     ActgentError as ActgentError,
     ActorFailed as ActorFailed,
+    AlreadyAnswered as AlreadyAnswered,
     AlreadyDecided as AlreadyDecided,
     AnswerError as AnswerError,
     ApprovalMismatch as ApprovalMismatch,
@@ -75,10 +79,12 @@ from .errors import (
     BrokenAnswer as BrokenAnswer,
     ConfigurationError as ConfigurationError,
     ContentFiltered as ContentFiltered,
+    ContextOverflow as ContextOverflow,
     DeadlineExceeded as DeadlineExceeded,
     DuplicateTool as DuplicateTool,
     EmptyAnswer as EmptyAnswer,
     Fenced as Fenced,
+    ForeignExit as ForeignExit,
     HandlerFailed as HandlerFailed,
     InboxFull as InboxFull,
     Interrupted as Interrupted,
@@ -89,6 +95,8 @@ from .errors import (
     JournalError as JournalError,
     JournalFailed as JournalFailed,
     JournalFull as JournalFull,
+    JournalKeyError as JournalKeyError,
+    JournalSlow as JournalSlow,
     JournalVersion as JournalVersion,
     LimitReached as LimitReached,
     MissingKey as MissingKey,
@@ -96,6 +104,7 @@ from .errors import (
     ModelTimeout as ModelTimeout,
     ModeRefused as ModeRefused,
     NotAuthorized as NotAuthorized,
+    NoThread as NoThread,
     NotRunning as NotRunning,
     NotSerializable as NotSerializable,
     NotSuspended as NotSuspended,
@@ -107,6 +116,7 @@ from .errors import (
     Refusal as Refusal,
     SessionBusy as SessionBusy,
     SessionClosed as SessionClosed,
+    SessionExists as SessionExists,
     SessionNotFound as SessionNotFound,
     Stopped as Stopped,
     Suspended as Suspended,
@@ -121,6 +131,7 @@ from .errors import (
     WaitCycle as WaitCycle,
     WireError as WireError,
     WouldDeadlock as WouldDeadlock,
+    WrongOwner as WrongOwner,
 )
 from .llm.anthropic import (
     Anthropic as Anthropic,
@@ -129,6 +140,7 @@ from .llm.base import (
     LLM as LLM,
     Answer as Answer,
     Chat as Chat,
+    ResponseFormat as ResponseFormat,
 )
 from .llm.fallback import (
     Fallback as Fallback,
@@ -148,7 +160,15 @@ from .llm.openai_responses import (
 from .llm.scripted import (
     ScriptedLLM as ScriptedLLM,
 )
+from .memory.base import (
+    Memory as Memory,
+    ModelView as ModelView,
+)
+from .memory.short_term import (
+    ShortTermMemory as ShortTermMemory,
+)
 from .messages import (
+    ChatMessage as ChatMessage,
     Event as Event,
     Failure as Failure,
     File as File,
@@ -159,18 +179,34 @@ from .messages import (
     Route as Route,
     Sender as Sender,
     Text as Text,
+    Thinking as Thinking,
     Token as Token,
     ToolCall as ToolCall,
     ToolResult as ToolResult,
+    ToolSpec as ToolSpec,
     Usage as Usage,
 )
 from .protocols.base import (
+    CallTools as CallTools,
+    Change as Change,
     ClassificationType as ClassificationType,
+    Continue as Continue,
+    Fail as Fail,
+    Finish as Finish,
     Instruction as Instruction,
+    Profile as Profile,
+    Protocol as Protocol,
+    Request as Request,
+    Say as Say,
+    View as View,
+)
+from .protocols.extract import (
+    extract_only as extract_only,
 )
 from .tools.base import (
     Tool as Tool,
     ToolContext as ToolContext,
+    ToolHooks as ToolHooks,
 )
 from .tools.envelope import (
     EnvelopedTool as EnvelopedTool,

@@ -73,17 +73,26 @@ class Approval:
 
     @property
     def is_genuine(self) -> bool:
-        """Whether the id stands for these arguments of this tool in this session."""
-        return self.id == approval_id(
-            self.session_id, self.call_id, self.tool_name, self.arguments, self.question
-        )
+        """Whether the id stands for these arguments of this tool in this session of this agent."""
+        known = (self.session_id, self.call_id, self.tool_name, self.arguments, self.question)
+        return self.id in (approval_id(*known, agent=self.agent), approval_id(*known))
 
 
 def approval_id(
-    session_id: str, call_id: str, tool_name: str, arguments: Mapping[str, Any], question: str
+    session_id: str,
+    call_id: str,
+    tool_name: str,
+    arguments: Mapping[str, Any],
+    question: str,
+    *,
+    agent: str = "",
 ) -> str:
-    """The id of the approval of a call: the same after a restart, another for anything else."""
-    known = json.dumps([session_id, call_id, tool_name, arguments, question], sort_keys=True, default=repr)
+    """The id of the approval of a call: the same after a restart, another for anything else.
+
+    Without an agent it is that of a session from before ids were unique for their agent only.
+    """
+    words = [session_id, call_id, tool_name, arguments, question, *([agent] if agent else [])]
+    known = json.dumps(words, sort_keys=True, default=repr)
     digest = hashlib.blake2b(known.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     return f"{digest}.{session_id}"
 

@@ -6,19 +6,22 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── ConfigurationError         the developer's: an argument, a file or a setting is wrong
     │   ├── MissingKey             no API key, in no argument and no variable
     │   ├── DuplicateTool          two tools of one agent have the same name
+    │   ├── SessionExists          a new session with the id of another one of its agent
     │   ├── PriceUnknown           a cost limit, and a model whose price nobody knows
     │   ├── InvalidFile            one place in a file of an agent's folder, see `file`, `line`, `key`
     │   └── InvalidFolder          all of them that were found, see `problems`
     ├── UsageError                 the calling code's: right objects, wrong moment
     │   ├── NotRunning             the agent's block is not open
     │   ├── SessionClosed          the session was closed
-    │   ├── SessionNotFound        nobody knows this session id
+    │   ├── SessionNotFound        the agent has no session of this id; another agent's may have it
+    │   │   └── WrongOwner         nor has this owner: the session of this id is somebody else's
     │   ├── NotSerializable        a value that cannot be written down
     │   ├── SessionBusy            the session works, and takes no further message meanwhile (on_busy="reject")
     │   ├── NotSuspended           an answer for a session in which nothing waits for one
     │   ├── ApprovalNotFound       an answer to what nobody asked in this session
     │   ├── ApprovalMismatch       an answer for another tool or other arguments than are asked for
     │   ├── AlreadyDecided         a second answer, see `decision`
+    │   ├── AlreadyAnswered        a repeated message whose reply is not known any more
     │   ├── ModeRefused            who asked may not switch the mode, or not now
     │   └── WouldDeadlock          a handler or tool waits for its own turn
     │       └── WaitCycle          sessions that wait for each other in a circle, see `path`
@@ -30,15 +33,19 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── JournalError               the journal, or what it stands on
     │   ├── JournalFull            no space: what was about to be written is not, and can be written again later
     │   ├── JournalFailed          the disk or the database server failed
+    │   │   └── JournalSlow        ... has not answered in time
     │   ├── JournalDamaged         what was written is not what is there, see `session_id` and `record`
+    │   ├── JournalKeyError        a record is encrypted with a key that is not there, or another one, see `key_id`
     │   └── JournalVersion         a newer actgent wrote the journal
     ├── WireError                  bytes that no version up to this one wrote
     ├── ThreadsLeft                sync code still runs in threads after its grace
     ├── HandlerFailed              a session's handler raised or took too long
+    ├── ForeignExit                a tool, model or handler raised what is no Exception, e.g. SystemExit
     ├── Interrupted                someone stopped the turn
     ├── Stopped                    the agent's block was left before the turn's end
     ├── TooManySchedules           a session has as many schedules as it may
     ├── LimitReached               a bound that was set on a turn or a session, see `limit`, `used`, `session_id`
+    ├── ContextOverflow            a request would be longer than the memory allows, see `parts`, `tokens`, `budget`
     ├── ModelError                 the model call gave no answer; `retryable` says whether again helps
     │   ├── BadRequest             400, 404, 413, 422: the request itself
     │   │   └── UnsupportedPart    a part that this client or model cannot carry
@@ -56,12 +63,16 @@ The class answers two questions: whose fault is it, and what can I do?
     │   └── ContentFiltered        the provider's filter removed it
     └── ToolError                  a tool call has no result; raise it in a tool to word the error yourself
         ├── AskPerson              a tool's own question to a person: raise it in a tool
+        ├── NoThread               a sync tool never began: no thread was free in time
         ├── ToolNotFound
         ├── InvalidArguments
         └── ToolTimeout
 """
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+from .printable import quoted, shown
 
 
 class ActgentError(Exception):
@@ -70,6 +81,14 @@ class ActgentError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Copy and pickle what it is, since constructors that word themselves do not take words."""
         return _restored, (type(self), self.args), self.__dict__
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """How an error goes on that refuses an unknown word: the known one that was meant, or else all of them."""
+    known = tuple(known)
+    close = difflib.get_close_matches(word.casefold(), [each.casefold() for each in known], 1)
+    meant = next((each for each in known if close and each.casefold() == close[0]), None)
+    return f"did you mean {meant!r}?" if meant is not None else f"choose one of {', '.join(known)}"
 
 
 def _restored(cls: type[ActgentError], args: tuple[object, ...]) -> ActgentError:
@@ -99,7 +118,18 @@ class DuplicateTool(ConfigurationError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"two tools are named {name!r}: give one of them another name")
+        super().__init__(f"two tools are named {quoted(name)}: give one of them another name")
+
+
+class SessionExists(ConfigurationError):
+    """The id of a new session is taken, in memory or in the journal, by another session of its agent."""
+
+    def __init__(self, agent: str, session_id: str) -> None:
+        self.agent = agent
+        self.session_id = session_id
+        super().__init__(
+            f"agent {quoted(agent)} has a session {quoted(session_id)} already: open it with open_session(), or choose another id"
+        )
 
 
 class PriceUnknown(ConfigurationError):
@@ -144,7 +174,7 @@ class NotRunning(UsageError):
     def __init__(self, agent: str) -> None:
         self.agent = agent
         super().__init__(
-            f"agent {agent!r} is not running: open it with `async with agent:` or `await runtime.start(agent)`"
+            f"agent {quoted(agent)} is not running: open it with `async with agent:` or `await runtime.start(agent)`"
         )
 
 
@@ -153,7 +183,9 @@ class SessionClosed(UsageError):
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
-        super().__init__(f"session {session_id} is closed: create a new one with agent.create_session()")
+        super().__init__(
+            f"session {shown(session_id)} is closed: create a new one with agent.create_session()"
+        )
 
 
 class SessionNotFound(UsageError, LookupError):
@@ -162,7 +194,21 @@ class SessionNotFound(UsageError, LookupError):
     def __init__(self, agent: str, session_id: str) -> None:
         self.agent = agent
         self.session_id = session_id
-        super().__init__(f"agent {agent!r} has no session {session_id!r}")
+        super().__init__(f"agent {quoted(agent)} has no session {quoted(session_id)}")
+
+
+class WrongOwner(SessionNotFound):
+    """The session of this id belongs to another owner.
+
+    The text says no more than that this owner has none, and the class is a `SessionNotFound`: a service that answers
+    both alike, e.g. with 404, tells nobody which ids exist.
+    """
+
+    def __init__(self, agent: str, session_id: str, owner: str) -> None:
+        super().__init__(agent, session_id)
+        self.owner = owner
+        """Whoever asked for it."""
+        self.args = (f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}",)
 
 
 class NotSerializable(UsageError, TypeError):
@@ -182,7 +228,7 @@ class NotSuspended(UsageError):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
-            f"session {session_id} is not in a suspended state: nothing in it waits for an answer"
+            f"session {shown(session_id)} is not in a suspended state: nothing in it waits for an answer"
         )
 
 
@@ -193,7 +239,7 @@ class ApprovalNotFound(UsageError, LookupError):
         self.approval_id = approval_id
         self.session_id = session_id
         super().__init__(
-            f"invalid suspension id: nothing waits for approval {approval_id!r} in session {session_id}; "
+            f"invalid suspension id: nothing waits for approval {quoted(approval_id)} in session {shown(session_id)}; "
             "see session.approvals"
         )
 
@@ -204,7 +250,7 @@ class ApprovalMismatch(UsageError):
     def __init__(self, approval_id: str) -> None:
         self.approval_id = approval_id
         super().__init__(
-            f"approval {approval_id!r} does not stand for the tool, arguments and session that were answered: "
+            f"approval {quoted(approval_id)} does not stand for the tool, arguments and session that were answered: "
             "nothing was decided; answer what session.approvals shows"
         )
 
@@ -215,7 +261,19 @@ class AlreadyDecided(UsageError):
     def __init__(self, approval_id: str, decision: object, word: str) -> None:
         self.approval_id = approval_id
         self.decision = decision
-        super().__init__(f"approval {approval_id!r} was {word} already: an answer counts once")
+        super().__init__(f"approval {quoted(approval_id)} was {word} already: an answer counts once")
+
+
+class AlreadyAnswered(UsageError):
+    """The message was said before under this id, and has ended; what it came to is not known any more."""
+
+    def __init__(self, message_id: str, session_id: str) -> None:
+        self.message_id = message_id
+        self.session_id = session_id
+        super().__init__(
+            f"message {quoted(message_id)} of session {quoted(session_id)} was answered before, and its reply is not kept: "
+            "it stands in session.history"
+        )
 
 
 class ModeRefused(UsageError):
@@ -235,7 +293,7 @@ class WouldDeadlock(UsageError):
     def __init__(self, what: str, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
-            f"{what} of session {session_id} was called from one of its own handlers or tools, "
+            f"{what} of session {shown(session_id)} was called from one of its own handlers or tools, "
             "which the session waits for: return first, or start a task of your own"
         )
 
@@ -260,7 +318,7 @@ class SessionBusy(UsageError):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
-            f"session {session_id} is busy and takes no message meanwhile (on_busy='reject'): wait for it with "
+            f"session {shown(session_id)} is busy and takes no message meanwhile (on_busy='reject'): wait for it with "
             "wait_idle(), send it URGENT, or let it wait with on_busy='queue'"
         )
 
@@ -272,7 +330,7 @@ class InboxFull(ActgentError):
         self.owner = owner
         self.capacity = capacity
         super().__init__(
-            f"the inbox of {owner} is full ({capacity} messages): send slower, wait longer (deadline=), or raise its bound"
+            f"the inbox of {owner} is full ({capacity} messages): send slower, wait longer (enqueue_timeout=, or the deadline= of an actor's message), or raise its bound"
         )
 
 
@@ -291,7 +349,7 @@ class ActorFailed(ActgentError):
     def __init__(self, actor: str, reason: str) -> None:
         self.actor = actor
         self.reason = reason
-        super().__init__(f"actor {actor!r} gave no answer: {reason}")
+        super().__init__(f"actor {quoted(actor)} gave no answer: {reason}")
 
 
 class Suspended(ActgentError):
@@ -318,6 +376,16 @@ class JournalFailed(JournalError):
     """The disk or the database server failed; the step is written whole or not at all."""
 
 
+class JournalSlow(JournalFailed):
+    """The storage has not answered in time; it goes on with the step, which is written before all that follows, or not at all."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        super().__init__(
+            f"the journal's storage has not answered within {patience:g} s: look after its disk or its server, and try again"
+        )
+
+
 class JournalDamaged(JournalError):
     """What is stored is not what was written; nothing of it is used. Other sessions are not concerned."""
 
@@ -326,9 +394,25 @@ class JournalDamaged(JournalError):
         """None: the journal as a whole."""
         self.record = record
         """The number of the first record that is not good, from 1; None where it is not known."""
-        session = f"session {session_id!r} in the journal" if session_id is not None else "the journal"
+        session = f"session {quoted(session_id)} in the journal" if session_id is not None else "the journal"
         place = "" if record is None else f" at record {record}"
         super().__init__(f"{session} is damaged{place}: {reason}")
+
+
+class JournalKeyError(JournalError):
+    """A record is encrypted, and the keys of the environment do not open it."""
+
+    def __init__(self, key_id: str, *, is_there: bool = False) -> None:
+        self.key_id = key_id
+        self.is_there = is_there
+        """True: there is a key of this id, and it is another one, or the record was moved or altered on purpose."""
+        says = (
+            f"the key {key_id!r} of ACTGENT_JOURNAL_KEYS does not open a record that names it: it is another key, or the "
+            "record was altered"
+            if is_there
+            else f"a record is encrypted with the key {key_id!r}: add it to ACTGENT_JOURNAL_KEYS"
+        )
+        super().__init__(says)
 
 
 class JournalVersion(JournalError):
@@ -370,6 +454,18 @@ class HandlerFailed(ActgentError):
         super().__init__(f"handler {handler} failed: {reason}")
 
 
+class ForeignExit(ActgentError):
+    """A tool, model, handler or rule raised something that is no `Exception`, e.g. `SystemExit`; the cause is chained.
+
+    Where it was called it counts as any other failure: what ends a program is for the program to raise.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        """The name of its class."""
+        super().__init__(f"{kind} was raised, which is no Exception: here it counts as any other failure")
+
+
 class Interrupted(ActgentError):
     """The turn was stopped by `Session.interrupt` or an URGENT message."""
 
@@ -383,7 +479,7 @@ class Stopped(ActgentError):
 
     def __init__(self, agent: str) -> None:
         self.agent = agent
-        super().__init__(f"agent {agent!r} stopped before this message was answered")
+        super().__init__(f"agent {quoted(agent)} stopped before this message was answered")
 
 
 class TooManySchedules(ActgentError):
@@ -392,7 +488,9 @@ class TooManySchedules(ActgentError):
     def __init__(self, session_id: str, limit: int) -> None:
         self.session_id = session_id
         self.limit = limit
-        super().__init__(f"session {session_id!r} has {limit} schedules, and may have no more: remove some")
+        super().__init__(
+            f"session {quoted(session_id)} has {limit} schedules, and may have no more: remove some"
+        )
 
 
 class LimitReached(ActgentError):
@@ -430,7 +528,7 @@ class LimitReached(ActgentError):
             spent = f"{spent or 'nothing'}; reserved by calls under way: {_number(reserved)}"
         remedy = f"Limits({field}=...)" if field else "it with Limits(...)"
         whose = (
-            f" of {what + ' ' + repr(session_id) + ' of ' if is_session else ''}agent {agent!r}"
+            f" of {what + ' ' + quoted(session_id) + ' of ' if is_session else ''}agent {quoted(agent)}"
             if agent
             else ""
         )
@@ -446,6 +544,23 @@ def _number(value: float) -> str:
 
 def _counted(value: float, what: str) -> str:
     return f"{_number(value)} {what.removesuffix('s') if value == 1 else what}"
+
+
+class ContextOverflow(ActgentError):
+    """What has to be shown to the model takes more than its context budget: nothing was sent.
+
+    The session goes on: with the next message a note stands in the place of what was too long.
+    """
+
+    def __init__(
+        self, text: str, *, parts: Sequence[tuple[str, int]] = (), tokens: int = 0, budget: int = 0
+    ) -> None:
+        super().__init__(text)
+        self.parts = tuple(parts)
+        """The largest of it, and about how many tokens each of them takes."""
+        self.tokens = tokens
+        """About how many tokens it takes."""
+        self.budget = budget
 
 
 class ModelError(ActgentError):
@@ -582,11 +697,15 @@ class ToolNotFound(ToolError):
     def __init__(self, name: str, available: Sequence[str] = ()) -> None:
         self.name = name
         known = f"; there are: {', '.join(sorted(available)[:20])}" if available else ""
-        super().__init__(f"tool {name!r} not found{known}")
+        super().__init__(f"tool {quoted(name)} not found{known}")
 
 
 class InvalidArguments(ToolError):
     """The arguments do not fit the tool's schema; the text says where."""
+
+
+class NoThread(ToolError):
+    """A sync function never began: it waited too long for a thread, or too many of its agent hang."""
 
 
 class ToolTimeout(ToolError):
@@ -595,4 +714,4 @@ class ToolTimeout(ToolError):
     def __init__(self, name: str, seconds: float) -> None:
         self.name = name
         self.seconds = seconds
-        super().__init__(f"tool {name!r} did not finish within {seconds:g} s")
+        super().__init__(f"tool {quoted(name)} did not finish within {seconds:g} s")

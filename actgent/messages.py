@@ -8,15 +8,17 @@ a model reads and writes.
 import enum
 import itertools
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal, Self
 
 import attrs
 
 from actgent.approvals import Approval
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, nearest
 
 # --- identifiers -------------------------------------------------------------------------
 
@@ -79,6 +81,25 @@ class Priority(enum.IntEnum):
             raise ConfigurationError(f"priority= takes URGENT, HIGH, NORMAL or LOW, not {value!r}") from None
 
     @classmethod
+    def named(cls, value: "Priority | int | str") -> "Priority":
+        """A priority as a caller says it: a name in any case, or its number.
+
+        Raises:
+            ConfigurationError: there is no such priority; the text says the nearest.
+        """
+        if type(value) is cls:
+            return value
+        if isinstance(value, str):
+            if (name := value.strip().upper()) in cls.__members__:
+                return cls[name]
+            raise ConfigurationError(
+                f"there is no priority {value[:100]!r}: {nearest(name[:100], cls.__members__)}"
+            )
+        if isinstance(value, bool):
+            raise ConfigurationError(f"priority= takes URGENT, HIGH, NORMAL or LOW, not {value!r}")
+        return cls.of(value)
+
+    @classmethod
     def _missing_(cls, value: object) -> Self | None:
         return cls.of(value) if isinstance(value, str) else None
 
@@ -106,9 +127,12 @@ class Sender:
 
     @classmethod
     def named(cls, name: str) -> "Sender":
-        """A plain name is a user's, except exactly `assistant`, `agent`, `tool`, `system` in any case."""
+        """A plain name is a user's, except exactly `assistant`, `agent`, `tool` in any case.
+
+        No name speaks for the system, since people choose theirs: that takes a `Sender(name, "system")`.
+        """
         kind = name.strip().lower()
-        return cls(name, kind if kind in _KINDS else "user")
+        return cls(name, kind if kind in _KINDS and kind != "system" else "user")
 
 
 # --- parts -------------------------------------------------------------------------------
@@ -261,6 +285,15 @@ NO_USAGE = Usage()
 
 # --- the message -------------------------------------------------------------------------
 
+traceparent: ContextVar[str | None] = ContextVar("traceparent", default=None)
+"""The W3C Trace Context in which the program works: messages that it sends carry it, and their turns have it."""
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{0,100})?")
+
+
+def valid_traceparent(value: object) -> str | None:
+    """A `traceparent` as the standard has it; anything else is None, which starts a trace of its own."""
+    return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None
+
 
 def _to_priority(value: Priority | int | str) -> Priority:
     return value if type(value) is Priority else Priority.of(value)
@@ -395,13 +428,22 @@ class Failure:
 
     id: str = ""
     kind: str
-    """`parse`, `model`, `limit`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
+    """`parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
     `journal`, `internal`."""
     error: Exception
     message_id: str
     """The outside message that it ended."""
     raw: str = ""
     """The model's text, where there was one."""
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether that may not be the last word: its end is not durable, so the next start may go on with the message.
+
+        True for the kind `journal`, where the same `message_id` may be sent again and is answered then, and for `stopped`
+        in a session with a journal.
+        """
+        return self.kind in ("journal", "stopped")
 
 
 @attrs.frozen

@@ -22,6 +22,7 @@ import msgpack  # type: ignore[import-untyped]
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from actgent.errors import NotSerializable, WireError
+from actgent.printable import shown
 
 SCHEMA_VERSION = 1
 """Of everything that a `Wire` writes: to be raised with a changed default, a changed name, a changed meaning."""
@@ -29,6 +30,7 @@ SCHEMA_VERSION = 1
 _DATETIME, _TUPLE, _INTEGER = 1, 2, 3
 """Extension types of msgpack; 0 to 127 belong to the application."""
 
+_SHOWN = 500
 Hook = Callable[[Any, Any], Any]
 
 
@@ -71,7 +73,7 @@ class Wire:
         except WireError:
             raise
         except Exception as error:  # whatever foreign bytes lead to in msgpack, in cattrs or in a validator
-            raise WireError(f"not what this version of actgent reads: {error}") from error
+            raise WireError(f"not what this version of actgent reads: {shown(error, _SHOWN)}") from error
 
 
 # --- unions, classes, fields -------------------------------------------------------------

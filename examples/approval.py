@@ -9,8 +9,7 @@ from pathlib import Path
 
 import trio
 
-from actgent import Approve, BareAgent, Edit, Reject, ScriptedLLM, Session, ToolCall, open_runtime, tool
-from actgent.llm.base import Chat
+from actgent import Approve, BareAgent, Chat, Edit, Reject, ScriptedLLM, Session, ToolCall, open_runtime, tool
 from actgent.messages import ToolResult
 
 SMALL = 100

@@ -4,14 +4,12 @@ This one works in two stages. First the model gives an outline as JSON, then, wi
 An outline that cannot be read is asked for again, with the error; the core needs to know nothing of that.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import trio
 
-from actgent import Agent, ScriptedLLM
-from actgent.llm.base import Answer
-from actgent.protocols.base import Continue, Outcome, Protocol, Request, Say, View
-from actgent.protocols.extract import extract_only
+from actgent import Agent, Answer, Continue, Protocol, Request, Say, ScriptedLLM, View, extract_only
 
 
 class Drafted(Protocol):
@@ -25,7 +23,7 @@ class Drafted(Protocol):
             return Request(tail="Now write the text, a sentence for each point.")
         return Request(tail='First give an outline, as JSON: {"points": ["...", "..."]}')
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: Answer, view: View) -> Sequence[Continue | Say]:
         if view.stage == "write":
             return [Say(text=answer.text)]
         points = extract_only(answer.text, self._what_is_wrong)["points"]

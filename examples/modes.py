@@ -5,8 +5,7 @@ All tools stand in the prompt all the time, so it never changes and stays in the
 
 import trio
 
-from actgent import BareAgent, Mode, ModeRefused, Modes, ScriptedLLM, Text, ToolCall, tool
-from actgent.llm.base import Chat
+from actgent import BareAgent, Chat, Mode, ModeRefused, Modes, ScriptedLLM, Text, ToolCall, tool
 
 
 @tool(effect="pure")

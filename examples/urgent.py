@@ -5,8 +5,7 @@ The inbox is full of ordinary work here, and the agent is in the middle of a slo
 
 import trio
 
-from actgent import BareAgent, InboxFull, Priority, ScriptedLLM, Text
-from actgent.llm.base import Chat
+from actgent import BareAgent, Chat, InboxFull, Priority, ScriptedLLM, Text
 
 
 async def answer(chat: Chat) -> str:
@@ -27,7 +26,7 @@ async def main() -> None:
         for number in (1, 2, 3):
             await session.chat(f"file letter {number}")
         try:
-            await session.chat("file letter 4", deadline=0.1)
+            await session.chat("file letter 4", enqueue_timeout=0.1)
         except InboxFull as error:
             print("refused:", error)
 

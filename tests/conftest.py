@@ -1,5 +1,6 @@
 """What all tests share: where things are, and how hypothesis runs."""
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -44,3 +45,21 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         for name in [name for name in os.environ if name.startswith(f"{prefix}_")]:
             monkeypatch.delenv(name)
     return monkeypatch
+
+
+SERVER = "postgres://postgres@127.0.0.1:5432/test"
+_schemas = itertools.count()
+
+
+@pytest.fixture
+def postgres_url():
+    """An address of a schema of its own, which is dropped afterwards; skips where no server answers."""
+    psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    try:
+        connection = psycopg.connect(SERVER, autocommit=True, connect_timeout=3)
+    except psycopg.OperationalError as error:
+        pytest.skip(f"no PostgreSQL server at 127.0.0.1:5432: {error}")
+    schema = f"actgent_test_{os.getpid()}_{next(_schemas)}"
+    yield f"{SERVER}?schema={schema}"
+    connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    connection.close()

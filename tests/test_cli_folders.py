@@ -52,3 +52,19 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys):
         )
     assert said.splitlines()[-1] == "It is 3."
     assert [line.startswith("tool: add(") and "= 3" in line for line in said.splitlines()].count(True) == 1
+
+
+async def test_a_model_of_an_unknown_provider_does_not_pass(tmp_path, no_keys):
+    """`check` and `run` say the known providers, and the nearest; a plain misspelling has its line."""
+    for model, says in (("foo:bar", "choose one of openai"), ("opnai:gpt-5.2", "did you mean 'openai'")):
+        folder = tmp_path / model.partition(":")[0]
+        folder.mkdir()
+        (folder / "brain.md").write_text(f"---\nname: x\nllm: {model}\n---\n", encoding="utf-8")
+        for command in ("check", "run"):
+            with trio.fail_after(60):
+                done = await trio.run_process(
+                    [ACTGENT, command, str(folder)], capture_stdout=True, capture_stderr=True, check=False
+                )
+            assert done.returncode != 0
+            assert says in " ".join(done.stderr.decode().split())
+            assert ("brain.md:3" in done.stderr.decode()) == (model == "opnai:gpt-5.2")

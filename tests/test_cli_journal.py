@@ -290,7 +290,9 @@ def test_a_damaged_journal_is_checked_and_salvaged(folder):
     """What is wrong is named; the rest is carried over."""
     assert "is good" in good("journal", "check", folder / "a.db")
     with contextlib.closing(sqlite3.connect(folder / "a.db")) as database:
-        database.execute("UPDATE steps SET body = x'00' WHERE session_id = 's1' AND first > 10")
+        database.execute(
+            "UPDATE steps SET body = x'00' WHERE series = (SELECT series FROM sessions WHERE session_id = 's1') AND first > 10"
+        )
         database.commit()
     code, _, complaint = actgent("journal", "check", folder / "a.db")
     assert (code, "'s1'" in complaint) == (1, True)
@@ -394,3 +396,34 @@ def test_what_people_decided_is_shown():
     steps = [line.show(200) for line in journal_cli._all_steps(records)]
     assert "model_calls 2" in steps[2]
     assert "done" in steps[3]
+
+
+async def talk_twice(path):
+    """A session `ada` of two agents each."""
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        for name in ("shop", "bank"):
+            agent = await runtime.start(BareAgent(name, llm=ScriptedLLM([f"I am {name}."])))
+            session = await agent.create_session("ada", f"Hello, {name}.", session_id="ada")
+            await session.wait_idle()
+
+
+def test_a_session_is_named_by_its_agent_where_several_have_its_id(tmp_path):
+    """Commands that take one say so, and all of them travel."""
+    trio.run(talk_twice, tmp_path / "a.db")
+    for command in ("inspect", "replay"):
+        code, _, complaint = actgent(command, tmp_path / "a.db", "ada")
+        assert (code, "'bank', 'shop'" in complaint) == (2, True), command
+    assert "I am bank." in good("inspect", tmp_path / "a.db", "ada", "--agent", "bank")
+    assert "I am shop." in good("inspect", tmp_path / "a.db", "ada", "--agent", "shop")
+    digests = {
+        good("replay", tmp_path / "a.db", "ada", "--of", name).splitlines()[1] for name in ("bank", "shop")
+    }
+    assert len(digests) == 2
+    good("journal", "export", tmp_path / "a.db", tmp_path / "all", "--session", "ada")
+    good("journal", "import", tmp_path / "b.db", tmp_path / "all")
+    good("journal", "import", tmp_path / "b.db", tmp_path / "all", "--new-ids")
+    rows = good("inspect", tmp_path / "b.db").splitlines()[1:]
+    assert sorted(row.split()[1] for row in rows) == ["bank", "bank", "shop", "shop"]
+    assert sum(row.split()[0] == "ada" for row in rows) == 2
+    code, _, complaint = actgent("journal", "import", tmp_path / "b.db", tmp_path / "all")
+    assert (code, "'ada' already" in complaint) == (2, True)

@@ -80,13 +80,14 @@ def test_priorities_sort_by_haste():
         ("assistant", "assistant"),
         ("Agent", "agent"),
         ("TOOL", "tool"),
-        (" system ", "system"),
+        (" system ", "user"),
+        ("System", "user"),
         ("user", "user"),
         ("system2", "user"),
     ],
 )
-def test_a_plain_name_is_a_users_except_the_four_kinds(name, kind):
-    """Exactly `assistant`, `agent`, `tool` and `system`, in any case, are kinds."""
+def test_a_plain_name_is_a_users_except_three_kinds(name, kind):
+    """Exactly `assistant`, `agent` and `tool`, in any case, are kinds; nobody speaks for the system by name."""
     assert Sender.named(name) == Sender(name, kind)
 
 

@@ -1,7 +1,6 @@
 """An actor: state with one owner, an inbox, and a method that takes one message at a time."""
 
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +10,15 @@ import trio
 
 from actgent.errors import ActorFailed, ConfigurationError
 from actgent.events import ActorStarted, ActorStopped, DeadLettered, EventStream
+from actgent.foreign import failure_of
+from actgent.logs import logger_of
 
 from .inbox import PriorityInbox
 from .ref import ActorRef, Envelope
 from .supervision import Supervision, supervise
 from .timer import Timer
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 STOP_GRACE = 1.0
 """Seconds that `Actor.stopped` has."""
@@ -144,7 +145,8 @@ class ActorContext:
         with trio.move_on_after(STOP_GRACE, shield=True) as scope:
             try:
                 await actor.stopped()
-            except Exception:  # noqa: BLE001 - it is over already: neither a restart nor the parent could mend it
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - it is over: nobody could mend it
+                failure_of(raised, "actor", self.ref.name)
                 _log.exception("actor %s raised in stopped()", self.ref.name)
         if scope.cancelled_caught:
             _log.warning("actor %s did not return from stopped() within %g s", self.ref.name, STOP_GRACE)
@@ -155,11 +157,14 @@ class ActorContext:
             self._current = envelope
             try:
                 answer = await actor.receive(envelope.payload)
-            except Exception as error:
-                self._count_failure(envelope, error)
-                raise
-            self._done()
-            envelope.answer(answer)
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+                error = failure_of(raised, "actor", self.ref.name)
+            else:
+                self._done()
+                envelope.answer(answer)
+                continue
+            self._count_failure(envelope, error)
+            raise error
 
     def _done(self) -> None:
         self._current = None

@@ -1,6 +1,5 @@
 """What happens when an actor raises: again after a pause, or up to its parent."""
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -9,8 +8,9 @@ import trio
 
 from actgent.errors import ActorFailed
 from actgent.events import ActorRestarted, EventStream
+from actgent.logs import logger_of
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 _MOST_DOUBLINGS = 64  # beyond, every back-off is longer than anyone waits, and soon no float
 

@@ -3,8 +3,8 @@
 A job has two halves. `run` gets a cancel scope that others may cancel to stop it; `finish` comes after it,
 stopped or not, and is out of that scope's reach. Where the nursery is cancelled, `abandon` comes instead, for
 jobs that may be finished already. A worker with nothing left to do parks, and the next job wakes
-it; those that none needed for a second end. Each job runs in a fresh copy of its starter's context variables,
-as in a new task, so that nothing of one job is left for the next.
+it; those that none needed for a second end. Each job runs with the context variables that it is started with, as in
+a new task; nothing of one job is left for the next.
 """
 
 import contextvars
@@ -22,6 +22,8 @@ IDLE = 4
 """How many idle workers are kept for good; a parked task takes about 2 KB."""
 UNUSED = 1.0
 """Seconds after which others end that no job needed."""
+_NOTHING = contextvars.Context()
+"""The variables of workers that park."""
 AT_ONCE = 1000
 """How many of them end at once, at most: each takes a few microseconds of the loop."""
 
@@ -49,14 +51,18 @@ class Workers(Generic[*Args]):
         self._is_watched = False
 
     def start_soon(self, *args: *Args) -> None:
-        """Run a job, soon."""
+        """Run a job, soon, in a fresh copy of the caller's context variables."""
+        self.start_with(contextvars.copy_context(), *args)
+
+    def start_with(self, variables: contextvars.Context, *args: *Args) -> None:
+        """Run a job, soon, with these context variables, which no other task may be using."""
         if self._idle:
             task, _ = self._idle.popitem()
             self._unused = min(self._unused, len(self._idle))
-            task.context = contextvars.copy_context()
+            task.context = variables
             trio.lowlevel.reschedule(task, outcome.Value(args))
         else:
-            self._nursery.start_soon(self._work, args, name="worker")
+            variables.run(self._nursery.start_soon, self._work, args)
 
     async def _work(self, job: tuple[*Args] | None) -> None:
         task = trio.lowlevel.current_task()
@@ -92,6 +98,7 @@ class Workers(Generic[*Args]):
 
     def _rest(self, task: trio.lowlevel.Task) -> None:
         """A worker is about to park."""
+        task.context = _NOTHING  # with its next step, which is that of its next job
         self._idle[task] = None
         if len(self._idle) > IDLE and not self._is_watched:
             self._watch()

@@ -1,8 +1,10 @@
 """The agent as a developer writes it: who it is, what it talks to, and how it is talked to."""
 
+import math
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,8 +19,10 @@ from actgent.control.modes import Modes
 from actgent.errors import (
     ApprovalNotFound,
     ConfigurationError,
+    DeadlineExceeded,
     NotRunning,
     Suspended,
+    UsageError,
 )
 from actgent.journal.reducers import Reducer
 from actgent.llm.base import LLM
@@ -26,7 +30,7 @@ from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
-from actgent.messages import Message, OnBusy, Reply, Route, Sender
+from actgent.messages import Message, OnBusy, Priority, Reply, Route, Sender
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
 from actgent.protocols.classification import types_from
@@ -34,6 +38,7 @@ from actgent.protocols.output import output_of
 from actgent.protocols.prompts import PromptManager
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 
 from .answering import following, list_approvals
 from .asking import Asking, NeedsPerson
@@ -45,6 +50,7 @@ from .checks import (
     check_call,
     check_call_rule,
     check_each,
+    check_id,
     check_limits,
     check_reducers,
     check_seconds,
@@ -52,20 +58,22 @@ from .checks import (
 )
 from .context import SessionContext
 from .core import AgentCore
-from .delegation import AgentRef, AgentTool
+from .delegation import AgentRef, AgentTool, limited
 from .dispatcher import Delivery, Dispatcher
 from .double_texting import check_rule
 from .edges import TurnEdges
-from .handlers import Handler
+from .handlers import Handler, check_called
 from .hooks import Hooks
 from .layers import Prompt, to_layer
 from .model_calls import ModelCalls
 from .observer import Observer
 from .opening import Content, OnSession, SessionOpener
+from .question import Question
 from .reader import TurnReader
 from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
+from .starting import wait_started
 from .turn import Turn
 from .waiters import CallOptions, StreamWaiter, TurnWaiter
 from .waiting import running_session, slot_lent
@@ -105,11 +113,13 @@ class Agent:
         approval: Which calls a person has to approve, besides those of tools that say so themselves: a function of
             (call, tool, context) that returns True, an `Ask`, or False; it only looks.
         sessions: How many of its sessions are processed side by side.
+        urgent_sessions: How many more of them by URGENT messages.
         on_busy: What a message does while its session works: `queue` (wait), `collect` (be answered together with what else
             came), `interrupt` (stop what runs and go next) or `reject` (`SessionBusy`).
         inbox: How many messages may wait for it.
         session_inbox: How many of them for one session.
         urgent_inbox: How many URGENT messages may wait for one session.
+        threads: How many of its sync tools run at a time.
         handler_timeout: Seconds that an async handler or hook may take.
         grace: Seconds to end what is accepted when the block is left.
         thread_grace: Seconds to wait for threads of sync tools after that.
@@ -145,10 +155,12 @@ class Agent:
         modes: Modes | None = None,
         approval: NeedsPerson | None = None,
         sessions: int = 100,
+        urgent_sessions: int = 16,
         on_busy: OnBusy = "queue",
         inbox: int = 1000,
         session_inbox: int = 100,
         urgent_inbox: int = 64,
+        threads: int = DEFAULT_THREADS,
         handler_timeout: float = 30.0,
         grace: float = 10.0,
         thread_grace: float = 5.0,
@@ -164,9 +176,11 @@ class Agent:
         self.grace = grace
         self.on_busy = check_rule(on_busy)
         self._handler_timeout = handler_timeout
+        self._threads = at_least_one("threads", threads)
         self._thread_grace = thread_grace
-        self._bounds = {
+        self._bounds: dict[str, Any] = {
             "concurrency": at_least_one("sessions", sessions),
+            "urgent_concurrency": at_least_one("urgent_sessions", urgent_sessions),
             "capacity": at_least_one("inbox", inbox),
             "session_capacity": at_least_one("session_inbox", session_inbox),
             "urgent_capacity": at_least_one("urgent_inbox", urgent_inbox),
@@ -234,10 +248,13 @@ class Agent:
 
         Raises:
             NotRunning: the agent's block is not open.
-            ConfigurationError: the owner is empty, or the session id is taken.
+            ConfigurationError: the owner is empty, or the id is no printable text of at most 200 characters.
+            SessionExists: this agent has a session of this id already; other agents may have one.
+            WrongOwner: the parent is another user's.
             InboxFull: there was no room for the description.
         """
-        opener = self._require_opener()
+        check_id("session_id", session_id)
+        opener = await self._await_opener()
         system = None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
         return await opener.create(
             owner,
@@ -249,19 +266,26 @@ class Agent:
             on_busy=on_busy,
         )
 
-    async def open_session(self, session_id: str) -> Session:
-        """The session of this id.
+    async def open_session(self, session_id: str, *, owner: Sender | str | None = None) -> Session:
+        """The session of this agent that has this id, and belongs to this owner if one is given.
 
         Raises:
-            SessionNotFound: there is none.
+            SessionNotFound: there is none; another agent's session of this id is another one.
+            WrongOwner: it is another owner's. It is a `SessionNotFound`, so that services may answer both alike.
+            SessionClosed: it was closed.
         """
-        return await self._require_opener().find(session_id)
+        return await (await self._await_opener()).open(session_id, owner=owner)
 
     async def ensure_session(
         self, owner: Sender | str, session_id: str, *, parent: Session | None = None
     ) -> Session:
-        """The session of this id, in memory or in the journal, created where there is none."""
-        return await self._require_opener().ensure(owner, session_id, parent=parent)
+        """This agent's session of this id, in memory or in the journal, created if there is none.
+
+        Raises:
+            WrongOwner: the session of this id is another owner's; names and kinds are compared.
+            SessionClosed: it was closed.
+        """
+        return await (await self._await_opener()).ensure(owner, session_id, parent=parent)
 
     async def recover(self) -> None:
         """Go on with the sessions whose messages were accepted and not dealt with when the last process ended.
@@ -272,6 +296,7 @@ class Agent:
 
     def on_session(self, fn: F) -> F:
         """Have `fn(session)` called, and awaited if it is async, before the first message of every session."""
+        check_called("on_session()", fn)
         self._on_session.append(fn)
         return fn
 
@@ -296,8 +321,11 @@ class Agent:
         return fn
 
     def remove_hook(self, fn: Handler) -> None:
-        """Call a function of `on_query` or `on_message` no more."""
+        """Call a function of `on_session`, `on_query` or `on_message` no more, however often it was given."""
         self._hooks.remove(fn)
+        self._on_session[:] = [
+            each for each in self._on_session if each != fn
+        ]  # its opener has the same list
 
     # --- one answer ----------------------------------------------------------------------
 
@@ -306,6 +334,10 @@ class Agent:
         content: Content,
         *,
         session: Session | None = None,
+        sender: Sender | str | None = None,
+        priority: Priority | str = Priority.NORMAL,
+        message_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
         prompt: Prompt | None = None,
         output: Any = None,
         temperature: float | None = None,
@@ -314,13 +346,18 @@ class Agent:
     ) -> Reply:
         """Say something and wait for the answer: the turn's last reply.
 
-        Without a session a fresh one, closed after. A cancelled run stops the turn.
+        Without a session a fresh one, closed after. A cancelled run stops the turn, and so does one that took `timeout`
+        seconds; in a tool or handler, time in which the turn waits for people does not count. `sender` and `priority`
+        are those of `Session.chat`. The same `message_id` is said once: a repetition waits for the same turn, or gets
+        what it came to, where that is known (see `repetitions`).
 
         Where a tool call waits for a person, the turn is suspended: it goes on by `resume`. In a turn of another
         session, e.g. in a tool, that is waited for.
 
         Raises:
-            Suspended: the turn waits for the approvals of these ids.
+            DeadlineExceeded: there was no answer within `timeout` seconds.
+            Suspended: the turn waits for the approvals of these ids, or one before it does: then nothing was said.
+            AlreadyAnswered: the message was answered before, and the reply is not known any more.
             ActgentError: the error of the Failure that the turn ended with.
         """
         options = self._options_for(
@@ -331,17 +368,30 @@ class Agent:
             session=session,
             limits=limits,
         )
+        said = Question(content, session, sender, priority, message_id, timeout)
+        if timeout is None:
+            return await self._answer_to(said, options)
+        with trio.move_on_after(timeout) as limit, limited(limit):
+            return await self._answer_to(said, options)
+        raise DeadlineExceeded(f"agent {self.name!r}", timeout)
+
+    async def _answer_to(self, said: Question, options: CallOptions) -> Reply:
+        """Say something, and wait for what comes of it."""
+        if self._opener is None:
+            await self._await_opener()
         asker = running_session()
         waiter = TurnWaiter(options, is_patient=asker is not None)
         waiter.take_limit(asker)
-        asked = self._address(session)
+        asked = self._address(said.session)
         with slot_lent(asked._context):  # noqa: SLF001 - before anything is said: it may be refused
-            await self._send(content, asked, waiter, is_fresh=session is None)
+            await self._send(said, asked, waiter)
             try:
                 await waiter.done.wait()
             except trio.Cancelled:
                 await waiter.leave(asked if asker is None else asker.session)  # noqa: ASYNC102 - one shielded checkpoint
                 raise
+        if waiter.is_sent_away and (log := asked._context.log) is not None:  # noqa: SLF001
+            await log.flush()  # nothing of it comes back after a crash
         return waiter.outcome()
 
     @asynccontextmanager
@@ -350,6 +400,10 @@ class Agent:
         content: Content,
         *,
         session: Session | None = None,
+        sender: Sender | str | None = None,
+        priority: Priority | str = Priority.NORMAL,
+        message_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
         prompt: Prompt | None = None,
         output: Any = None,
         temperature: float | None = None,
@@ -358,7 +412,13 @@ class Agent:
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
         """Say something and read what comes of it: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`, `Approval`.
 
-        Where the turn waits for people, it ends here, and `follow` reads on. A slow reader slows the model's stream down. Leaving the block early stops the turn.
+        Where the turn waits for people, it ends here, and `follow` reads on. Behind another turn that waits for people nothing
+        is said: that is `Suspended`, or the stream's only delivery, a `Failure` of that kind, where it was queued by then.
+        A slow reader slows the model's stream down. Leaving the block early stops the turn.
+
+        `sender`, `priority`, `message_id` and `timeout` are those of `run`. After `timeout` seconds the turn ends with a
+        `Failure` of the kind `deadline`, the last delivery. A repetition of a `message_id` reads the rest of the turn, or
+        what it came to alone.
         """
         options = self._options_for(
             output,
@@ -368,9 +428,10 @@ class Agent:
             session=session,
             limits=limits,
         )
+        said = Question(content, session, sender, priority, message_id, timeout)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(options, reader=reader)
-        async with self._read_along(content, session, waiter, reader):
+        async with self._read_along(said, waiter, reader):
             yield reader
 
     # --- people ------------------------------------------------------------------------------
@@ -385,7 +446,8 @@ class Agent:
     async def resume(self, decisions: Mapping[str, Decision], *, by: Sender | str | None = None) -> Reply:
         """Decide over tool calls of one suspended turn, by the ids of their approvals, and wait for its answer as `run` does.
 
-        A cancelled call stops the turn, if it goes on already.
+        Others that wait for the turn, e.g. another agent's tool call, get its answer, too. A cancelled call stops the turn
+        if it goes on already and nobody else waits for it.
 
         Raises:
             Suspended: the turn still waits, or again.
@@ -394,30 +456,40 @@ class Agent:
         """
         if not decisions:
             raise ConfigurationError("decisions= is a mapping of approval ids to decisions, and not empty")
-        session = await self._session_of(next(iter(decisions)))
-        waiter = TurnWaiter(self._options, is_patient=running_session() is not None)
+        first = next(iter(decisions))
+        session = await self._session_of(first)
+        session._context.ledger().find(first, session.id)  # noqa: SLF001 - who comes too late is told that, and no less
+        asker = running_session()
+        waiter = TurnWaiter(self._options, is_patient=asker is not None)
+        waiter.take_limit(asker)
         with slot_lent(session._context), following(session._context, waiter):  # noqa: SLF001
-            for approval_id, decision in decisions.items():
-                await session.answer(approval_id, decision, by=by)
-            if still_open := session._context.ledger().open:  # noqa: SLF001
-                raise Suspended(tuple(still_open))
-            await waiter.done.wait()
+            try:
+                for approval_id, decision in decisions.items():
+                    await session.answer(approval_id, decision, by=by)
+                if still_open := session._context.ledger().open:  # noqa: SLF001
+                    raise Suspended(tuple(still_open))
+                await waiter.done.wait()
+            except trio.Cancelled:
+                await waiter.leave(session if asker is None else asker.session)  # noqa: ASYNC102 - one shielded checkpoint
+                raise
         return waiter.outcome()
 
     @asynccontextmanager
     async def follow(self, session: Session) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
         """Read what comes of a suspended turn when it goes on, as `stream` does; decide inside of the block.
 
+        Any number may follow a turn, and whoever waits for it does not lose it by that. Leaving the block early stops the
+        turn if it goes on already and nobody else waits for it.
+
         Raises:
             NotSuspended: no turn of the session waits for a person.
         """
+        self._require_opener().running.sessions.check_member(session._context)  # noqa: SLF001
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(self._options, reader=reader)
         with slot_lent(session._context), following(session._context, waiter):  # noqa: SLF001
-            try:
+            async with _reading(session, waiter, reader):
                 yield reader
-            finally:
-                reader.close()
 
     async def approvals(self, *, after: str = "", limit: int = 100) -> tuple[Approval, ...]:
         """What waits for people in sessions of this agent, those that sleep in the journal, too.
@@ -437,23 +509,34 @@ class Agent:
 
     @asynccontextmanager
     async def _read_along(
-        self, content: Content, session: Session | None, waiter: TurnWaiter, reader: TurnReader[Any]
+        self, said: Question, waiter: TurnWaiter, reader: TurnReader[Any]
     ) -> AsyncGenerator[None, None]:
         """Say something; leaving the block ends the reading, and the turn if it still runs."""
-        asked = self._address(session)
+        if self._opener is None:
+            await self._await_opener()
+        asked = self._address(said.session)
+        timeout = math.inf if said.timeout is None else said.timeout
+        over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {self.name!r}", timeout)
         with slot_lent(asked._context):  # noqa: SLF001
-            await self._send(content, asked, waiter, is_fresh=session is None)
-            try:
-                yield
-            except (trio.Cancelled, BaseExceptionGroup):
-                await waiter.leave(asked)  # noqa: ASYNC102 - one shielded checkpoint
-                raise
-            except BaseException:
-                waiter.abandon()
-                raise
-            finally:
-                reader.close()
-            waiter.abandon()
+            with trio.CancelScope(deadline=over) as limit:
+                await self._send(said, asked, waiter)
+            if limit.cancelled_caught:
+                raise error
+            with self._expiring(waiter, over, error):
+                async with _reading(asked, waiter, reader):
+                    yield
+
+    @contextmanager
+    def _expiring(self, waiter: TurnWaiter, over: float, error: Exception) -> Iterator[None]:
+        """End what someone waits for at a time of trio's clock, unless the block has been left by then."""
+        if over == math.inf:
+            yield
+            return
+        alarm = self._require_opener().running.edges.timer.call_at(over, partial(waiter.expire, error))
+        try:
+            yield
+        finally:
+            alarm.cancel()
 
     def _address(self, session: Session | None) -> Session:
         """Whom to say something that is waited for: the session that is given, or a fresh one.
@@ -471,14 +554,12 @@ class Agent:
         opener.running.sessions.check_member(session._context)  # noqa: SLF001
         return session
 
-    async def _send(self, content: Content, session: Session, waiter: TurnWaiter, *, is_fresh: bool) -> None:
+    async def _send(self, said: Question, session: Session, waiter: TurnWaiter) -> None:
         opener = self._require_opener()
-        with opener.letting_go(session) if is_fresh else nullcontext():
-            if is_fresh:
-                await opener.introduce(session)
-                session._context.transient = True  # noqa: SLF001
-            message = session._question(content)  # noqa: SLF001
-            await opener.running.reception.accept(session._context, message, waiter=waiter)  # noqa: SLF001
+        async with opener.beginning(session) if said.session is None else nullcontext():
+            message = session._question(said.content, said.sender, said.priority, said.message_id)  # noqa: SLF001
+            once = said.message_id is not None
+            await opener.running.reception.accept(session._context, message, once=once, waiter=waiter)  # noqa: SLF001
 
     def _options_for(
         self,
@@ -524,13 +605,11 @@ class Agent:
         """The agent's address for other agents and programs: `tell` and `ask`."""
         return AgentRef(self.name, run=self.run, post=self._post)
 
-    async def _post(self, content: Content, *, deadline: float) -> None:
-        opener = self._require_opener()
+    async def _post(self, content: Content, *, enqueue_timeout: float) -> None:
+        opener = await self._await_opener()
         session = opener.new("user", is_transient=True)
-        with opener.letting_go(session):
-            await opener.introduce(session)
-            session._context.transient = True  # noqa: SLF001
-            await session.chat(content, deadline=deadline)
+        async with opener.beginning(session):
+            await session.chat(content, enqueue_timeout=enqueue_timeout)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """This agent as a tool of another, which is started together with that one."""
@@ -562,7 +641,10 @@ class Agent:
         if self._opener is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         async with AsyncExitStack() as block:
-            runtime = await block.enter_async_context(open_runtime(thread_grace=self._thread_grace))
+            threads = max(ALL_THREADS, self._threads)
+            runtime = await block.enter_async_context(
+                open_runtime(threads=threads, thread_grace=self._thread_grace)
+            )
             await runtime.start(self)
             self._block = block.pop_all()
         return self
@@ -604,6 +686,12 @@ class Agent:
             raise NotRunning(self.name)
         return self._opener
 
+    async def _await_opener(self) -> SessionOpener:
+        """The same, for a turn from the journal as soon as its program has started this agent."""
+        if self._opener is None:
+            await wait_started(self.name)
+        return self._require_opener()
+
     def _build(self, runtime: Runtime) -> RunningAgent:
         if self._models is None:
             self._models = self._resolve_models()
@@ -623,7 +711,7 @@ class Agent:
             calling=Calling(
                 agent=self.name,
                 registry=self.tools,
-                threads=runtime.threads,
+                threads=runtime.threads.share(self.name, self._threads),
                 dispatcher=dispatcher,
                 observer=observer,
                 asking=Asking(
@@ -631,7 +719,7 @@ class Agent:
                     rule=self._approval,
                     dispatcher=dispatcher,
                     observer=observer,
-                    now=runtime.clock.now,
+                    now=runtime.clock.steady,
                 ),
                 access=(*([] if self.modes is None else [self.modes.refusal]), *self.access_rules()),
             ),
@@ -662,8 +750,10 @@ class Agent:
             timer=runtime.timer,
             clock=runtime.clock,
             tasks=runtime.tasks,
+            on_ended=runtime.note_ended,
             journal=runtime.journal,
             epoch=runtime.epoch,
+            propagation=runtime.propagation,
         )
 
     def _resolve_models(self) -> dict[str, LLM]:
@@ -679,3 +769,28 @@ class Agent:
         for role, model in models.items():
             if not isinstance(self._model_names[role], LLM):
                 await model.aclose()
+
+
+@asynccontextmanager
+async def _reading(
+    session: Session, waiter: TurnWaiter, reader: TurnReader[Any]
+) -> AsyncGenerator[None, None]:
+    """Read along; leaving the block stops the turn, if it still runs and nobody else waits for it.
+
+    Not where a decision comes too late (a `UsageError`): then somebody else's counts, and goes on with the turn.
+    """
+    try:
+        yield
+    except (trio.Cancelled, BaseExceptionGroup):
+        await waiter.leave(session)  # noqa: ASYNC102 - one shielded checkpoint
+        raise
+    except UsageError:
+        if not waiter.is_guest:
+            waiter.abandon()
+        raise
+    except BaseException:
+        waiter.abandon()
+        raise
+    finally:
+        reader.close()
+    waiter.abandon()

@@ -6,7 +6,6 @@ a queue and not a crowd of sessions in memory. A session that could not be rung 
 """
 
 import heapq
-import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -17,12 +16,14 @@ import trio
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Alarm, Timer
 from actgent.control.clock import Clock
+from actgent.control.dues import is_due
 from actgent.errors import InboxFull, JournalDamaged, NotRunning, SessionClosed, SessionNotFound, WireError
+from actgent.logs import Each, logger_of
 from actgent.messages import Message
 
 from .context import SessionContext
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 WORKERS = 128
 """Sessions that are rung side by side: those share each read and each write of the journal, however slow its disk is."""
@@ -30,7 +31,7 @@ EARLY = 0.001
 """Seconds by which something may be rung too soon: clocks round."""
 TOGETHER = 0.05
 """Seconds from one date to the next look for others: those that follow closely share reads and writes of the journal."""
-LOOK = 30.0
+LOOK = 2.0
 """Seconds after which the clock is looked at again, since someone may have set it."""
 RETRY_FULL = 1.0
 """Seconds until a session whose inbox is full is rung again."""
@@ -85,7 +86,7 @@ class Alarms:
     # --- dates -----------------------------------------------------------------------------
 
     def set(self, session_id: str, at: float) -> None:
-        """A session is due at this Unix time, and at none that was said before; 0 is never."""
+        """A session is due at this time of `Clock.steady`, and at none that was said before; 0 is never."""
         if not at:
             self._at.pop(session_id, None)
         elif self._at.get(session_id) != at:
@@ -118,7 +119,7 @@ class Alarms:
         self._disarm()
         if self._heap and self._nursery is not None:
             self._alarm_at = self._heap[0][0]
-            wait = max(0.0, self._alarm_at - self.clock.now())
+            wait = max(0.0, self._alarm_at - self.clock.steady())
             if self.clock.may_be_set:
                 wait = min(wait, LOOK)
             at = max(trio.current_time() + wait, self._rang + TOGETHER)
@@ -132,7 +133,9 @@ class Alarms:
     def _ring(self) -> None:
         """Queue the sessions that are due."""
         self._rang = trio.current_time()
-        now = self.clock.now() + EARLY
+        if (jump := self.clock.look()) > 0:
+            self._advance(jump)
+        now = self.clock.steady() + EARLY
         while self._heap and self._heap[0][0] <= now:
             at, session_id = heapq.heappop(self._heap)
             if self._at.get(session_id) == at and session_id not in self._ringing:
@@ -140,6 +143,11 @@ class Alarms:
                 self._queue.append(session_id)
         self._start_workers()
         self._arm()
+
+    def _advance(self, seconds: float) -> None:
+        """The clock was set forward: what has a date comes sooner. What does not is looked at once more, and waits on."""
+        self._at = {session_id: at - seconds for session_id, at in self._at.items()}
+        self._rebuild()
 
     def _start_workers(self) -> None:
         """Have as many workers as there is work and room for; one where there is work and no room."""
@@ -181,7 +189,9 @@ class Alarms:
             _log.error("agent %s leaves a session out that is due: %s", self._agent.name, error)
         except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; other sessions are rung all the same
             delay = RETRY_FAILED
-            _log.exception("agent %s: session %s is due and cannot be opened", self._agent.name, session_id)
+            _log.exception(
+                "agent %s: session %s is due and cannot be opened", self._agent.name, Each(session_id)
+            )
         finally:
             self._ringing.discard(session_id)
             self._watch(session_id, delay)
@@ -190,11 +200,15 @@ class Alarms:
         """Ring what is due in a session, each by itself; returns the seconds until those that failed are rung again."""
         if self.find is None:
             return RETRY_FAILED
-        context: SessionContext = (await self.find(session_id))._context  # noqa: SLF001 - which keeps it awake
+        session = await self.find(session_id)
+        with self._agent.kept(session._context):  # noqa: SLF001 - which wakes it
+            return await self._ring_all(session._context)  # noqa: SLF001
+
+    async def _ring_all(self, context: SessionContext) -> float:
         delays = [0.0]
         for dated in sorted((context.dues or {}).values(), key=lambda each: each.at):
-            if dated.at > self.clock.now() + EARLY:
-                break
+            if not is_due(dated, self.clock, early=EARLY):
+                continue
             try:
                 await dated.ring(self._agent, context)
             except (SessionClosed, NotRunning):
@@ -203,14 +217,17 @@ class Alarms:
                 delays.append(RETRY_FULL)
             except Exception:  # noqa: BLE001 - a disk that is full, or a bug: the others are rung all the same
                 delays.append(RETRY_FAILED)
-                _log.exception("agent %s: %s of session %s failed", self._agent.name, dated.id, session_id)
+                _log.exception(
+                    "agent %s: %s of session %s failed", self._agent.name, Each(dated.id), Each(context.id)
+                )
+        context.tell_due()  # by the clock as it is now
         return max(delays)
 
     def _watch(self, session_id: str, delay: float) -> None:
         """Watch a session's next date, which is at least `delay` seconds away."""
         at = self._at.get(session_id)
         if at is not None:
-            now = self.clock.now()
+            now = self.clock.steady()
             if delay or at <= now:
                 at = self._at[session_id] = max(at, now + (delay or RETRY_FULL))
             self._push(at, session_id)

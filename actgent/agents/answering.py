@@ -20,8 +20,8 @@ from actgent.errors import (
 )
 from actgent.journal.records import Decided, Resumed
 from actgent.messages import Sender
+from actgent.tools.checking import compile_schema
 from actgent.tools.results import to_text
-from actgent.tools.validation import compile_schema
 
 from .alarms import EARLY
 from .approval import ledger_of
@@ -51,20 +51,21 @@ async def decide(
 
 def holder_of(context: SessionContext, asked: Approval | str) -> SessionContext:
     """The session in which an approval waits: this one, or an open one that works for it."""
-    session_id = session_of(asked if isinstance(asked, str) else asked.id)
+    known = asked if isinstance(asked, str) else asked.id
+    session_id = session_of(known)
     below = [context]
     for each in below:
-        if each.id == session_id:
+        if each.id == session_id and each.approvals is not None and each.approvals.knows(known):
             return each
         below += (each.children or {}).values()
-    return context
+    return next((each for each in below if each.id == session_id), context)
 
 
 async def expire(running: RunningAgent, context: SessionContext) -> None:
     """What nobody decided in time counts as rejected."""
     running.check_open(context)
     with running.kept(context):
-        for approval in context.ledger().expired(running.clock.now() + EARLY):
+        for approval in context.ledger().expired(running.clock.steady() + EARLY):
             if approval.id in context.ledger().open:  # or somebody was just in time
                 with suppress(AlreadyDecided):  # withdrawn meanwhile
                     await _write(running, context, approval, Expire(), by="")
@@ -88,6 +89,7 @@ async def _write(
     except Exception:
         ledger.undo(approval)
         context.watch_deadline()
+        running.reception.send_away(context)  # who came since: it waits for a person again
         raise
     ledger.check_made(approval)
     ledger.take(decided)
@@ -140,11 +142,9 @@ def _content(approval: Approval, content: Any) -> str:
 
 
 def _check_form(approval: Approval, content: Any) -> None:
-    validator = compile_schema(approval.form or {}, owner=f"the question of tool {approval.tool_name!r}")
-    for error in validator.iter_errors(content):
-        raise InvalidArguments(
-            f"the answer does not fit what {approval.tool_name!r} asked for: {error.message}"
-        )
+    checked = compile_schema(approval.form or {}, owner=f"the question of tool {approval.tool_name!r}")
+    if reason := checked.reason(content):
+        raise InvalidArguments(f"the answer does not fit what {approval.tool_name!r} asked for: {reason}")
 
 
 def _name_of(by: Sender | str | None) -> str:
@@ -156,28 +156,39 @@ def _name_of(by: Sender | str | None) -> str:
 
 @contextmanager
 def following(context: SessionContext, waiter: TurnWaiter) -> Iterator[None]:
-    """Let someone hear what comes of a suspended turn; leaving the block stops the turn, if it goes on by then.
+    """Let someone hear what comes of a suspended turn, besides those that wait for it and others that follow.
 
     Raises:
         NotSuspended: no turn waits.
-        UsageError: somebody follows it already.
     """
     suspension = context.suspension
     if suspension is None:
         raise NotSuspended(context.id)
-    if suspension.waiter is not None:
-        raise UsageError(f"somebody follows the suspended turn of session {context.id} already")
-    suspension.waiter = waiter
+    suspension.add_guest(waiter)
     try:
         yield
     finally:
-        if context.suspension is suspension:
-            suspension.waiter = None
-        elif not waiter.done.is_set():
-            waiter.abandon()
+        suspension.remove_guest(waiter)
 
 
 # --- what waits --------------------------------------------------------------------------
+
+
+def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
+    """What waits for people in a session, and in those below it that may have something.
+
+    Those that have nothing any more are not looked at the next time, so what is asked often costs little.
+    """
+    seen, rest = [], [context]
+    while rest:
+        each = rest.pop()
+        seen.append(each)
+        rest += reversed(each.children.asking.values() if each.children else ())
+    for each in reversed(seen):
+        if each.parent is not None and each.parent.children is not None and not each.may_ask:
+            each.parent.children.asking.pop(each.key, None)
+    ledgers = (each.approvals for each in seen if each.approvals is not None)
+    return tuple(approval for ledger in ledgers for approval in ledger.open.values())
 
 
 async def list_approvals(running: RunningAgent, *, after: str, limit: int) -> tuple[Approval, ...]:
@@ -204,5 +215,5 @@ async def _open_in(running: RunningAgent, session_id: str) -> Sequence[Approval]
     if context is not None or running.journal is None:
         ledger = context.approvals if context is not None else None
     else:
-        ledger = ledger_of(await running.journal.load(session_id))
+        ledger = ledger_of(await running.journal.load(session_id, agent=running.name))
     return () if ledger is None else tuple(ledger.open.values())

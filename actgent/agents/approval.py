@@ -165,6 +165,10 @@ class ApprovalLedger:
 
     # --- what someone says ---------------------------------------------------------------------
 
+    def knows(self, approval_id: str) -> bool:
+        """Whether it ever waited here, as far as that is remembered."""
+        return approval_id in self.open or approval_id in self._decisions
+
     def find(self, asked: Approval | str, session_id: str) -> Approval:
         """The approval that somebody wants to decide.
 
@@ -180,7 +184,9 @@ class ApprovalLedger:
         approval = self.open.get(known)
         if approval is None:
             raise (ApprovalNotFound(known, session_id) if self.waits else NotSuspended(session_id))
-        if isinstance(asked, Approval) and not (asked.is_genuine and asked.call_id == approval.call_id):
+        if not isinstance(asked, Approval) or asked == approval:  # redacted in the journal, it is not genuine
+            return approval
+        if not (asked.is_genuine and asked.call_id == approval.call_id):
             raise ApprovalMismatch(known)
         return approval
 
@@ -210,6 +216,7 @@ class Deadline(Dated):
     """When the first of what waits in a session expires."""
 
     id = "approvals"
+    is_delay = True
 
     def __init__(self, at: float) -> None:
         self.at = at
@@ -219,13 +226,20 @@ class Deadline(Dated):
 
 
 def approval_for(
-    call: ToolCall, question: AskPerson, *, session_id: str, agent: str, now: float, timeout: float
+    call: ToolCall,
+    question: AskPerson,
+    *,
+    session_id: str,
+    agent: str,
+    now: float,
+    timeout: float,
+    is_former: bool = False,
 ) -> Approval:
     """What a person is asked about a call."""
     arguments = call.arguments if not isinstance(call.arguments, str) else {}
     words = question.question or f"May the tool {call.name!r} run?"
     return Approval(
-        id=approval_id(session_id, call.id, call.name, arguments, words),
+        id=approval_id(session_id, call.id, call.name, arguments, words, agent="" if is_former else agent),
         session_id=session_id,
         agent=agent,
         call_id=call.id,

@@ -33,13 +33,13 @@ class Asking:
     dispatcher: Dispatcher
     observer: Observer
     now: Callable[[], float]
-    """Unix time in seconds."""
+    """Unix time in seconds, by `Clock.steady`: what a person may take is a delay."""
 
     # --- before calls run --------------------------------------------------------------------
 
     def rule_for(self, told: ToolContext) -> Callable[[ToolCall, Tool], Ask | None] | None:
         """The agent's rule, as a batch asks it."""
-        return None if self.rule is None else partial(_wish, self.rule, told)
+        return None if self.rule is None else partial(wish_of, self.rule, told)
 
     def settle(self, ledger: ApprovalLedger, batch: Batch) -> None:
         """Which calls have the decision of a person for their result, and which still wait for one."""
@@ -102,9 +102,11 @@ class Asking:
             agent=self.agent,
             now=self.now(),
             timeout=turn.limits.approval_timeout,
+            is_former=context.is_former,
         )
 
 
-def _wish(rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool) -> Ask | None:
+def wish_of(rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool) -> Ask | None:
+    """Whether a rule wants a person to be asked about a call."""
     wish = rule(call, tool, told)
     return (wish if isinstance(wish, Ask) else Ask()) if wish else None

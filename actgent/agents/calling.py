@@ -7,24 +7,25 @@ import attrs
 import trio
 
 from actgent.control.budget import Budget
+from actgent.control.excess import excess_of
 from actgent.control.limits import Limits
 from actgent.errors import LimitReached
 from actgent.journal.records import Said, Started
-from actgent.messages import Message, Sender, ToolCall
+from actgent.messages import Message, ToolCall
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.registry import ToolRegistry
-from actgent.tools.threads import Threads
+from actgent.tools.threads import ThreadShare
 
 from .approval import Waiting, edited, grants_of
 from .asking import Asking
 from .context import SessionContext
+from .cycles import FEWEST, circle, is_same, most_calls
 from .dispatcher import Dispatcher
 from .observer import Observer
-from .turn import Resume, Turn, is_same
-from .waiters import TurnWaiter
+from .open_calls import TOOLS
+from .turn import Resume, Turn
 
-TOOLS = Sender("tools", "tool")
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
 """A rule: why a call may not run at this moment, in words for the model; None: it may. It only looks, and never waits."""
 
@@ -46,7 +47,14 @@ def _closing(results: Message, turn: Turn) -> Said:
         repairs=turn.repairs,
         last_call=last,
         identical=turn.identical,
+        called=_called_at_last(results, turn),
     )
+
+
+def _called_at_last(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
+    """The calls that have these results, where they are several."""
+    count = len(results.tool_results)
+    return tuple(turn.called[-count:]) if turn.called and count > 1 else ()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -55,7 +63,7 @@ class Calling:
 
     agent: str
     registry: ToolRegistry
-    threads: Threads
+    threads: ThreadShare
     dispatcher: Dispatcher
     observer: Observer
     asking: Asking
@@ -86,12 +94,11 @@ class Calling:
             turn.check()
             if turn.counted != turn.answer_id:  # or they waited for people meanwhile
                 turn.counted = turn.answer_id
-                self._count_identical(context, turn, calls)
-                if turn.budget is not None:
-                    _count_calls(turn, turn.budget, calls)
+                if not batch.is_refused:
+                    self._count(context, turn, known)
             self._prepare(context, turn, batch)
-            if turn.waiter is not None:
-                await self._tell_reader(context, turn.waiter, known)
+            if turn.listeners:
+                await self._tell_readers(context, turn, known)
             turn.exposed = True
             await batch.run()
             turn.exposed = False
@@ -99,7 +106,7 @@ class Calling:
                 await self.asking.ask(context, turn, batch)
                 turn.waiting = Waiting(message, tuple(known), stage)
             is_over = True
-        except LimitReached:
+        except Exception:  # a limit, a journal that fails: the turn ends by it, and the process goes on
             is_over = True
             raise
         finally:
@@ -137,23 +144,27 @@ class Calling:
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
             batch.on_finish = context.log.finish
 
-    async def _tell_reader(
-        self, context: SessionContext, waiter: TurnWaiter, calls: Sequence[ToolCall]
-    ) -> None:
+    async def _tell_readers(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Who reads along hears of calls that are in the journal."""
-        if waiter.hears and context.log is not None:
+        if context.log is not None and turn.is_heard():
             await context.log.flush()
-        waiter.take_calls(calls)
+        for listener in turn.listeners:
+            listener.take_calls(calls)
 
     def _settle(self, context: SessionContext, resume: Resume, batch: Batch) -> None:
+        """Tell a batch what became of its calls before the restart."""
         for place, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
             if call.id in resume.finished:
                 batch.settle(place, resume.finished[call.id])
                 if context.log is not None:
                     context.log.know_finished(call.id)
-            elif call.id in resume.started and (tool is None or tool.effect == "once"):
+            elif call.id not in resume.started:
+                continue
+            elif tool is None or tool.effect == "once" or batch.is_settled(place):
                 batch.settle(place, None)
+            else:
+                batch.begun |= {place}
 
     async def _begin_stage(
         self, context: SessionContext, turn: Turn, batch: Batch, places: Sequence[int]
@@ -184,11 +195,12 @@ class Calling:
             session_id=context.id,
             owner=context.owner.name,
             agent=self.agent,
+            scope=context.scope,
             session=context.session,
             threads=self.threads,
         )
         grants = NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)
-        return Batch(
+        batch = Batch(
             [edited(call, grants) for call in calls] if grants else calls,
             self.registry,
             context=told,
@@ -198,25 +210,45 @@ class Calling:
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
         )
+        if (excess := excess_of(calls, limits)) is not None:
+            batch.refuse(excess)
+        return batch
 
     def _refusal(self, told: ToolContext, call: ToolCall, tool: Tool) -> str | None:
         return next(filter(None, (rule(call, tool, told) for rule in self.access)), None)
 
+    def _count(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Take the calls of an answer from what the turn may still do."""
+        self._count_identical(context, turn, calls)
+        if turn.budget is not None:
+            _count_calls(turn, turn.budget, calls)
+
     def _count_identical(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Stop a model that repeats itself before it does so once more."""
         most = turn.limits.identical_calls
+        called = turn.called = [] if turn.called is None else turn.called
         for call in calls:
             turn.identical = turn.identical + 1 if is_same(call, turn.last_call) else 1
             turn.last_call = call
+            called.append(call)
             if turn.identical > most:
-                raise LimitReached(
-                    f"identical calls of {call.name!r} in a row",
-                    most,
-                    field="identical_calls",
-                    used={"model_calls": turn.calls},
-                    agent=self.agent,
-                    session_id=context.id,
+                raise self._repeating(context, turn, f"identical calls of {call.name!r} in a row")
+            if len(called) > FEWEST and (again := circle(called, most, context.record)):
+                names = ", ".join(repr(each.name) for each in again)
+                raise self._repeating(
+                    context, turn, f"rounds of the same calls ({names}) with the same results"
                 )
+        del called[: -most_calls(most)]
+
+    def _repeating(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:
+        return LimitReached(
+            what,
+            turn.limits.identical_calls,
+            field="identical_calls",
+            used={"model_calls": turn.calls},
+            agent=self.agent,
+            session_id=context.id,
+        )
 
     def _close(
         self,

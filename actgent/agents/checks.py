@@ -1,6 +1,7 @@
 """What a developer may pass to an agent, checked before anything runs."""
 
 import inspect
+import warnings
 from collections.abc import Iterable, Mapping
 
 from actgent.control.limits import Limits
@@ -8,6 +9,10 @@ from actgent.errors import ConfigurationError
 from actgent.memory.base import Memory
 from actgent.protocols.base import Protocol
 from actgent.tools.base import Tool
+from actgent.tools.generators import is_generator
+
+MAX_ID = 200
+"""Characters of an id or name that a program gives. Those that are made from others may be longer."""
 
 
 def check_arguments(
@@ -20,6 +25,7 @@ def check_arguments(
     """
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError("an agent needs a name= that is a text and not empty")
+    check_id("name", name)
     if isinstance(tools, Tool):
         raise ConfigurationError(f"tools= takes a list: tools=[{tools.name}]")
     if not isinstance(protocol, Protocol | None):
@@ -87,20 +93,31 @@ def check_call_rule(name: str, value: object) -> None:
     """
     if value is None:
         return
-    if not callable(value) or inspect.iscoroutinefunction(value):
+    if not callable(value) or inspect.iscoroutinefunction(value) or is_generator(value):
         raise ConfigurationError(
             f"{name}= is a function of (call, tool, context) that does not wait, not {value!r:.200}"
         )
 
 
 def check_id(name: str, value: object) -> None:
-    """Refuse an id that is given and no text, or empty.
+    """Refuse an id that is given and is no bounded, printable text: it reaches logs, terminals and databases as it is.
 
     Raises:
-        ConfigurationError: it is.
+        ConfigurationError: it is not text, blank, too long, or has a character that is not seen or moves others.
     """
-    if value is not None and not (isinstance(value, str) and value.strip()):
-        raise ConfigurationError(f"{name}= is a text that is not empty, not {value!r}")
+    if value is None:
+        return
+    if not (isinstance(value, str) and value.strip()):
+        raise ConfigurationError(f"{name}= is a text that is not empty, not {value!r:.200}")
+    if len(value) > MAX_ID:
+        raise ConfigurationError(
+            f"{name}= has at most {MAX_ID} characters, not {len(value)}: {value[:20]!r}..."
+        )
+    if not value.isprintable():
+        place, character = next((at, each) for at, each in enumerate(value, 1) if not each.isprintable())
+        raise ConfigurationError(
+            f"{name}= is printable text on one line: take out character {place}, U+{ord(character):04X}, of {value!r}"
+        )
 
 
 def at_least_one(name: str, value: int) -> int:
@@ -147,3 +164,19 @@ def check_seconds(name: str, value: object) -> None:
     """
     if not (isinstance(value, (int, float)) and value >= 0):
         raise ConfigurationError(f"{name}= is a number of seconds, at least 0, not {value!r}")
+
+
+def renamed_deadline(method: str, seconds: float) -> float:
+    """The value of a `deadline=` that meant the time to wait for room in the inbox; elsewhere it is the answer's.
+
+    Raises:
+        ConfigurationError: it is no number of seconds.
+    """
+    check_seconds("deadline", seconds)
+    warnings.warn(
+        f"{method}(deadline=) is how long to wait for room in the inbox: write enqueue_timeout={seconds!r}. "
+        "A deadline is always the answer's, as in ref.ask() and delegate()",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return seconds

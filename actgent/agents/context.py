@@ -9,8 +9,9 @@ import attrs
 import trio
 
 from actgent.control.budget import Account
-from actgent.control.dues import Dated, earliest
+from actgent.control.dues import Dated, earliest, earliest_ring
 from actgent.control.waits import WaitNode
+from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
     Decided,
     PersonAsked,
@@ -18,7 +19,6 @@ from actgent.journal.records import (
     Resumed,
     Said,
     Suspended,
-    TurnOptions,
 )
 from actgent.journal.reducers import Reducer
 from actgent.journal.store import StateRecord, Store
@@ -33,9 +33,12 @@ from actgent.messages import (
     new_id,
 )
 
+from .acceptance import Acceptance
 from .approval import ApprovalLedger, Deadline
+from .children import Children
 from .handlers import Handlers
-from .turn import ON_ITS_OWN, Asked, Resume, Suspension, Turn
+from .scopes import scope_of
+from .turn import Resume, Suspension, Turn
 from .waiters import TurnWaiter
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
@@ -50,7 +53,13 @@ class SessionContext:
     id: str
     owner: Sender
     view: ModelView
+    agent: str = ""
+    """Whose session it is: its id is unique for this agent."""
+    is_former: bool = False
+    """True: it is of a journal in which ids were unique without an agent; what it gives to others is named as it was."""
     parent: "SessionContext | None" = None
+    parent_key: SessionKey | None = None
+    """Whose parent that is, also while that is not in memory."""
     record: list[Message] = attrs.field(factory=list)
     handlers: Handlers = attrs.field(factory=Handlers)
     session: Any = None
@@ -60,8 +69,6 @@ class SessionContext:
     """Outside messages that are on their way in, queued or being dealt with."""
     turn: Turn | None = None
     closed: bool = False
-    is_arriving: bool = False
-    """True: its first message waits for room in the inbox."""
     system: str | None = None
     """The session's system prompt; None is the agent's."""
     transient: bool = False
@@ -70,8 +77,12 @@ class SessionContext:
     """What messages do that say nothing themselves."""
     log: Any = None
     """The session's end of the journal, a `SessionLog`; None without one."""
-    is_written: str = ""
-    """The message that the journal took last."""
+    acceptances: dict[str, Acceptance] | None = None
+    """Of the messages that were sent and have not had their turn, by their ids."""
+    pins: int = 0
+    """How many callers hold it awake."""
+    unkept: Resume | None = None
+    """Its last turn, if the journal failed for it: who sends its message again has it go on."""
     resume: Resume | None = None
     """A turn that is to go on where it was."""
     open_calls: tuple[ToolCall, ...] = ()
@@ -80,7 +91,7 @@ class SessionContext:
     """What it asks of people, where it ever did."""
     suspension: Suspension | None = None
     """The turn that waits for people, where one does."""
-    children: "dict[str, SessionContext] | None" = None
+    children: Children | None = None
     accounts: tuple[Account, ...] = ()
     """Its own, where it is bounded as a whole, and those of the sessions above it that are."""
     task: Any = None
@@ -95,15 +106,30 @@ class SessionContext:
     """The agent's `Alarms`, while it runs."""
     scheduled: dict[str, Any] | None = None
     """Schedules that were set, by their ids, also those that have fired."""
+    scheduling: dict[str, trio.Event] | None = None
+    """Schedules that are just being written, by their ids."""
     _state: Store | None = None
     _call_ids: set[str] | None = None
     _accepted: dict[str, None] | None = None
     _told: dict[str, str] | None = None
     """The marks of the last notes in the record, by their sources."""
-    _waiters: dict[str, TurnWaiter] | None = None
-    _asked: dict[str, Asked] | None = None
-    _told_options: dict[str, TurnOptions] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
+    _scope: str = ""
+    outcomes: dict[str, Any] | None = None
+    """What messages came to that may be repeated; see `repetitions`."""
+    _history: tuple[Message, ...] = ()
+    """The record when it was last asked for as a whole."""
+
+    @property
+    def key(self) -> SessionKey:
+        return SessionKey(self.agent, self.id)
+
+    @property
+    def scope(self) -> str:
+        """What the ids begin with that it gives to others; no other session's do."""
+        if not self._scope:
+            self._scope = self.id if self.is_former else scope_of(self.agent, self.id)
+        return self._scope
 
     @property
     def seen_state(self) -> Mapping[str, Any]:
@@ -139,6 +165,8 @@ class SessionContext:
     def note(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
         """Something happened between a call and a person."""
         self.ledger().take(record)
+        if type(record) is PersonAsked:
+            self.tell_asking()
         self.watch_deadline()
         if self.log is not None:
             self.log.note(record)
@@ -157,9 +185,15 @@ class SessionContext:
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing of it is still to come, or to be written."""
+        has_work = self.is_busy or self.pending or self.turn is not None or self.dues or self.closed
+        return not has_work and (self.log is None or self.log.is_idle)
+
+    @property
     def is_busy(self) -> bool:
         """Whether it has more to do than to wait for people."""
-        return self.pending > (0 if self.suspension is None else self.suspension.messages)
+        return bool(self.pins) or self.pending > (0 if self.suspension is None else self.suspension.messages)
 
     # --- the record ----------------------------------------------------------------------
 
@@ -169,6 +203,13 @@ class SessionContext:
         self.view.add(message, answered=answered)
         if not answered and message.is_note:
             self._told = {**(self._told or {}), message.sender.name: message.causation_id or ""}
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """The record as a whole; copied once for all who ask before it grows."""
+        if len(self._history) != len(self.record):
+            self._history = tuple(self.record)
+        return self._history
 
     @property
     def last_said(self) -> Message | None:
@@ -235,55 +276,52 @@ class SessionContext:
         if len(self._accepted) > ACCEPTED_IDS:
             del self._accepted[next(iter(self._accepted))]
 
-    def forget_message(self, message_id: str) -> None:
-        """The message did not get in after all, so its id may come again."""
-        self.settle()
+    def forget_accepted(self, message_id: str) -> None:
+        """The message was sent away again, or the journal failed for it, so its id may come again."""
         if self._accepted is not None:
             self._accepted.pop(message_id, None)
-        if self._waiters is not None:
-            self._waiters.pop(message_id, None)
-        if self._asked is not None:
-            self._asked.pop(message_id, None)
 
-    def wait_for(self, message_id: str, waiter: TurnWaiter) -> None:
-        """Register for what comes of a message, before it is sent."""
-        if self._waiters is None:
-            self._waiters = {}
-        self._waiters[message_id] = waiter
+    def expect(self, acceptance: Acceptance) -> None:
+        """A message is on its way in."""
+        self.pending += 1
+        self.bring_back(acceptance)
 
-    def ask(self, message_id: str, asked: Asked) -> None:
-        """Remember what the message's turn will draw on."""
-        if self._asked is None:
-            self._asked = {}
-        self._asked[message_id] = asked
+    def bring_back(self, acceptance: Acceptance) -> None:
+        """A message waits for its turn, perhaps since before a restart."""
+        if self.acceptances is None:
+            self.acceptances = {}
+        self.acceptances[acceptance.message.id] = acceptance
 
-    def asked(self, message_id: str) -> Asked | None:
-        """What the message's turn will draw on besides the session's accounts, if anything."""
-        return self._asked.get(message_id) if self._asked else None
+    def forget_message(self, message_id: str, *, is_refused: bool) -> None:
+        """A message ended before a restart; the id of one that was refused may come again."""
+        if self.acceptances is not None:
+            self.acceptances.pop(message_id, None)
+        if is_refused:
+            self.forget_accepted(message_id)
 
-    def take_asked(self, message_id: str) -> Asked:
-        """The same, as its turn begins."""
-        return self._asked.pop(message_id, ON_ITS_OWN) if self._asked else ON_ITS_OWN
+    def acceptance(self, message_id: str) -> Acceptance | None:
+        """That of a message that has not had its turn."""
+        return None if self.acceptances is None else self.acceptances.get(message_id)
 
-    @property
-    def is_bounded(self) -> bool:
-        """Whether more than its agent's limits may bound its turns."""
-        return bool(self.accounts or self._asked)
+    def refuse(self, acceptance: Acceptance) -> None:
+        """The message did not get in after all, so its id may come again."""
+        self.take_acceptance(acceptance.message)
+        self.settle()
+        acceptance.settle()
 
-    def tell_options(self, message_id: str, options: TurnOptions) -> None:
-        """A message from before a restart came with options for its turn."""
-        if self._told_options is None:
-            self._told_options = {}
-        self._told_options[message_id] = options
+    def take_acceptance(self, message: Message) -> Acceptance:
+        """The message's turn begins, or it ends without one."""
+        assert self.acceptances is not None  # noqa: S101 - each message in the inbox has one
+        acceptance = self.acceptances.pop(message.id)
+        if not self.acceptances:
+            self.acceptances = None
+        return acceptance
 
-    def take_options(self, message_id: str) -> TurnOptions | None:
-        """The same, as its turn begins."""
-        return self._told_options.pop(message_id, None) if self._told_options else None
-
-    def waiter_of(self, message: Message) -> TurnWaiter | None:
-        if self.task is not None and message.id == self.task.message_id:
+    def waiter_of(self, acceptance: Acceptance) -> TurnWaiter | None:
+        """The caller that waits for what comes of a message."""
+        if self.task is not None and acceptance.message.id == self.task.message_id:
             return self.task.waiter  # type: ignore[no-any-return]
-        return self._waiters.pop(message.id, None) if self._waiters else None
+        return acceptance.waiter
 
     # --- dates ---------------------------------------------------------------------------
 
@@ -310,18 +348,40 @@ class SessionContext:
         if self.log is not None:
             self.log.set_due(at)
         if self.alarms is not None:
-            self.alarms.set(self.id, at)
+            self.alarms.set(self.id, earliest_ring(self.dues, self.alarms.clock))
 
     # --- the tree ------------------------------------------------------------------------
 
+    @property
+    def works_for(self) -> str:
+        """The name of the owner of the session above all: where places are rare, owners take turns."""
+        context = self
+        while context.parent is not None:
+            context = context.parent
+        return context.owner.name
+
     def add_child(self, child: "SessionContext") -> None:
         if self.children is None:
-            self.children = {}
-        self.children[child.id] = child
+            self.children = Children()
+        self.children.add(child)
+        if child.may_ask:
+            child.tell_asking()
 
     def remove_child(self, child: "SessionContext") -> None:
         if self.children is not None:
-            self.children.pop(child.id, None)
+            self.children.drop(child)
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether something waits for people here, or may in sessions below."""
+        waits = self.approvals is not None and self.approvals.waits
+        return waits or bool(self.children and self.children.asking)
+
+    def tell_asking(self) -> None:
+        """Let the sessions above find what waits for people here; those that know already have told theirs."""
+        child, parent = self, self.parent
+        while parent is not None and parent.children is not None and parent.children.mark_asking(child):
+            child, parent = parent, parent.parent
 
     # --- idleness ------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from actgent.errors import (
     EmptyAnswer,
     ParseError,
 )
+from actgent.foreign import failure_of
 from actgent.journal.records import NO_LIMITS, Appended, Said
 from actgent.llm.base import Answer, StopReason
 from actgent.messages import (
@@ -48,6 +49,10 @@ from .turn import Resume, Turn
 
 SYSTEM = Sender("actgent", "system")
 REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
+BEGUN = (
+    "Your last answer called tools, and the process ended while they ran: whether they took effect is not known. "
+    "They are not called again by themselves. Answer again, in the form that is asked for now."
+)
 Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
 """Hands a message on to another agent; None where the action has no agent."""
 
@@ -87,6 +92,8 @@ class AgentCore:
                 turn.stop = None  # it came too late
         except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
             turn.error = error
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - of a protocol, rule or reducer, or of our nurseries
+            turn.error = failure_of(raised, "turn of session", context.id)
 
     async def _resume(self, context: SessionContext, turn: Turn, resume: Resume) -> Message | None:
         """Do what was due when the process ended; returns the message to go on with."""
@@ -103,8 +110,24 @@ class AgentCore:
         context.open_calls = calls
         view = self._view(context, turn, message)
         view.state = context.state_at(resume.state_number)
+        if not calls and self._is_lost(turn, view, answer, resume):
+            self._follow_up(message, BEGUN, message.stage)
+            return self.inbox.next_followup(context.id)
         await self._react(context, turn, view, answer, calls)
         return self.inbox.next_followup(context.id)
+
+    def _is_lost(self, turn: Turn, view: View, answer: Answer, resume: Resume) -> bool:
+        """Whether the calls in the text of an answer cannot be known any more: it is redacted, or the protocol changed."""
+        if not (resume.unsettled or resume.is_redacted):
+            return False
+        asks = self._asks_for_tools(turn, view, answer)
+        return resume.is_redacted or not asks if resume.unsettled else asks
+
+    def _asks_for_tools(self, turn: Turn, view: View, answer: Answer) -> bool:
+        try:
+            return any(isinstance(each, CallTools) for each in self._read(turn, view, answer, ()))
+        except AnswerError:
+            return False
 
     async def _call_again(self, context: SessionContext, turn: Turn, waiting: Waiting) -> Message | None:
         """Go on with calls of which some waited for people; returns the message to go on with."""

@@ -7,17 +7,18 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.errors import ConfigurationError, DeadlineExceeded, ToolError
+from actgent.errors import ConfigurationError, ToolError
 from actgent.messages import Priority, Reply
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.tools.execution import time_limits
+from actgent.tools.results import to_text
+from actgent.tools.time_limits import TimeLimit, time_limits
 
-from .checks import at_least_one, check_seconds
+from .checks import at_least_one, check_seconds, renamed_deadline
 from .directory import AgentCard
 from .opening import SessionOpener
 from .runtime import Startable
 from .session import Session
-from .tasks import TASK_DEADLINE, Tasks
+from .tasks import TASK_DEADLINE, Tasks, with_shortfall
 
 Run = Callable[..., Awaitable[Reply]]
 """`Agent.run`."""
@@ -43,17 +44,17 @@ class AgentRef:
             ActgentError: the error that the conversation ended with.
         """
         check_seconds("deadline", deadline)
-        with trio.move_on_after(deadline) as limit, limited(limit):
-            return await self._run(content)
-        raise DeadlineExceeded(f"agent {self.name!r}", deadline)
+        return await self._run(content, timeout=deadline)
 
-    async def tell(self, content: Any, *, deadline: float = 30) -> None:
-        """Give the agent something to do, and return when its inbox has taken it.
+    async def tell(self, content: Any, *, enqueue_timeout: float = 30, deadline: float | None = None) -> None:
+        """Give the agent something to do, and return when its inbox has taken it; `deadline` is an old name.
 
         Raises:
-            InboxFull: there was no room within `deadline` seconds.
+            InboxFull: there was no room within `enqueue_timeout` seconds.
         """
-        await self._post(content, deadline=deadline)
+        if deadline is not None:
+            enqueue_timeout = renamed_deadline("tell", deadline)
+        await self._post(content, enqueue_timeout=enqueue_timeout)
 
 
 class AgentTool(Tool):
@@ -83,7 +84,9 @@ class AgentTool(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         if context.session is None:
             reply = await self._run(arguments["task"])
-            return reply.text if reply.data is None else reply.data
+            shortfall = self._opener().running.edges.options.protocol.shortfall(reply.message_type)
+            value = reply.text if reply.data is None else reply.data
+            return with_shortfall(to_text(value), shortfall) if shortfall else value
         opener = self._opener()
         key = f"{context.effect_key}/{opener.running.name}"
         asker = context.session._context  # noqa: SLF001
@@ -93,7 +96,7 @@ class AgentTool(Tool):
 @contextmanager
 def limited(limit: trio.CancelScope) -> Iterator[None]:
     """Let a time limit stand still, with those round it, while what is asked in the block waits for people."""
-    token = time_limits.set((*time_limits.get(), limit))
+    token = time_limits.set((*time_limits.get(), TimeLimit(limit)))
     try:
         yield
     finally:
@@ -157,7 +160,10 @@ class FindAgents(Tool):
         self._allowed = allowed
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        found = tasks_of(_session_of(context)).agents.find(arguments.get("capability", ""))
+        session = _session_of(context)
+        agents = tasks_of(session).agents
+        await agents.starting.wait_all(session._context)  # noqa: SLF001
+        found = agents.find(arguments.get("capability", ""))
         cards = [attrs.asdict(card) for card in found if may_call(self._allowed, card, context)]
         return {"agents": cards[:MAX_FOUND]}
 
@@ -192,6 +198,7 @@ class DelegateToAgent(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = _session_of(context)
         tasks, name = tasks_of(session), arguments["agent"]
+        await tasks.agents.starting.wait_for(name, tasks.agents, session._context)  # noqa: SLF001
         card = tasks.agents.get(name)
         if card is None or not may_call(self._allowed, card, context):
             raise ToolError(f"there is no agent {name!r} that you may call: look with find_agents")

@@ -9,9 +9,11 @@ from weakref import WeakSet
 import attrs
 
 from actgent.errors import NotRunning
+from actgent.journal.listing import SessionKey
 from actgent.protocols.base import Profile
 
 from .context import SessionContext
+from .starting import Starting
 
 _WORD = re.compile(r"\w+")
 _STEM = 4
@@ -54,9 +56,10 @@ class Directory(Mapping[str, AgentCard]):
     """The agents that run in one runtime now: a mapping of names to cards."""
 
     def __init__(self) -> None:
+        self.starting = Starting()
         self._cards: dict[str, AgentCard] = {}
         self._openers: dict[str, Any] = {}
-        self._parentless: dict[str, WeakSet[SessionContext]] = {}
+        self._parentless: dict[SessionKey, WeakSet[SessionContext]] = {}
 
     def __getitem__(self, name: str) -> AgentCard:
         return self._cards[name]
@@ -103,21 +106,21 @@ class Directory(Mapping[str, AgentCard]):
             raise NotRunning(name)
         return self._openers[name]
 
-    def find_session(self, session_id: str) -> SessionContext | None:
-        """The session of this id, of any agent, if it is in memory."""
-        for opener in self._openers.values():
-            context: SessionContext | None = opener.running.sessions.get(session_id)
-            if context is not None and not context.closed:
-                return context
-        return None
+    def find_session(self, key: SessionKey) -> SessionContext | None:
+        """An agent's session of this id, if it is in memory."""
+        opener = self._openers.get(key.agent)
+        context: SessionContext | None = (
+            None if opener is None else opener.running.sessions.get(key.session_id)
+        )
+        return None if context is None or context.closed else context
 
-    def wait_for_parent(self, parent_id: str, child: SessionContext) -> None:
+    def wait_for_parent(self, parent: SessionKey, child: SessionContext) -> None:
         """A session came back before the one that it belongs to."""
-        self._parentless.setdefault(parent_id, WeakSet()).add(child)
+        self._parentless.setdefault(parent, WeakSet()).add(child)
 
-    def attach_children(self, parent: SessionContext) -> None:
-        """The session came back that others have waited for."""
-        for child in self._parentless.pop(parent.id, ()):
+    def attach_children(self, agent: str, parent: SessionContext) -> None:
+        """An agent's session came back that others have waited for."""
+        for child in self._parentless.pop(SessionKey(agent, parent.id), ()):
             if not child.closed:
                 child.parent = parent
                 parent.add_child(child)

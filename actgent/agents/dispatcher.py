@@ -1,8 +1,6 @@
 """How outcomes reach a session's handlers."""
 
-import logging
 import time
-import traceback
 from collections.abc import Awaitable, Sequence
 
 import attrs
@@ -10,7 +8,9 @@ import trio
 
 from actgent.approvals import Approval
 from actgent.errors import HandlerFailed
+from actgent.foreign import failure_of, place_of
 from actgent.journal.records import Delivered
+from actgent.logs import Each, logger_of
 from actgent.messages import (
     Event,
     Failure,
@@ -22,6 +22,7 @@ from actgent.messages import (
     Usage,
 )
 from actgent.protocols.base import Outcome, Say
+from actgent.tools.results import worded
 
 from .context import SessionContext
 from .failures import kind_of
@@ -30,7 +31,7 @@ from .turn import Turn
 from .waiters import TurnWaiter
 from .watchdog import Watch
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 Delivery = Reply | Event | Route | Failure | ToolResult | Token | Approval
 _KINDS: dict[type[Delivery], HandlerKind] = {
@@ -87,15 +88,19 @@ class Dispatcher:
     async def dispatch(self, context: SessionContext, delivery: Delivery) -> None:
         """Hand something to the handlers of its kind. A handler that fails does not keep the next from hearing."""
         turn = context.turn
-        if turn is not None and turn.waiter is not None and turn.waiter.hears:
-            turn.waiter.hear(delivery)
+        if turn is not None:
+            for listener in turn.listeners:
+                listener.hear(delivery)
         for handler, takes_session in context.handlers.of(_KINDS[type(delivery)]):
             try:
                 awaitable = to_awaitable(self._call(context, handler, delivery, takes_session=takes_session))
                 if awaitable is not None:
                     await self._finish(handler, awaitable)
-            except Exception as error:  # noqa: BLE001 - the edge to foreign code
-                await self._report(context, handler, delivery, error)
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+                error = failure_of(raised, "handler", name_of(handler))
+            else:
+                continue
+            await self._report(context, handler, delivery, error)
 
     async def consult(
         self, context: SessionContext, hook: Handler, message: Message, *, takes_session: bool
@@ -105,14 +110,15 @@ class Dispatcher:
             result = self._call(context, hook, message, takes_session=takes_session)
             awaitable = to_awaitable(result)
             return result if awaitable is None else await self._finish(hook, awaitable)
-        except Exception as error:  # noqa: BLE001 - the edge to foreign code
-            await self._report(context, hook, message, error)
-            return None
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+            error = failure_of(raised, "hook", name_of(hook))
+        await self._report(context, hook, message, error)
+        return None
 
     async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
         """Hand an outcome to whoever waits for the turn, and to the handlers unless they got it before a restart."""
-        if turn.waiter is not None:
-            turn.waiter.take(delivery)
+        for listener in turn.listeners:
+            listener.take(delivery)
         if turn.resume is not None and delivery_id(delivery) in turn.resume.delivered:
             return
         await self.dispatch(context, delivery)
@@ -125,7 +131,7 @@ class Dispatcher:
         message_id: str,
         error: Exception,
         *,
-        waiter: TurnWaiter | None = None,
+        listeners: Sequence[TurnWaiter] = (),
         blame: str = "internal",
     ) -> None:
         """End a message as a Failure; `blame` is its kind where the error does not tell it."""
@@ -136,9 +142,9 @@ class Dispatcher:
             message_id=message_id,
             raw=getattr(error, "raw", ""),
         )
-        if waiter is not None:
-            waiter.failure = failure
-        elif not context.handlers.of("exception"):
+        for listener in listeners:
+            listener.failure = failure
+        if not listeners and not context.handlers.of("exception"):
             self._log_unheard(context, failure)
         await self.dispatch(context, failure)
 
@@ -153,12 +159,13 @@ class Dispatcher:
             self.watch.busy = None
 
     async def _finish(self, handler: Handler, awaitable: Awaitable[object]) -> object:
-        result: object = None
-        with trio.move_on_after(self.timeout) as scope:
-            result = await awaitable
-        if scope.cancelled_caught:
-            raise HandlerFailed(name_of(handler), f"it took longer than {self.timeout:g} s (handler_timeout)")
-        return result
+        with trio.move_on_after(self.timeout):
+            try:
+                return await awaitable
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - here, our timeout can be told from what it raised
+                error = failure_of(raised, "handler", name_of(handler))
+            raise error
+        raise HandlerFailed(name_of(handler), f"it took longer than {self.timeout:g} s (handler_timeout)")
 
     async def _report(
         self, context: SessionContext, handler: Handler, delivery: Delivery | Message, error: Exception
@@ -170,7 +177,7 @@ class Dispatcher:
                 return
             turn.token_failed = delivery.reply_id
         if not isinstance(error, HandlerFailed):
-            failed = HandlerFailed(name_of(handler), f"{type(error).__name__}: {error}")
+            failed = HandlerFailed(name_of(handler), worded(error))
             failed.__cause__ = error
             error = failed
         message_id = turn.message.id if turn is not None else ""
@@ -184,15 +191,13 @@ class Dispatcher:
 
     def _log_failed(self, context: SessionContext, handler: Handler, error: BaseException) -> None:
         """Without the error's words, which may tell contents: its class and place are enough to look further."""
-        steps = traceback.extract_tb(error.__traceback__)
-        place = f"{steps[-1].filename}:{steps[-1].lineno}" if steps else "an unknown place"
         _log.error(
             "agent %s, session %s: handler %s failed with %s at %s",
             self.agent,
-            context.id,
+            Each(context.id),
             name_of(handler),
             type(error).__name__,
-            place,
+            place_of(error),
         )
 
     def _log_unheard(self, context: SessionContext, failure: Failure) -> None:
@@ -202,8 +207,8 @@ class Dispatcher:
         _log.warning(
             "agent %s, session %s: message %s ended as %s failure (%s); attach session.on_exception to deal with it",
             self.agent,
-            context.id,
-            failure.message_id,
+            Each(context.id),
+            Each(failure.message_id),
             failure.kind,
             type(failure.error).__name__,
         )

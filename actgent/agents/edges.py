@@ -1,5 +1,6 @@
 """How a turn begins, waits for people, goes on and ends, whatever its passes do in between."""
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,18 +12,21 @@ from actgent.actors.timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
 from actgent.errors import SessionClosed, Stopped
-from actgent.journal.records import Resumed
+from actgent.journal.records import NOT_KEPT, Appended, Resumed
 from actgent.messages import Message
-from actgent.tools.execution import time_limits
+from actgent.tools.time_limits import time_limits
 
+from .acceptance import Acceptance
 from .call_options import restored_options
 from .context import SessionContext
 from .dispatcher import Dispatcher
 from .failures import kind_of
 from .ledger import Ledger
 from .observer import Observer
+from .propagation import run_with
+from .repetitions import Outcome, add_guests, keep_outcome, keep_outcome_of, settle_listeners
 from .tasks import outcome_of, reports_due
-from .turn import Resume, Suspension, Turn, running_turn
+from .turn import Resume, Suspension, Turn, resume_of, running_turn
 from .waiters import CallOptions
 
 LAST_WORDS = 1.0
@@ -52,30 +56,54 @@ class TurnEdges:
 
     # --- begin ---------------------------------------------------------------------------
 
-    def begin_turn(self, context: SessionContext, message: Message, joined: tuple[Message, ...] = ()) -> Turn:
-        """Claim a session for an outside message; from now on it can be interrupted. `joined` are answered with it."""
-        waiter = context.waiter_of(message)
-        options = self._restored_options(context, message) if waiter is None else waiter.options
+    def begin_turn(
+        self, context: SessionContext, acceptance: Acceptance, joined: tuple[Message, ...] = ()
+    ) -> Turn:
+        """Claim a session for an outside message; from now on it can be interrupted. `joined` are answered with it.
+
+        It runs with the context variables of the message's sender, whoever sent those that are joined.
+        """
+        waiter = context.waiter_of(acceptance)
+        options = self._restored_options(acceptance) if waiter is None else waiter.options
         told = len(context.record)
         limits = options.limits or self.limits
         turn = context.turn = Turn(
-            message, options, time.monotonic(), waiter=waiter, limits=limits, told=told, joined=joined
+            acceptance.message,
+            options,
+            time.monotonic(),
+            acceptance.variables,
+            listeners=() if waiter is None else (waiter,),
+            limits=limits,
+            told=told,
+            joined=joined,
         )
+        if context.unkept is not None:
+            self._go_on(context, turn, context.unkept)
         if context.resume is not None:
             self._take_up(context, turn, context.resume)
-        if limits.is_shared or turn.resume is not None or context.is_bounded:
-            self.ledger.begin(context, turn, self.agent)
+        if limits.is_shared or acceptance.asked or context.accounts or turn.joined or turn.resume is not None:
+            askers = [context.take_acceptance(each).asked for each in turn.joined]
+            self.ledger.begin(context, turn, self.agent, askers=[*askers, acceptance.asked])
         if context.closed:  # it came in while the session was closing
             turn.stop_with(SessionClosed(context.id))
+        if acceptance.guests:
+            add_guests(turn, acceptance.guests)
         if waiter is not None:
             waiter.turn = turn
             if waiter.abandoned:
                 waiter.abandon()
         return turn
 
-    def _restored_options(self, context: SessionContext, message: Message) -> CallOptions:
-        told = context.take_options(message.id)
+    def _restored_options(self, acceptance: Acceptance) -> CallOptions:
+        told = acceptance.options
         return self.options if told is None else restored_options(self.options, told)
+
+    def _go_on(self, context: SessionContext, turn: Turn, unkept: Resume) -> None:
+        """The message of a turn for which the journal failed was sent again: it goes on where it was."""
+        context.unkept = None
+        if unkept.message_id == turn.message.id and not turn.joined and context.log is not None:
+            context.resume = unkept
+            context.log.note(Appended(message_id=turn.message.id, again=True))
 
     def _take_up(self, context: SessionContext, turn: Turn, resume: Resume) -> None:
         """Go on with the counts that the turn had before the restart."""
@@ -83,6 +111,7 @@ class TurnEdges:
         turn.joined = resume.joined
         turn.calls, turn.repairs, turn.usage = resume.calls, resume.repairs, resume.usage
         turn.last_call, turn.identical = resume.last_call, resume.identical
+        turn.called = resume.called
 
     def enter(self, turn: Turn, scope: trio.CancelScope) -> None:
         """The turn runs from now on in the calling task, within reach of an interruption through `scope`."""
@@ -108,12 +137,11 @@ class TurnEdges:
         context.suspension = None
         turn = suspension.turn
         if turn is None:
-            turn = self.begin_turn(context, suspension.message)
+            turn = self.begin_turn(context, context.take_acceptance(suspension.message))
         context.turn = turn
         turn.on_stop = None
-        if suspension.waiter is not None:
-            turn.waiter = suspension.waiter
-            turn.waiter.turn = turn
+        for guest in suspension.guests:
+            turn.add_listener(guest)
         return turn
 
     # --- end -----------------------------------------------------------------------------
@@ -125,6 +153,7 @@ class TurnEdges:
         try:
             await self._fail(context, turn, error)
         finally:
+            keep_outcome(context, turn, Outcome(error=error))
             self.end_turn(context, turn)
 
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
@@ -133,7 +162,8 @@ class TurnEdges:
         finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
             for message in turn.joined:
                 await self.dispatcher.fail(context, message.id, error, blame=turn.blame)  # noqa: ASYNC102
-            await self.dispatcher.fail(context, turn.message.id, error, waiter=turn.waiter, blame=turn.blame)  # noqa: ASYNC102 - the callers shield
+            message_id, listeners = turn.message.id, turn.listeners
+            await self.dispatcher.fail(context, message_id, error, listeners=listeners, blame=turn.blame)  # noqa: ASYNC102 - the callers shield
 
     async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
         turn.error = Stopped(self.agent)
@@ -142,9 +172,8 @@ class TurnEdges:
         if context.log is not None:  # what follows is told, and not written: the next start goes on from here
             context.log.flush_soon()
             context.log = None
-        heard = turn.waiter is not None and turn.waiter.hears
         try:
-            if heard or context.handlers.any_of("exception", "tool_result"):
+            if turn.is_heard() or context.handlers.any_of("exception", "tool_result"):
                 with self.last_words():
                     await self._fail(context, turn, turn.error)
             else:  # a shield is dear where thousands stop
@@ -160,23 +189,27 @@ class TurnEdges:
 
     async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
         """End a message that never had its turn."""
-        waiter = context.waiter_of(message)
+        acceptance = context.take_acceptance(message)
+        waiter = context.waiter_of(acceptance)
         try:
-            await self.dispatcher.fail(context, message.id, error, waiter=waiter)
+            listeners = acceptance.guests if waiter is None else (waiter, *acceptance.guests)
+            told = self.dispatcher.fail(context, message.id, error, listeners=listeners)
+            await run_with(acceptance.variables, told)
         finally:
             context.settle()
             if context.log is not None and not isinstance(error, Stopped):
                 self._write_end(context, message, error=error)
-            if waiter is not None:
-                waiter.finish()
+            keep_outcome_of(context, message.id, Outcome(error=error))
+            for listener in listeners:
+                listener.finish()
 
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn is over, and its session free for the next one."""
         context.turn = turn.waiting = None
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
-        if turn.waiter is not None:
-            turn.waiter.finish()
+        if turn.listeners:
+            settle_listeners(context, turn)
         if turn.ended is not None:
             turn.ended.set()
         context.settle(1 + len(turn.joined))
@@ -184,6 +217,8 @@ class TurnEdges:
             context.note(Resumed())
         if context.log is not None:
             self._write_end(context, *turn.joined, turn.message, error=turn.error, blame=turn.blame)
+            if turn.error is not None and kind_of(turn.error) == NOT_KEPT:
+                context.unkept = resume_of(turn, context.last_said, state_number=context.state_number)
         self.observer.end_turn(context, turn)
 
     def _write_end(
@@ -193,6 +228,9 @@ class TurnEdges:
         if context.task is not None and context.task.message_id == messages[-1].id:
             context.log.note(outcome_of(context.task, error, blame))
         failed = None if error is None else kind_of(error, blame)
+        if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
+            for message in messages:
+                context.forget_accepted(message.id)
         closes = context.transient and not context.pending and not reports_due(context)
         context.log.end(*[message.id for message in messages], failed=failed, closes=closes)
 
@@ -206,6 +244,7 @@ class TurnEdges:
         if over <= now:
             turn.stop_with(account.reached("seconds"))
         else:
+            turn.over = over
             turn.alarm = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
 
     def _run_out(self, turn: Turn, budget: Budget, account: Account) -> None:
@@ -215,4 +254,5 @@ class TurnEdges:
     def _stop_clock(self, turn: Turn, budget: Budget) -> None:
         if turn.alarm is not None:
             turn.alarm.cancel()
+            turn.over = math.inf
         budget.stop_clock(trio.current_time())

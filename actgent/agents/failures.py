@@ -5,6 +5,7 @@ import functools
 from actgent.errors import (
     BrokenAnswer,
     ContentFiltered,
+    ContextOverflow,
     DeadlineExceeded,
     EmptyAnswer,
     Fenced,
@@ -26,6 +27,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (ParseError, "parse"),
     (ModelError, "model"),
     (LimitReached, "limit"),
+    (ContextOverflow, "context"),
     (PriceUnknown, "limit"),
     (HandlerFailed, "handler"),
     (Refusal, "refusal"),

@@ -17,25 +17,29 @@ class GrowingAnswer:
     _context: SessionContext
     _turn: Turn
     _attempt: int = 0
-    _shown: int = 0
 
     async def add(self, text: str, attempt: int) -> None:
         """The next piece. A new attempt voids what the former ones said."""
         turn = self._turn
-        if attempt != self._attempt:
-            self._attempt, self._shown, turn.partial = attempt, 0, ""
-        if turn.waiter is not None:
-            await turn.waiter.grow(text, attempt)
-        turn.partial += text
-        visible = turn.options.protocol.partial(turn.partial)
-        if visible is None or len(visible) <= self._shown:
-            return
-        token = Token(visible[self._shown :], turn.answer_id, attempt)
-        self._shown = len(visible)
-        if turn.waiter is not None:
-            await turn.waiter.wait_room()
+        if attempt != self._attempt or turn.growth is None:
+            self._attempt, turn.growth = attempt, turn.options.protocol.growth()
+        for listener in turn.listeners:
+            await listener.grow(text, attempt)
+        if said := turn.growth.add(text):
+            await self._show(said)
+
+    async def finish(self, text: str) -> None:
+        """All pieces of this answer are there; none of them, if it did not come in pieces."""
+        growth = self._turn.growth
+        if growth is not None and growth.text.size == len(text) and (said := growth.finish()):
+            await self._show(said)
+
+    async def _show(self, said: str) -> None:
+        turn = self._turn
+        for listener in turn.listeners:
+            await listener.wait_room()
             turn.check()
         turn.exposed = False  # an interruption waits for the handler
-        await self._dispatcher.dispatch(self._context, token)
+        await self._dispatcher.dispatch(self._context, Token(said, turn.answer_id, self._attempt))
         turn.exposed = True
         turn.check()

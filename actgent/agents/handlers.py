@@ -2,31 +2,70 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from types import FunctionType, MethodType
+from types import AsyncGeneratorType, FunctionType, GeneratorType, MethodType
 from typing import Any, Literal
+
+from actgent.errors import ConfigurationError
+from actgent.tools.generators import NO_GENERATOR, is_generator, yields
 
 HandlerKind = Literal["conversation", "event", "tool_result", "exception", "routing", "token", "approval"]
 Handler = Callable[..., Any]
+Entry = list[Any]
+"""A handler, and whether it takes the session. A list, so that a dispatch that runs sees when the handler is removed."""
 
 
 class Handlers:
-    """Handlers by kind, in order of registration. Empty, it holds nothing but itself."""
+    """Handlers by kind, in order of registration. Empty, it holds nothing but itself.
+
+    A list that was handed out never grows: who is attached while something is dispatched hears of the next thing. In
+    the place of one that is removed meanwhile stands one that does nothing.
+    """
 
     __slots__ = ("_by_kind",)
 
     def __init__(self) -> None:
-        self._by_kind: dict[HandlerKind, list[tuple[Handler, bool]]] | None = None
+        self._by_kind: dict[HandlerKind, list[Entry]] | None = None
 
-    def add(self, kind: HandlerKind, handler: Handler) -> None:
+    def add(self, kind: HandlerKind, handler: Handler) -> Entry:
+        """Attach a handler; returns what `drop` takes.
+
+        Raises:
+            ConfigurationError: it is a generator function, which nothing would run.
+            TypeError: it cannot be called.
+        """
+        entry = [handler, takes_session(handler)]
         if self._by_kind is None:
             self._by_kind = {}
-        self._by_kind.setdefault(kind, []).append((handler, takes_session(handler)))
+        self._by_kind[kind] = [*self._by_kind.get(kind, ()), entry]
+        return entry
+
+    def remove(self, handler: Handler) -> None:
+        """Forget a handler, of whatever kinds and as often as it was attached."""
+        entries = (entry for entries in (self._by_kind or {}).values() for entry in entries)
+        self.drop([entry for entry in entries if entry[0] == handler])
+
+    def drop(self, gone: list[Entry]) -> None:
+        """Forget what `add` returned, and not the same handler where it was attached otherwise."""
+        for entry in gone:
+            entry[:] = _NOBODY
+        kept = {
+            kind: [entry for entry in entries if entry[0] is not _hear_nothing]
+            for kind, entries in (self._by_kind or {}).items()
+        }
+        self._by_kind = {kind: entries for kind, entries in kept.items() if entries} or None
 
     def any_of(self, *kinds: HandlerKind) -> bool:
         return self._by_kind is not None and any(kind in self._by_kind for kind in kinds)
 
-    def of(self, kind: HandlerKind) -> list[tuple[Handler, bool]]:
+    def of(self, kind: HandlerKind) -> list[Entry]:
         return self._by_kind.get(kind, []) if self._by_kind else []
+
+
+def _hear_nothing(_: object) -> None:
+    """Stand for a handler that was removed."""
+
+
+_NOBODY = (_hear_nothing, False)
 
 
 def takes_session(handler: Handler) -> bool:
@@ -34,6 +73,7 @@ def takes_session(handler: Handler) -> bool:
 
     Raises:
         TypeError: the handler cannot be called.
+        ConfigurationError: it is a generator function, which nothing would run.
     """
     if not hasattr(
         handler, "__wrapped__"
@@ -44,11 +84,28 @@ def takes_session(handler: Handler) -> bool:
             return _required(handler.__func__) >= 3  # noqa: PLR2004 - and self
     if not callable(handler):
         raise TypeError(f"a handler is a function or another callable, not {type(handler).__name__}")
+    if is_generator(handler):
+        raise ConfigurationError(f"handler {name_of(handler)}: {NO_GENERATOR}")
     return _inspected(handler)
 
 
+def check_called(name: str, handler: Handler) -> None:
+    """Refuse what would be called and never run.
+
+    Raises:
+        ConfigurationError: it cannot be called, or is a generator function.
+    """
+    if not callable(handler):
+        raise ConfigurationError(f"{name} takes a function, not {handler!r:.200}")
+    if is_generator(handler):
+        raise ConfigurationError(f"{name}, {name_of(handler)}: {NO_GENERATOR}")
+
+
 def _required(function: FunctionType) -> int:
-    return function.__code__.co_argcount - len(function.__defaults__ or ())
+    code = function.__code__
+    if yields(code.co_flags):
+        raise ConfigurationError(f"handler {name_of(function)}: {NO_GENERATOR}")
+    return code.co_argcount - len(function.__defaults__ or ())
 
 
 def _inspected(handler: Handler) -> bool:
@@ -62,9 +119,17 @@ def _inspected(handler: Handler) -> bool:
 
 
 def to_awaitable(result: object) -> Awaitable[object] | None:
-    """What an async handler returned, to be awaited; None for a sync one."""
-    if result is not None and inspect.isawaitable(result):
+    """What an async handler returned, to be awaited; None for a sync one.
+
+    Raises:
+        TypeError: it returned a generator, which nothing runs.
+    """
+    if result is None:
+        return None
+    if inspect.isawaitable(result):
         return result
+    if isinstance(result, (GeneratorType, AsyncGeneratorType)):
+        raise TypeError(f"it returned a generator: {NO_GENERATOR}")
     return None
 
 

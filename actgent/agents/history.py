@@ -44,6 +44,9 @@ class LimitedView(ModelView):
             begins = message.correlation_id is None and not message.is_note
             self._turn = max(added, 0) + (0 if begins else self._turn)
 
+    def check_room(self, tail: str = "") -> None:
+        self._inner.check_room(tail)
+
     def messages(self) -> Sequence[ChatMessage]:
         shown = self._inner.messages()
         if self.limit is None or self._turn + self.limit >= len(shown):

@@ -22,12 +22,12 @@ class Hooks:
     """Conversation data handlers, the lowest priority first."""
 
     def add_query(self, hook: Handler) -> None:
-        self.queries.append((hook, takes_session(hook)))
+        self.queries = [*self.queries, (hook, takes_session(hook))]
 
     def add_listener(self, hook: Handler, priority: float | None) -> None:
         """Without a priority it comes last; equal ones keep the order of registration."""
-        self.listeners.append((LAST if priority is None else priority, hook, takes_session(hook)))
-        self.listeners.sort(key=lambda entry: entry[0])
+        entry = (LAST if priority is None else priority, hook, takes_session(hook))
+        self.listeners = sorted((*self.listeners, entry), key=lambda entry: entry[0])
 
     def remove(self, hook: Handler) -> None:
         """Forget a hook of either kind; nothing happens if it is none."""
@@ -37,8 +37,9 @@ class Hooks:
     async def context_of(self, context: SessionContext, message: Message, dispatcher: Dispatcher) -> str:
         """What the pre-processors have to say to a query; one that fails adds nothing."""
         texts = [
-            await dispatcher.consult(context, hook, message, takes_session=wants_session)
-            for hook, wants_session in self.queries
+            await dispatcher.consult(context, entry[0], message, takes_session=entry[1])
+            for entry in self.queries
+            if entry in self.queries  # one of those before may have removed it
         ]
         said = "\n\n".join(text for text in texts if isinstance(text, str) and text.strip())
         return f"Context: {said}" if said else ""
@@ -50,5 +51,6 @@ class Hooks:
             turn.told += 1
             if message.sender.kind == "system":
                 continue
-            for _, hook, wants_session in self.listeners:
-                await dispatcher.consult(context, hook, message, takes_session=wants_session)
+            for entry in self.listeners:
+                if entry in self.listeners:  # one of those before may have removed it
+                    await dispatcher.consult(context, entry[1], message, takes_session=entry[2])

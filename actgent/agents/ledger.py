@@ -1,17 +1,22 @@
 """Where accounts are found: those in use, and those that the journal knows of."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 import attrs
 
-from actgent.control.budget import NOTHING, Account, Amounts, gather, spent_in
+from actgent.control.budget import NOTHING, Account, Amounts, Budget, gather, spent_in
+from actgent.errors import LimitReached
 from actgent.journal.base import Journal
-from actgent.journal.records import AccountKey, Appended, Opened, Record, Spent
+from actgent.journal.listing import SessionKey
+from actgent.journal.records import AccountKey, Appended, Led, Opened, Record, Spent
+from actgent.messages import Message
 
+from .acceptance import Asked
 from .context import SessionContext
 from .log import Restored, SessionLog
-from .turn import Asked, Turn
+from .turn import Turn
 
 
 @attrs.define(eq=False)
@@ -38,10 +43,10 @@ class Ledger:
             account = self._accounts[key] = Account(key, limits, spent, log=log)
         return account
 
-    def forget(self, session_id: str) -> None:
+    def forget(self, session: SessionKey) -> None:
         """A session is erased: what others still take from its budget is written nowhere."""
         for account in list(self._accounts.values()):
-            if account.key.session_id == session_id:
+            if (account.key.agent, account.key.session_id) == session:
                 account.log = None
 
     # --- sessions --------------------------------------------------------------------------
@@ -62,8 +67,12 @@ class Ledger:
         context.accounts = await self._find_all(restored.opened.within)
         self.open_session(context, agent, restored.opened.limits, spent=restored.spent)
         for accepted in restored.bounded:
-            asked = Asked(accepted.limits or None, await self._find_all(accepted.within))
-            context.ask(accepted.message.id, asked)
+            acceptance = context.acceptance(accepted.message.id)
+            assert acceptance is not None  # noqa: S101 - it was restored with its message
+            within = await self._find_all(accepted.within)
+            acceptance.asked = Asked(
+                accepted.limits or None, within, depth=accepted.depth, deepest=accepted.deepest
+            )
 
     async def _find_all(self, keys: Iterable[AccountKey]) -> tuple[Account, ...]:
         return tuple([account for key in keys if (account := await self.find(key)) is not None])
@@ -72,24 +81,35 @@ class Ledger:
         """An account in use, or as the journal has it; None where its session was erased."""
         if key in self._accounts or self.journal is None:
             return self._accounts.get(key)
-        records = await self.journal.load(key.session_id)
+        records = await self.journal.load(key.session_id, agent=key.agent or None)
         if not records:
             return None
-        spent = spent_in([each for each in records if isinstance(each, Spent) and each.turn == key.turn])
+        spent = spent_in([each for each in records if isinstance(each, Spent | Led) and _is_of(each, key)])
         log = SessionLog(key.session_id, key.agent, self.journal, self.epoch)
-        return self.open(key, _limits_in(records, key.turn), log=log, spent=spent)
+        return self.open(key, _limits_in(records, key), log=log, spent=spent)
 
     # --- turns -----------------------------------------------------------------------------
 
-    def begin(self, context: SessionContext, turn: Turn, agent: str) -> None:
-        """Give a turn its budget, if anything bounds it; one that goes on has spent what it had spent."""
-        asked = context.take_asked(turn.message.id)
-        askers = [context.take_asked(message.id) for message in turn.joined] + [asked]
+    def begin(
+        self, context: SessionContext, turn: Turn, agent: str, *, askers: Sequence[Asked | None]
+    ) -> None:
+        """Give a turn its budget, if anything bounds it; one that goes on has spent what it had spent.
+
+        `askers` are those of the messages that it answers; the last is that of the message that it is about.
+        """
+        limits_asked = None if (last := askers[-1]) is None else last.limits
         resume = turn.resume
-        limits = turn.limits.shared if asked.limits is None else asked.limits
+        limits = turn.limits.shared if limits_asked is None else limits_asked
         if resume is not None and resume.limits:
             limits = resume.limits
-        accounts = [account for each in askers for account in each.accounts]
+        accounts = [account for each in askers if each is not None for account in each.accounts]
+        if resume is not None and resume.tree_limits:
+            key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
+            tree = self.open(key, resume.tree_limits, log=context.log, spent=resume.tree_spent)
+            accounts.append(tree)
+        for each in filter(None, askers):
+            turn.depth = max(turn.depth, each.depth)
+            turn.deepest = min(turn.deepest or each.deepest, each.deepest or turn.deepest)
         if not (limits or accounts or context.accounts):
             return
         spent = NOTHING
@@ -99,12 +119,86 @@ class Ledger:
         own = self.open(key, limits, log=context.log, spent=spent)
         turn.budget = gather(own, context.accounts, accounts)
 
+    # --- trees -----------------------------------------------------------------------------
 
-def _limits_in(records: Sequence[Record], turn: str) -> Mapping[str, float]:
+    def lead(self, context: SessionContext, turn: Turn, agent: str) -> Asked:
+        """What a turn is asked for that this one leads to: it draws on all that this one draws on.
+
+        A turn that leads to nothing needs no account for its tree, since its own limits are tighter. It gets one here, where
+        none that it draws on bounds as much.
+
+        Raises:
+            LimitReached: it is too deep.
+        """
+        depth = turn.depth + 1
+        deepest = min(turn.depth + turn.limits.depth, turn.deepest or math.inf)
+        if depth > deepest:
+            raise too_deep(int(deepest), agent, context.id)
+        limits = {"model_calls": turn.limits.tree_model_calls, "tool_calls": turn.limits.tree_tool_calls}
+        budget = turn.budget or Budget(())
+        if any(_is_looser(budget.trees, name, bound) for name, bound in limits.items()):
+            budget.accounts = (*budget.accounts, self._plant(context, turn, agent, limits))
+            turn.budget = budget
+        return Asked(accounts=budget.accounts, depth=depth, deepest=int(deepest))
+
+    def _plant(self, context: SessionContext, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
+        """The account of a turn's tree, with what the turn has taken up to now."""
+        key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
+        spent = Amounts(model_calls=turn.calls, tool_calls=_tool_calls(context.record, turn.message.id))
+        account = self.open(key, limits, log=context.log, spent=spent)
+        account.note(spent, turn.answer_id, limits)
+        return account
+
+
+def asked_by_result(child: SessionContext) -> Asked | None:
+    """What the turn is asked for that the result of a delegated task begins: it is of the tree of the turn that gave it."""
+    turn = child.turn
+    if turn is None or turn.budget is None:
+        return None
+    own = (child.session.agent_name, child.id)
+    accounts = tuple(tree for tree in turn.budget.trees if (tree.key.agent, tree.key.session_id) != own)
+    return Asked(accounts=accounts, depth=turn.depth - 1, deepest=turn.deepest) if accounts else None
+
+
+def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
+    """The error of an ask that would be one level too deep."""
+    return LimitReached(
+        "levels of agents that ask agents",
+        deepest,
+        field="depth",
+        used={"levels": deepest},
+        agent=agent,
+        session_id=session_id,
+    )
+
+
+def _is_looser(trees: Sequence[Account], name: str, bound: float) -> bool:
+    """Whether none of these accounts bounds as much."""
+    return all(tree.limits.get(name, math.inf) > bound for tree in trees)
+
+
+def _tool_calls(record: Sequence[Message], turn: str) -> int:
+    """How many calls the answers of the running turn have; those that stand in text count when they have results."""
+    calls = results = 0
+    for message in reversed(record):
+        if message.id == turn:
+            break
+        calls += len(message.tool_calls)
+        results += len(message.tool_results)
+    return max(calls, results)
+
+
+def _is_of(record: Spent | Led, key: AccountKey) -> bool:
+    return record.turn == key.turn and isinstance(record, Led) == key.tree
+
+
+def _limits_in(records: Sequence[Record], key: AccountKey) -> Mapping[str, float]:
     for record in records:
         match record:
-            case Opened() if not turn:
+            case Opened() if not key.turn:
                 return record.limits
-            case Appended() if record.message_id == turn:
+            case Appended() if record.message_id == key.turn and not key.tree:
+                return record.limits
+            case Led() if record.limits and _is_of(record, key):
                 return record.limits
     return {}

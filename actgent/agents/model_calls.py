@@ -11,8 +11,11 @@ import trio
 from actgent.actors.timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import LimitReached, ModelTimeout
+from actgent.foreign import failure_of
 from actgent.journal.records import Said
 from actgent.llm.base import LLM, Answer, Chat
+from actgent.memory.marks import unmarked
+from actgent.memory.shown import followed_by
 from actgent.messages import (
     NO_USAGE,
     ChatMessage,
@@ -66,12 +69,12 @@ class ModelCalls:
         turn.answer_id = new_id()
         started = time.monotonic()
         answer = await self._complete(context, turn, llm, chat)
-        turn.partial = ""
+        turn.growth = None
         prompt = "" if context.log is None else self._prompt_of(chat)
         calls = self._remember_answer(context, turn, view.message, answer, prompt=prompt)
         self._count_usage(context, turn, answer)
-        if turn.waiter is not None:
-            turn.waiter.take_answer(answer)
+        for listener in turn.listeners:
+            listener.take_answer(answer)
         self.observer.take_answer(context, view.message, answer, started)
         return answer, calls
 
@@ -91,13 +94,15 @@ class ModelCalls:
             )
 
     def _chat(self, context: SessionContext, turn: Turn, view: View, request: Request) -> Chat:
-        messages, tail, options = context.view.messages(), request.tail, turn.options
+        tail, options = request.tail, turn.options
         if turn.aside or options.tail:
             tail = "\n\n".join(filter(None, (turn.aside, options.tail, tail)))
+        context.view.check_room(tail)
+        messages = context.view.messages()
         if tail:
-            messages = (*messages, ChatMessage("user", (Text(tail),)))
+            messages = followed_by(messages, ChatMessage("user", (Text(unmarked(tail)),)))
         elif messages and messages[-1].role == "assistant" and not turn.is_paused:
-            messages = (*messages, GO_ON)
+            messages = followed_by(messages, GO_ON)
         system = options.system if options.system is not None else context.system
         return Chat(
             system=self.system if system is None else system,
@@ -107,6 +112,7 @@ class ModelCalls:
             max_tokens=options.max_tokens,
             response_format=request.response_format,
             session=context.id,
+            owner=context.owner.name if context.parent is None else context.works_for,
             priority=turn.message.priority,
         )
 
@@ -119,12 +125,13 @@ class ModelCalls:
 
     async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
         """The call itself, under its timeout and within reach of an interruption."""
-        on_text = None
-        if context.handlers.of("token") or (turn.waiter is not None and turn.waiter.hears):
-            on_text = GrowingAnswer(self.dispatcher, context, turn).add
-        alarm = self.timer.call_at(
-            trio.current_time() + turn.limits.model_timeout, partial(self._time_out, context, turn, llm)
-        )
+        growing = None
+        if context.handlers.of("token") or (turn.listeners and turn.is_heard()):
+            growing = GrowingAnswer(self.dispatcher, context, turn)
+        deadline = trio.current_time() + turn.limits.model_timeout
+        alarm = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
+        chat.deadline = min(deadline, turn.deadline()) if turn.listeners or turn.alarm else deadline
+        on_text = None if growing is None else growing.add
         turn.exposed = True
         try:
             if turn.budget is None:
@@ -132,27 +139,31 @@ class ModelCalls:
                 answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
             else:
                 answer = await self.spending.complete(turn, turn.budget, llm, chat, on_text=on_text)
-        except BaseException as error:  # one handler, since a cancellation pays for each that it goes through
+            if growing is not None:
+                await growing.finish(answer.text)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - one handler: a cancellation pays for each
             turn.exposed = False
             alarm.cancel()
-            if isinstance(error, Exception):
-                turn.blame = "model"  # which may be anybody's code, and raise anything
-            raise
-        turn.exposed = False
-        alarm.cancel()
-        turn.check()
-        return answer
+            error = failure_of(raised, "model", llm.name)
+        else:
+            turn.exposed = False
+            alarm.cancel()
+            turn.check()
+            return answer
+        turn.blame = "model"
+        raise error
 
     def _time_out(self, context: SessionContext, turn: Turn, llm: LLM) -> None:
         text = f"no answer within {turn.limits.model_timeout:g} s"
-        if waited := llm.waited(context.id):
+        if waited := _waited(llm, context.id):
             text += f": it still waited for the provider's rate limit, after {waited:.1f} s"
         turn.stop_with(ModelTimeout(text, model=llm.name))
 
     def keep_partial(self, context: SessionContext, turn: Turn) -> None:
         """What an answer had come to when it was cut stays in the record, marked as such."""
-        if turn.partial:
-            parts, turn.partial = (Text(turn.partial),), ""
+        growth, turn.growth = turn.growth, None
+        if growth is not None and (text := growth.text.read()):
+            parts = (Text(text),)
             said = self._said(context, parts, turn.answer_id, turn.message, cut=True)
             context.append(said)
             if context.log is not None:
@@ -202,3 +213,12 @@ class ModelCalls:
         if answer.usage is not NO_USAGE:
             turn.usage += answer.usage
             context.usage += answer.usage
+
+
+def _waited(llm: LLM, session_id: str) -> float:
+    """Seconds for which a call has waited for the provider's limits; 0 where the model cannot say."""
+    try:
+        return llm.waited(session_id)
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code, in the task of all alarms
+        failure_of(raised, "model", llm.name)
+    return 0.0

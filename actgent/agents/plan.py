@@ -1,6 +1,5 @@
 """Agents that plan, execute the plan item by item, and answer from what they found."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -97,7 +96,7 @@ class PlanAgent(Agent):
     async def _process(
         self, content: Content, session: Session, output: Any, limits: Limits | None
     ) -> PlanResult:
-        started = time.monotonic()
+        started = trio.current_time()
         begun = len(session.history)
         reply: Reply | None = None
         failure: Failure | None = None
@@ -123,7 +122,7 @@ class PlanAgent(Agent):
             model_calls=model_calls,
             tool_calls=tool_calls,
             usage=reply.usage if reply is not None else NO_USAGE,
-            seconds=time.monotonic() - started,
+            seconds=trio.current_time() - started,
         )
 
     # --- a session's configuration -------------------------------------------------------

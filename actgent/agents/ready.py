@@ -65,8 +65,8 @@ class RouterAgent(Agent):
         if target is None:
             await trio.lowlevel.checkpoint()
             return None
-        session_id = f"{context.id}/{route.action}"
-        session = await target.ensure_session(context.owner, session_id, parent=context.session)
+        opener = await target._await_opener()  # noqa: SLF001 - an agent, too
+        session = await opener.ensure_child(context, route.action)
         said_together = [part for message in (*turn.joined, turn.message) for part in message.parts]
         reply = await target.run(said_together, session=session)
         said = Message(

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import trio
 
-from actgent.actors.inbox import PriorityInbox
+from actgent.actors.inbox import Place, PriorityInbox
 from actgent.actors.supervision import Supervision, supervise
 from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
@@ -22,14 +22,18 @@ from actgent.errors import (
 )
 from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
+from actgent.journal.listing import SessionKey
 from actgent.messages import Message, Priority
 
+from .acceptance import Acceptance
 from .alarms import Alarms
+from .children import family_of
 from .context import SessionContext
 from .core import AgentCore
 from .double_texting import is_collected
 from .edges import TurnEdges
 from .log import SessionLog
+from .propagation import Propagation, run_with
 from .reception import Reception
 from .schedule import Schedule, plan, set_schedule
 from .sessions import SessionTable
@@ -40,6 +44,8 @@ from .waiting import slot_lent, would_wait_for_itself
 
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""
+SPEAKING = 4
+"""Rounds of the loop in which who was just answered says the next thing."""
 CLEANUP = 1.0
 """Seconds to close connections when the agent stops."""
 
@@ -61,17 +67,27 @@ class RunningAgent:
         tasks: Tasks,
         journal: Journal | None = None,
         epoch: int = 0,
+        propagation: Propagation | None = None,
+        on_ended: Callable[[SessionKey], object] = lambda _: None,
     ) -> None:
+        """Args: `on_ended` hears of sessions that are to leave the journal."""
         self.name = name
+        self._on_ended = on_ended
         self.core = core
         self.edges = edges
         self.inbox = inbox
         self.events = events
         self.sessions = SessionTable(name, can_sleep=journal is not None, on_sleep=inbox.forget_parked)
-        self.suspensions = Suspensions(
-            edges=edges, inbox=inbox, sessions=self.sessions, go_on=self._resume_turn
-        )
+        inbox.owner_of = self.sessions.works_for
+        self.propagation = propagation or Propagation()
         self.reception = Reception(self)
+        self.suspensions = Suspensions(
+            edges=edges,
+            inbox=inbox,
+            sessions=self.sessions,
+            go_on=self._resume_turn,
+            send_away=self.reception.send_away,
+        )
         self.clock = clock
         self.alarms = Alarms(self, inbox=inbox, timer=timer, clock=clock)
         self.tasks = tasks
@@ -91,6 +107,8 @@ class RunningAgent:
         """Who calls the handlers of a session that comes back, before what waits in it goes on."""
         self.has_failed = False
         """Whether something in it raised that nobody caught, so that all else is cut, and it starts again."""
+        self._settling = 0
+        """Turns that have just ended, and give their places away in a moment."""
         self._is_cut_off = False
         """Whether it was cancelled, by a failure of its own or from outside of it."""
 
@@ -149,26 +167,43 @@ class RunningAgent:
 
     def pump(self) -> None:
         """Start the turns of all messages that may go out."""
+        if not self._settling:
+            self._pump()
+
+    def _pump(self) -> None:
         if self._turns is None or self.has_failed or self._is_cut_off:
             return
         while self._held_up:
-            self._turns.start_soon(*self._held_up.pop(0))
+            context, turn = self._held_up.pop(0)
+            self._turns.start_with(turn.variables.copy(), context, turn)  # it may be just leaving them
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
             joined = () if message.on_busy == "queue" else self._collect(message)
-            turn = self.edges.begin_turn(context, joined[-1] if joined else message, joined[:-1])
+            acceptance = context.take_acceptance(joined[-1] if joined else message)
+            turn = self.edges.begin_turn(context, acceptance, joined[:-1])
             self.stop_if_outdated(turn)
-            self._turns.start_soon(context, turn)
+            self._turns.start_with(turn.variables, context, turn)
 
     def try_claim(self, message: Message) -> bool:
         """Claim the session of a message whose turn may `start` at once."""
         is_up = self._turns is not None and not (self.has_failed or self._is_cut_off)
         return is_up and self.inbox.try_claim(message)
 
-    def start(self, context: SessionContext, message: Message) -> None:
+    def try_claim_place(self, place: Place[Message]) -> bool:
+        """The same for a message that has a place in the inbox."""
+        is_up = self._turns is not None and not (self.has_failed or self._is_cut_off)
+        return is_up and self.inbox.claim_place(place)
+
+    def start_soon(self, fn: Callable[..., Awaitable[object]], *args: object) -> bool:
+        """Run something beside the turns, as long as the agent works; False if it does not."""
+        if self._nursery is not None:
+            self._nursery.start_soon(fn, *args)
+        return self._nursery is not None
+
+    def start(self, context: SessionContext, acceptance: Acceptance) -> None:
         """Start the turn of a message whose session was just claimed."""
         assert self._turns is not None  # noqa: S101 - try_claim() saw to it
-        self._turns.start_soon(context, self.edges.begin_turn(context, message))
+        self._turns.start_with(acceptance.variables, context, self.edges.begin_turn(context, acceptance))
 
     def _resume_turn(self, context: SessionContext, turn: Turn) -> None:
         """Have a turn go on as soon as the agent works."""
@@ -190,9 +225,6 @@ class RunningAgent:
     async def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
         """The turn of a claimed session."""
         turn.host = self
-        if context.is_arriving:  # its sender was just woken, and may attach handlers first
-            context.is_arriving = False
-            await trio.lowlevel.cancel_shielded_checkpoint()
         self.edges.enter(turn, scope)
         await self.core.run_turn(context, turn)
 
@@ -229,8 +261,21 @@ class RunningAgent:
             if urgent is None:
                 self._let_go(context)
         if urgent is not None and self._turns is not None:
-            self._turns.start_soon(context, self.edges.begin_turn(context, urgent))
-        self.pump()
+            self.start(context, context.take_acceptance(urgent))
+        if self.inbox.owners and urgent is None and self.inbox.is_wanted_by_others(context.id):
+            await self._settle()
+            self._pump()
+        else:
+            self.pump()
+
+    async def _settle(self) -> None:
+        """Let who was just answered go on speaking before the place is given away, or it would be his who always waits."""
+        self._settling += 1
+        try:
+            for _ in range(SPEAKING):
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        finally:
+            self._settling -= 1
 
     async def _report(
         self, context: SessionContext, error: Exception | None, *, blame: str = "internal"
@@ -249,23 +294,22 @@ class RunningAgent:
 
     def _drop_unclaimed(self, context: SessionContext) -> None:
         """End what an earlier process asked of others, and this one did not ask for again."""
-        for child in list((context.children or {}).values()):
-            if child.task is not None and child.task.is_unclaimed and not child.task.reports:
-                child.closed = True
-                child.session._agent.suspensions.take_up_if_outdated(child)  # noqa: SLF001 - it may be another agent's
-                if child.turn is not None:
-                    child.turn.interrupt("nobody waits for the answer any more")
+        for child in context.children.take_unclaimed() if context.children else ():
+            child.closed = True
+            child.session._agent.suspensions.take_up_if_outdated(child)  # noqa: SLF001 - it may be another agent's
+            if child.turn is not None:
+                child.turn.interrupt("nobody waits for the answer any more")
 
     async def _stop_suspended(self) -> None:
         """Without a journal nobody will bring them back."""
         for context, turn in self._held_up:
-            await self.edges.say_stopped(context, turn)
+            await run_with(turn.variables, self.edges.say_stopped(context, turn))
             self._let_go(context)
         for context in [each for each in self.sessions.values() if each.suspension is not None]:
             if context.log is None and context.suspension is not None:
                 self.inbox.unpark(context.id)
                 turn = self.edges.continue_turn(context, context.suspension)
-                await self.edges.say_stopped(context, turn)
+                await run_with(turn.variables, self.edges.say_stopped(context, turn))
                 self._let_go(context)
             elif self.inbox.is_parked(context.id):
                 self.inbox.unpark(context.id)
@@ -330,7 +374,9 @@ class RunningAgent:
             self.suspensions.lay_down(context, waiting.pop(0))
         elif context.resume is not None:
             context.pending += len(context.resume.joined)
-            self._held_up.append((context, self.edges.begin_turn(context, waiting.pop(0))))
+            self._held_up.append(
+                (context, self.edges.begin_turn(context, context.take_acceptance(waiting.pop(0))))
+            )
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
         if messages and context.turn is None and context.suspension is None:
@@ -358,27 +404,39 @@ class RunningAgent:
         await self.close(context)
 
     async def close(self, context: SessionContext) -> None:
-        """Close a session and its children, all at once."""
-        async with trio.open_nursery() as nursery:
-            for child in list((context.children or {}).values()):
-                nursery.start_soon(child.session.aclose)
-            if not context.closed:
-                context.closed = True
-                reason = Interrupted("the session was closed")
-                await self._stop(context, reason, drop=SessionClosed(context.id))
-        self.forget_if_over(context)
+        """Close a session and all below it, at once."""
+        with ExitStack() as kept:
+            family = [kept.enter_context(_agent_of(each).kept(each)) for each in family_of(context)]
+            open_ones = [each for each in family if not each.closed]
+            for each in open_ones:
+                each.closed = True
+            async with trio.open_nursery() as nursery:
+                for each in reversed(open_ones):
+                    nursery.start_soon(_agent_of(each).stop_for_good, each)
+
+    async def stop_for_good(self, context: SessionContext) -> None:
+        """End what runs or waits in a session that was closed."""
+        reason = Interrupted("the session was closed")
+        await self._stop(context, reason, drop=SessionClosed(context.id))
 
     @contextmanager
-    def kept(self, context: SessionContext) -> Iterator[None]:
+    def kept(self, context: SessionContext) -> Iterator[SessionContext]:
         """A session that is awake stays so, and is not forgotten, in the block."""
-        context.pending += 1
-        self.sessions.stir(context)
+        self.pin(context)
         try:
-            yield
+            yield context
         finally:
-            context.settle()
-            self.forget_if_over(context)
-            self.sessions.rest(context)
+            self.unpin(context)
+
+    def pin(self, context: SessionContext) -> None:
+        """Keep a session that is awake so, until it is unpinned as often."""
+        context.pins += 1
+        self.sessions.stir(context)
+
+    def unpin(self, context: SessionContext) -> None:
+        context.pins -= 1
+        self.forget_if_over(context)
+        self.sessions.rest(context)
 
     def let_go(self, context: SessionContext) -> None:
         """Forget a session as soon as nothing is queued or running in it."""
@@ -387,28 +445,49 @@ class RunningAgent:
 
     def forget_if_over(self, context: SessionContext) -> None:
         """Forget a session that was closed or let go, once nothing is on its way in, queued or running."""
-        is_over = context.closed or (context.transient and not reports_due(context))
-        if is_over and not context.pending:
-            self.forget(context)
+        if _is_over(context):
+            self.note_closed(context)
+            self.discard(context)
 
-    def forget(self, context: SessionContext) -> None:
-        """Forget a session that is over, and let go of its children."""
-        context.closed = True
-        if not self.sessions.remove(context):
-            return
-        context.alarms = None
-        self.alarms.set(context.id, 0)
-        if context.log is not None:
+    def note_closed(self, context: SessionContext) -> None:
+        """Have the journal know that a session is over."""
+        if context.log is not None and self.sessions.get(context.id) is context:
             context.log.note_closed()
             context.log.flush_soon()
-        for child in list((context.children or {}).values()):
-            child.session._agent.let_go(child)  # noqa: SLF001 - it may be another agent's
+
+    def erase(self, context: SessionContext) -> None:
+        """Forget a session that the journal has no more."""
+        context.closed = True
+        self.sessions.forget_asleep(context.id)
+        self.discard(context)
+
+    def discard(self, context: SessionContext) -> None:
+        """Forget a session, whatever the journal has of it, and let go of its children, and those of theirs that are over."""
+        let_go = self.remove(context)
+        while let_go:
+            other = let_go.pop()
+            other.transient = True
+            if _is_over(other):
+                _agent_of(other).note_closed(other)
+                let_go += _agent_of(other).remove(other)
+
+    def remove(self, context: SessionContext) -> list[SessionContext]:
+        """Let a session leave memory; returns those that may have stayed for it alone."""
+        context.closed = True
+        if not self.sessions.remove(context):
+            return []
+        if context.log is not None and context.log.is_temporary:
+            self._on_ended(SessionKey(self.name, context.id))
+        context.alarms = None
+        self.alarms.set(context.id, 0)
+        if self.events.watched:
+            self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
+        around = [*reversed((context.children or {}).values())]
         if context.parent is not None:
             context.parent.remove_child(context)
             if context.parent.transient:  # it may have stayed for this one's result alone
-                context.parent.session._agent.let_go(context.parent)  # noqa: SLF001
-        if self.events.watched:
-            self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
+                around.insert(0, context.parent)
+        return around
 
     # --- what it takes -----------------------------------------------------------------------
 
@@ -417,9 +496,16 @@ class RunningAgent:
             raise SessionClosed(context.id)
         self._check_accepts()
 
+    def check_reachable(self, context: SessionContext) -> None:
+        """Refuse a message that has been on its way since the agent took messages, if nothing can end it any more."""
+        if context.closed:
+            raise SessionClosed(context.id)
+        if not (self._accepts or self._draining):
+            raise NotRunning(self.name)
+
     def _check_accepts(self) -> None:
         """While the block is left, only turns that still run may have something to say, in any session."""
-        if not self._accepts and not (self._draining and running_turn.get() is not None):
+        if not self._accepts and not (self._draining and is_inside(running_turn.get())):
             raise NotRunning(self.name)
 
     async def schedule(
@@ -427,7 +513,10 @@ class RunningAgent:
     ) -> Schedule:
         """Set a schedule in a session; see `Session.schedule`."""
         self.check_open(context)
-        return await set_schedule(context, plan(description, now=self.clock.now(), key=key, **times))
+        with self.kept(context):
+            now, steady = self.clock.now(), self.clock.steady()
+            schedule = plan(description, now=now, steady=steady, key=key, **times)
+            return await set_schedule(context, schedule, self.propagation.take)
 
     # --- stopping and waiting ------------------------------------------------------------
 
@@ -481,7 +570,9 @@ class RunningAgent:
                 await after.wait()
             while messages:
                 if context.task is not None and messages[0].id == context.task.message_id:
-                    await self._report(context, error)
+                    acceptance = context.acceptance(messages[0].id)
+                    assert acceptance is not None  # noqa: S101 - it has not ended
+                    await run_with(acceptance.variables, self._report(context, error))
                 await self.edges.fail_unstarted(context, messages.pop(0), error)
         except trio.Cancelled:
             reports = context.task is not None and context.task.reports and not context.closed
@@ -526,6 +617,18 @@ class RunningAgent:
     def _is_out(self, turn: Turn) -> bool:
         context = self.sessions.get(turn.message.session_id)
         return context is not None and context.turn is turn
+
+
+def _agent_of(context: SessionContext) -> RunningAgent:
+    """The running agent of a session, which may be another one's than that of its parent."""
+    agent: RunningAgent = context.session._agent  # noqa: SLF001 - a session and its agent are one thing
+    return agent
+
+
+def _is_over(context: SessionContext) -> bool:
+    """Whether a session was closed or let go, and nothing is on its way in, queued or running."""
+    is_over = context.closed or (context.transient and not reports_due(context))
+    return is_over and not context.pending and not context.pins
 
 
 def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:

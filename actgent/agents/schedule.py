@@ -8,6 +8,9 @@ passed over until it was.
 
 import hashlib
 import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import Context, copy_context
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any
@@ -18,8 +21,8 @@ import trio
 from actgent.control.cron import next_time, zone_of
 from actgent.control.dues import Dated
 from actgent.errors import ConfigurationError, TooManySchedules, UsageError
-from actgent.journal.records import Fired, Scheduled, Unscheduled
-from actgent.messages import Message, Sender, Text
+from actgent.journal.records import NOTHING, Fired, Scheduled, Unscheduled
+from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 
 from .context import SessionContext
 
@@ -47,6 +50,10 @@ class Schedule:
     cron: str = ""
     """The cron line; empty where it fires once."""
     zone: str = "UTC"
+    priority: Priority = Priority.NORMAL
+    """Of the message that it sends."""
+    is_delay: bool = False
+    """True: it was set with `after=`, and takes as long, whoever sets the clock meanwhile."""
 
     @property
     def due(self) -> datetime:
@@ -58,11 +65,13 @@ def plan(
     description: str,
     *,
     now: float,
+    steady: float,
     after: float | None = None,
     at: datetime | None = None,
     cron: str | None = None,
     zone: str | None = None,
     key: str | None = None,
+    priority: Priority | str = Priority.NORMAL,
 ) -> Schedule:
     """A schedule from one of `after`, `at` and `cron`.
 
@@ -80,11 +89,17 @@ def plan(
     if cron is not None:
         first = next_time(cron, name, after=now)
     else:
-        first = now + _seconds(after) if at is None else _moment(at, zone, now)
+        first = steady + _seconds(after) if at is None else _moment(at, zone, now)
     if not first < LAST_DATE:
         raise ConfigurationError("a schedule's time is before the year 9999 is over")
     return Schedule(
-        id=_id_of(key) if key else token_hex(6), description=description, at=first, cron=cron or "", zone=name
+        id=_id_of(key) if key else token_hex(6),
+        description=description,
+        at=first,
+        cron=cron or "",
+        zone=name,
+        priority=Priority.named(priority),
+        is_delay=after is not None,
     )
 
 
@@ -126,6 +141,11 @@ class Pending(Dated):
     schedule: Schedule
     last_id: str = ""
     """Of the message that it sent last."""
+    variables: Context | None = None
+    """The context variables of whoever set it; None if it comes from the journal."""
+    baggage: Mapping[str, Any] = NOTHING
+    """What the journal has of them."""
+    traceparent: str | None = None
 
     @property
     def id(self) -> str:  # type: ignore[override]
@@ -134,6 +154,10 @@ class Pending(Dated):
     @property
     def at(self) -> float:  # type: ignore[override]
         return self.schedule.at
+
+    @property
+    def is_delay(self) -> bool:  # type: ignore[override]
+        return self.schedule.is_delay
 
     async def ring(self, agent: Any, context: SessionContext) -> None:
         schedule = self.schedule
@@ -147,15 +171,21 @@ class Pending(Dated):
                 context.log.flush_soon()
             await trio.lowlevel.checkpoint()
             return
-        message = _message(context.id, schedule)
+        message = _message(context.id, self)
         agent.inbox.check_room(message)
         fired = attrs.evolve(fired, message_id=message.id)
         fire(context, fired)
         try:
-            await agent.reception.admit(context, message, fired)
+            await agent.reception.admit(context, message, fired, variables=self._restored(agent))
         except BaseException:
             self._come_again(context)
             raise
+
+    def _restored(self, agent: Any) -> Context:
+        """The context variables with which the session is told."""
+        if self.variables is not None:
+            return self.variables.copy()
+        return agent.propagation.restore(self.baggage, self.traceparent)  # type: ignore[no-any-return]
 
     def _is_busy(self, agent: Any, context: SessionContext) -> bool:
         """Whether the last message has not been dealt with."""
@@ -172,12 +202,15 @@ class Pending(Dated):
             context.set_due(self)
 
 
-def _message(session_id: str, schedule: Schedule) -> Message:
+def _message(session_id: str, pending: Pending) -> Message:
+    schedule = pending.schedule
     return Message(
         id=f"{schedule.id}@{schedule.at:.0f}",
         session_id=session_id,
         sender=SENDER,
         parts=(Text(PREFIX + schedule.description),),
+        priority=schedule.priority,
+        traceparent=pending.traceparent,
     )
 
 
@@ -199,29 +232,59 @@ def schedules(context: SessionContext) -> tuple[Schedule, ...]:
 # --- setting and removing ----------------------------------------------------------------
 
 
-async def set_schedule(context: SessionContext, schedule: Schedule) -> Schedule:
+async def set_schedule(
+    context: SessionContext, schedule: Schedule, take: Callable[[Context], Mapping[str, Any]]
+) -> Schedule:
     """Set a schedule; durable on return. An id that the session knows already is not set again.
+
+    The session is told with the caller's context variables; `take` says what a journal keeps of them. Who sets what is
+    just being set waits for that, and sets it if the first one does not.
 
     Raises:
         TooManySchedules: the session has as many as it may.
         UsageError: the session ends with the turn that runs.
         JournalError: it could not be written, and is not set.
     """
+    while context.scheduling and schedule.id in context.scheduling:
+        await context.scheduling[schedule.id].wait()
     known: Schedule | None = (context.scheduled or {}).get(schedule.id)
     if known is not None:
         await trio.lowlevel.checkpoint()
         return known
     _check_may(context)
-    enter(context, schedule)
-    try:
-        await _write(context, _record(schedule))
-    except BaseException:
-        context.drop_due(_due_id(schedule.id))
-        (context.scheduled or {}).pop(schedule.id, None)
-        if context.log is not None:  # cancelled, it may be written
-            context.log.note(Unscheduled(schedule_id=schedule.id))
-        raise
+    variables = copy_context()
+    baggage = NOTHING if context.log is None else take(variables)
+    trace = valid_traceparent(traceparent.get())
+    with _being_set(context, schedule.id):
+        await _set(context, Pending(schedule, variables=variables, baggage=baggage, traceparent=trace))
     return schedule
+
+
+async def _set(context: SessionContext, pending: Pending) -> None:
+    enter(context, pending)
+    try:
+        await _write(context, _record(pending))
+    except BaseException:
+        context.drop_due(pending.id)
+        (context.scheduled or {}).pop(pending.schedule.id, None)
+        if context.log is not None:  # cancelled, it may be written
+            context.log.note(Unscheduled(schedule_id=pending.schedule.id, withdrawn=True))
+            context.log.flush_soon()
+        raise
+
+
+@contextmanager
+def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
+    """Let others that set the same wait for the block."""
+    if context.scheduling is None:
+        context.scheduling = {}
+    done = context.scheduling[schedule_id] = trio.Event()
+    try:
+        yield
+    finally:
+        del context.scheduling[schedule_id]
+        context.scheduling = context.scheduling or None
+        done.set()
 
 
 def _check_may(context: SessionContext) -> None:
@@ -266,13 +329,18 @@ async def _write(context: SessionContext, record: Scheduled | Unscheduled) -> No
 # --- in the journal ----------------------------------------------------------------------
 
 
-def _record(schedule: Schedule) -> Scheduled:
+def _record(pending: Pending) -> Scheduled:
+    schedule = pending.schedule
     return Scheduled(
         schedule_id=schedule.id,
         description=schedule.description,
         at=schedule.at,
         cron=schedule.cron,
         zone=schedule.zone,
+        priority=schedule.priority,
+        baggage=pending.baggage,
+        traceparent=pending.traceparent,
+        delay=schedule.is_delay,
     )
 
 
@@ -280,30 +348,32 @@ def restore_schedule(context: SessionContext, record: Scheduled | Fired | Unsche
     """Do to a fresh context what a record says."""
     match record:
         case Scheduled():
-            enter(
-                context,
-                Schedule(
-                    id=record.schedule_id,
-                    description=record.description,
-                    at=record.at,
-                    cron=record.cron,
-                    zone=record.zone,
-                ),
+            schedule = Schedule(
+                id=record.schedule_id,
+                description=record.description,
+                at=record.at,
+                cron=record.cron,
+                zone=record.zone,
+                priority=record.priority,
+                is_delay=record.delay,
             )
+            enter(context, Pending(schedule, baggage=record.baggage, traceparent=record.traceparent))
         case Fired():
             fire(context, record)
         case Unscheduled():
             context.drop_due(_due_id(record.schedule_id))
+            if record.withdrawn and context.scheduled is not None:
+                context.scheduled.pop(record.schedule_id, None)
 
 
-def enter(context: SessionContext, schedule: Schedule) -> None:
+def enter(context: SessionContext, pending: Pending) -> None:
     """A schedule is set from now on, and its id known."""
     if context.scheduled is None:
         context.scheduled = {}
-    context.scheduled[schedule.id] = schedule
+    context.scheduled[pending.schedule.id] = pending.schedule
     if len(context.scheduled) > KNOWN:
         del context.scheduled[next(iter(context.scheduled))]
-    context.set_due(Pending(schedule))
+    context.set_due(pending)
 
 
 def fire(context: SessionContext, fired: Fired) -> None:
@@ -315,4 +385,4 @@ def fire(context: SessionContext, fired: Fired) -> None:
         context.drop_due(found.id)
         return
     following = attrs.evolve(found.schedule, at=fired.following)
-    context.set_due(Pending(following, last_id=fired.message_id or found.last_id))
+    context.set_due(attrs.evolve(found, schedule=following, last_id=fired.message_id or found.last_id))

@@ -74,7 +74,13 @@ class ScheduleTask(SchedulingTool):
     async def act(self, session: Session, arguments: Mapping[str, Any], context: ToolContext) -> object:
         times = _times(arguments["when"])
         try:
-            set_now = await session.schedule(arguments["description"], key=context.effect_key, **times)
+            running = session._agent  # noqa: SLF001 - the key is of our own making, however long
+            set_now = await running.schedule(
+                session._context,  # noqa: SLF001
+                arguments["description"],
+                key=context.effect_key,
+                **times,
+            )
         except (ConfigurationError, UsageError, TooManySchedules) as error:
             raise ToolError(str(error)) from error
         return _shown(set_now)

@@ -1,6 +1,7 @@
 """The user's end of a session: what it is told, what it says, and how it is stopped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -27,14 +28,18 @@ from actgent.messages import (
     Usage,
     new_id,
     to_parts,
+    traceparent,
+    valid_traceparent,
 )
 
-from .answering import decide, expire, holder_of
-from .checks import check_id, check_seconds
+from .answering import decide, expire, holder_of, open_approvals
+from .checks import check_id, check_seconds, renamed_deadline
 from .context import SessionContext
 from .double_texting import check_rule
+from .handlers import Handler, HandlerKind
 from .running import RunningAgent
 from .schedule import Schedule, schedules, unset_schedule
+from .starting import wait_started
 from .tasks import TASK_DEADLINE
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -115,6 +120,49 @@ class Session:
         self._context.handlers.add(kind, handler)
         return handler
 
+    def remove_handler(self, handler: Handler) -> None:
+        """Call a handler no more, of whatever kinds and however often it was attached; nothing happens if it was not.
+
+        In the middle of a dispatch, too: one that was not called yet is not. A call that has begun goes on.
+        """
+        self._context.handlers.remove(handler)
+
+    @contextmanager
+    def listening(
+        self,
+        *,
+        on_conversation: Handler | None = None,
+        on_event: Handler | None = None,
+        on_tool_result: Handler | None = None,
+        on_exception: Handler | None = None,
+        on_routing: Handler | None = None,
+        on_token: Handler | None = None,
+        on_approval: Handler | None = None,
+    ) -> "Iterator[Session]":
+        """Have handlers called as long as the block lasts, e.g. for one connection of a user; all or none is attached.
+
+        Raises:
+            ConfigurationError: one is a generator function, which nothing would run.
+            TypeError: one cannot be called.
+        """
+        given: dict[HandlerKind, Handler | None] = {
+            "conversation": on_conversation,
+            "event": on_event,
+            "tool_result": on_tool_result,
+            "exception": on_exception,
+            "routing": on_routing,
+            "token": on_token,
+            "approval": on_approval,
+        }
+        handlers, attached = self._context.handlers, []
+        try:
+            for kind, handler in given.items():
+                if handler is not None:
+                    attached.append(handlers.add(kind, handler))
+            yield self
+        finally:
+            handlers.drop(attached)
+
     # --- what it is told -----------------------------------------------------------------
 
     async def chat(
@@ -124,25 +172,31 @@ class Session:
         *,
         priority: Priority | str = Priority.NORMAL,
         message_id: str | None = None,
-        deadline: float = 30,
+        enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
+        deadline: float | None = None,
     ) -> str:
         """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
 
-        Without a sender the owner speaks, as a user. Waits for room in the inbox for `deadline` seconds; in a handler or
-        tool of this session it never waits. An URGENT message stops what the session is doing. The same `message_id` is
+        Without a sender the owner speaks, as a user. Waits for room in the inbox for `enqueue_timeout` seconds (`deadline`
+        is its old name); in a handler or tool of this session it never waits. An URGENT message stops what the session is doing. The same `message_id` is
         accepted once, a repetition does nothing. `on_busy` says what it does while the session works; None is the
         session's rule.
 
         Raises:
-            ConfigurationError: the message is empty.
+            ConfigurationError: the message is empty, or there is no such priority.
             InboxFull: there was no room.
             SessionBusy: the session works, and the rule is `reject`.
             SessionClosed: the session was closed.
             NotRunning: the agent's block is not open.
         """
+        if message_id is not None:
+            check_id("message_id", message_id)
+        if deadline is not None:
+            enqueue_timeout = renamed_deadline("chat", deadline)
+        check_seconds("enqueue_timeout", enqueue_timeout)
         message = self._message(
-            content, sender, priority, message_id=message_id, deadline=deadline, on_busy=on_busy
+            content, sender, priority, message_id=message_id, deadline=enqueue_timeout, on_busy=on_busy
         )
         await self._agent.reception.accept(self._context, message, once=message_id is not None)
         return message.id
@@ -165,24 +219,29 @@ class Session:
             sender = Sender.named(sender)
         elif not isinstance(sender, Sender):
             raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
-        if deadline is not None:
-            check_seconds("deadline", deadline)
-        if message_id is not None:
-            check_id("message_id", message_id)
+        trace = traceparent.get()
         return Message(
             id=message_id or new_id(),
             session_id=context.id,
             sender=sender,
             parts=sayable_parts(content),
-            priority=priority if type(priority) is Priority else Priority.of(priority),
+            priority=priority if type(priority) is Priority else Priority.named(priority),
             deadline=deadline,
             on_busy=context.on_busy if on_busy is None else check_rule(on_busy),
+            traceparent=None if trace is None else valid_traceparent(trace),
         )
 
-    def _question(self, content: str | Part | Sequence[str | Part]) -> Message:
+    def _question(
+        self,
+        content: str | Part | Sequence[str | Part],
+        sender: Sender | str | None = None,
+        priority: Priority | str = Priority.NORMAL,
+        message_id: str | None = None,
+    ) -> Message:
         """A message that somebody waits for: its turn is its own, so it is not collected with others."""
         rule = self._context.on_busy
-        return self._message(content, on_busy="queue" if rule == "collect" else rule)
+        on_busy: OnBusy = "queue" if rule == "collect" else rule
+        return self._message(content, sender, priority, message_id=message_id, on_busy=on_busy)
 
     async def interrupt(self, reason: str = "interrupted", *, drop_queued: bool = False) -> None:
         """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
@@ -200,26 +259,30 @@ class Session:
         cron: str | None = None,
         zone: str | None = None,
         key: str | None = None,
+        priority: Priority | str = Priority.NORMAL,
     ) -> Schedule:
         """Have the session told "Running scheduled task: " and the description: in `after` seconds, at a date, or by a cron line.
 
         A date without a time zone and a cron line are read in `zone` (`Europe/Berlin`; for cron lines UTC by default).
         With a journal it is durable on return and fires also after a restart, and at the start where its time has
         passed meanwhile; without one it ends with the agent's block. A session that sleeps is woken. What was set
-        under a `key` is not set again.
+        under a `key` is not set again. The message has this `priority`.
 
         Raises:
-            ConfigurationError: the time is wrong, over by more than a minute, or not exactly one is given.
+            ConfigurationError: the time is wrong, over by more than a minute, or not exactly one is given; or there is
+                no such priority.
             TooManySchedules: the session has 100.
             SessionClosed, NotRunning: nothing can be said to it any more.
         """
+        check_id("key", key)
         return await self._agent.schedule(
-            self._context, description, after=after, at=at, cron=cron, zone=zone, key=key
+            self._context, description, after=after, at=at, cron=cron, zone=zone, key=key, priority=priority
         )
 
     async def unschedule(self, schedule_id: str) -> bool:
         """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
-        return await unset_schedule(self._context, schedule_id)
+        with self._agent.kept(self._context):
+            return await unset_schedule(self._context, schedule_id)
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -252,43 +315,52 @@ class Session:
 
         What it comes to, an answer or a failure, is a message into this session later (its sender is of the kind
         agent), which starts a turn here; several that come while a turn runs are answered together. Until then the
-        task is a child session of that id, and is closed with this one. With a journal both survive the process; a
-        caller that gives the same `task_id` again after a crash gets the same task.
+        task is a child session of that id, or of one that is made from it where the agent has another session of that
+        id, and is closed with this one. With a journal both survive the process; a caller that gives the same `task_id`
+        to the same agent again after a crash gets the same task, and other sessions get others.
 
         Where nothing has come `deadline` seconds after it was given (a week; `math.inf` is never), the task is stopped and
         fails with `DeadlineExceeded`, of the kind `deadline`. Time in which it is queued, waits for people or the process
         is down counts, too.
 
         Raises:
-            ConfigurationError: the deadline or the task's id is none.
+            ConfigurationError: the deadline or the task's id is none, or there is no such priority.
             NotRunning: no agent of this name runs in the runtime.
             LimitReached: as many tasks of this session are out as may be.
         """
-        opener = self._agent.tasks.agents.opener(agent)
+        agents = self._agent.tasks.agents
+        if agent not in agents:
+            await wait_started(agent)
+        opener = agents.opener(agent)
         if task_id is not None:
             check_id("task_id", task_id)
         check_seconds("deadline", deadline)
-        key = task_id or f"{self.id}/task/{new_id()}"
+        key = f"{self._context.scope}/%task/{task_id}" if task_id else f"{self.id}/task/{new_id()}"
         return await self._agent.tasks.delegate(
             opener,
             self._context,
             sayable_parts(task),
             key=key,
-            priority=Priority.of(priority),
+            name=task_id or "",
+            priority=Priority.named(priority),
             deadline=deadline,
         )
 
     async def cancel_task(self, task_id: str) -> bool:
         """Stop a delegated task and close its session; nothing of it is told. False where it is not at work.
 
+        Where several agents were given a task of this id, all of them are stopped.
+
         With children of its own, they are closed, too.
         """
-        child = (self._context.children or {}).get(task_id)
-        if child is None or child.task is None:
+        children = self._context.children
+        if not children or not (tasks := children.tasks(task_id)):
             await trio.lowlevel.checkpoint()
             return False
-        child.task.reports = False
-        await child.session.aclose()
+        for child in tasks:
+            children.stop_report(child)
+        for child in tasks:
+            await child.session.aclose()
         return True
 
     async def aclose(self) -> None:
@@ -327,9 +399,7 @@ class Session:
     @property
     def approvals(self) -> tuple[Approval, ...]:
         """The tool calls that wait for a person, oldest first, and those of the open sessions that work for this one."""
-        ledger = self._context.approvals
-        own = () if ledger is None else tuple(ledger.open.values())
-        return (*own, *(approval for child in self.children for approval in child.approvals))
+        return open_approvals(self._context)
 
     # --- its mode ------------------------------------------------------------------------
 
@@ -408,7 +478,7 @@ class Session:
     @property
     def history(self) -> tuple[Message, ...]:
         """Everything that happened, oldest first."""
-        return tuple(self._context.record)
+        return self._context.history
 
     @property
     def on_busy(self) -> OnBusy:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
-from actgent.errors import ConfigurationError, SessionClosed, SessionNotFound
+from actgent.errors import SessionClosed, SessionExists, SessionNotFound
 
 from .context import SessionContext
 
@@ -49,6 +49,21 @@ class SessionTable(Mapping[str, SessionContext]):
         """The `Session` of this id that sleeps but is still held by someone, or None."""
         return self._asleep.get(session_id)
 
+    def find_any(self, session_id: str) -> SessionContext | None:
+        """The session of this id in memory, also one that sleeps and is held by someone; nobody is woken."""
+        context = self._awake.get(session_id)
+        asleep = self._asleep.get(session_id) if context is None else None
+        return context if asleep is None else asleep._held  # noqa: SLF001
+
+    def forget_asleep(self, session_id: str) -> None:
+        """Whoever holds a session that sleeps holds one that is no more."""
+        self._asleep.pop(session_id, None)
+
+    def works_for(self, session_id: str) -> str:
+        """For whom a session in memory works."""
+        context = self._awake.get(session_id)
+        return "" if context is None else context.works_for
+
     def check_member(self, context: SessionContext) -> None:
         """Refuse the session of another agent, or of an earlier run of this one.
 
@@ -65,19 +80,18 @@ class SessionTable(Mapping[str, SessionContext]):
         """Enter a session.
 
         Raises:
-            ConfigurationError: its id is taken.
+            SessionExists: its id is taken.
         """
         if context.id in self._awake:
-            raise ConfigurationError(
-                f"agent {self._agent!r} has a session {context.id!r} already: open it with open_session(), or choose another id"
-            )
+            raise SessionExists(self._agent, context.id)
         self._awake[context.id] = context
         self.rest(context)
 
     def remove(self, context: SessionContext) -> bool:
         """Forget a session; False where it was not here."""
-        if self._awake.pop(context.id, None) is None:
+        if self._awake.get(context.id) is not context:
             return False
+        del self._awake[context.id]
         self._idle.pop(context.id, None)
         return True
 

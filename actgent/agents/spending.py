@@ -82,7 +82,7 @@ class Spending:
 
 async def _make_durable(turn: Turn, budget: Budget) -> None:
     """Have the journal know what is set apart; nothing cuts the write."""
-    if budget.own.log is not None:
+    if budget.own.log is not None and budget.is_exact:
         turn.exposed = False
         await budget.own.log.flush()
         turn.check()

@@ -8,6 +8,7 @@ import attrs
 from actgent.errors import AnswerError
 from actgent.llm.base import Answer
 from actgent.messages import Reply, ToolCall, ToolResult
+from actgent.protocols.growing import GrowingText
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
 
 from .dispatcher import Delivery
@@ -33,17 +34,20 @@ class GrowingStep:
     """One answer while it comes in. Its kind is decided once, by the first that shows."""
 
     step_id: str
-    text: str = ""
+    text: GrowingText = attrs.field(factory=GrowingText)
     attempt: int = 0
     _kind: Kind | None = None
     _last: StepsEvent | None = None
 
     def add(self, piece: str, attempt: int = 0) -> StepsEvent | None:
-        """The event of all pieces so far, not complete; None where nothing new shows. A new attempt begins anew."""
+        """The event of all pieces so far, not complete; None where nothing new shows. A new attempt begins anew.
+
+        Each event holds all that grew, so of a long answer there is one whenever it has grown by 1/64.
+        """
         if attempt != self.attempt:
-            self.text, self.attempt, self._kind, self._last = "", attempt, None, None
-        self.text += piece
-        step = grown_step(self.text)
+            self.text, self.attempt, self._kind, self._last = GrowingText(), attempt, None, None
+        self.text.add(piece)
+        step = grown_step(self.text.read()) if self.text.is_due else None
         if step is None or (self._kind is not None and step.kind != self._kind):
             return None
         self._kind = step.kind if step.is_decided else None

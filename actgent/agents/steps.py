@@ -9,7 +9,7 @@ import trio
 
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
-from actgent.messages import Message, Reply, Sender, Text, to_parts
+from actgent.messages import Message, Priority, Reply, Sender, Text, to_parts
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 
@@ -17,6 +17,7 @@ from .agent import STREAM_CAPACITY, Agent
 from .dispatcher import Delivery
 from .layers import Prompt
 from .opening import Content
+from .question import Question
 from .reader import TurnReader
 from .session import Session
 from .step_answer import AgentAnswer, AnswerReader
@@ -84,6 +85,10 @@ class StepsAgent(Agent):
         content: Content,
         *,
         session: Session | None = None,
+        sender: Sender | str | None = None,
+        priority: Priority | str = Priority.NORMAL,
+        message_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
         prompt: Prompt | None = None,
         output: Any = None,
         temperature: float | None = None,
@@ -104,7 +109,8 @@ class StepsAgent(Agent):
         )
         reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
         waiter = StepsWaiter(options, reader=reader)
-        async with self._read_along(content, session, waiter, reader):
+        said = Question(content, session, sender, priority, message_id, timeout)
+        async with self._read_along(said, waiter, reader):
             yield reader
 
     @asynccontextmanager

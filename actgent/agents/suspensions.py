@@ -12,6 +12,7 @@ from .context import SessionContext
 from .edges import TurnEdges
 from .sessions import SessionTable
 from .turn import Suspension, Turn
+from .waiters import TurnWaiter
 
 URGENT_CAME = "an urgent message came"
 NEWER_CAME = "a newer message came"
@@ -27,11 +28,13 @@ class Suspensions:
         inbox: PriorityInbox[Message],
         sessions: SessionTable,
         go_on: Callable[[SessionContext, Turn], object],
+        send_away: Callable[[SessionContext], object],
     ) -> None:
         self._edges = edges
         self._inbox = inbox
         self._sessions = sessions
         self._go_on = go_on
+        self._send_away = send_away
 
     def suspend(self, context: SessionContext, turn: Turn) -> None:
         """A turn waits for people: it holds neither task nor slot, and its session's mail waits."""
@@ -44,11 +47,15 @@ class Suspensions:
             self.take_up(context)
         else:
             turn.on_stop = functools.partial(self.take_up, context)
-            if turn.waiter is not None and turn.waiter.is_patient:
-                turn.waiter.hold()
-            elif turn.waiter is not None:
-                turn.waiter.suspend(tuple(ledger.open))
-                turn.waiter = None
+            for listener in turn.listeners:
+                if listener.is_patient:
+                    listener.hold()
+                else:
+                    turn.remove_listener(listener)
+                    listener.suspend(tuple(ledger.open))
+            self._send_away(context)
+            for waiter in _queued(context):
+                waiter.hold()
             context.tell_idle()
             self._sessions.rest(context)
 
@@ -60,8 +67,8 @@ class Suspensions:
         self._sessions.stir(context)
         self._inbox.unpark(context.id)
         turn = self._edges.continue_turn(context, suspension)
-        if turn.waiter is not None:
-            turn.waiter.release()
+        for listener in (*turn.listeners, *_queued(context)):
+            listener.release()
         if error is not None:
             turn.stop_with(error)
         ledger = context.ledger()
@@ -85,11 +92,14 @@ class Suspensions:
         if reason := reason or self.newer(context.suspension.message):
             self.take_up(context, Interrupted(reason))
         elif context.log is not None and self._inbox.has_first(context.id):
-            # An URGENT turn waits on; in the journal's index the message that interrupts counts as its end.
-            context.log.note(
-                Suspended(message_id=context.suspension.message.id, ids=tuple(context.ledger().open))
-            )
+            self.note_again(context)  # an URGENT turn waits on
             context.log.flush_soon()
+
+    def note_again(self, context: SessionContext) -> None:
+        """A turn waits on although a message was written that counts as its end in the journal's index."""
+        ids = tuple(context.ledger().open)
+        if context.suspension is not None and ids:  # or somebody is just deciding over the last one
+            context.log.note(Suspended(message_id=context.suspension.message.id, ids=ids))
 
     def newer(self, message: Message) -> str:
         """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""
@@ -97,3 +107,9 @@ class Suspensions:
             return URGENT_CAME
         is_urgent = message.priority is Priority.URGENT
         return NEWER_CAME if not is_urgent and self._inbox.has_first(message.session_id) else ""
+
+
+def _queued(context: SessionContext) -> list[TurnWaiter]:
+    """Those whose messages wait behind the session's turn, and who wait for people, too."""
+    waiters = [each.waiter for each in (context.acceptances or {}).values() if each.is_in]
+    return [each for each in waiters if each is not None and each.is_patient and not each.abandoned]

@@ -10,9 +10,9 @@ session before the child's own message ends, under an id that is accepted once: 
 """
 
 import hashlib
-import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import attrs
@@ -26,18 +26,23 @@ from actgent.errors import (
     LimitReached,
     NotRunning,
     SessionClosed,
+    SessionExists,
     SessionNotFound,
     Stopped,
     ToolError,
 )
 from actgent.journal.base import Entry, Journal
-from actgent.journal.records import Accepted, Answered, Closed, Ended, Record, message_id_of
-from actgent.messages import Message, Part, Priority, Sender, Text
+from actgent.journal.records import REFUSED, Accepted, Answered, Closed, Ended, Record, message_id_of
+from actgent.logs import Each, logger_of
+from actgent.messages import Message, Part, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.tools.results import to_text
 
+from .acceptance import Asked
 from .context import SessionContext
 from .directory import Directory
 from .failures import kind_of
+from .ledger import asked_by_result
+from .log import accepted_record, owner_of
 from .waiters import TurnWaiter
 from .waiting import slot_lent
 
@@ -47,7 +52,7 @@ TASK_DEADLINE = WEEK
 """Seconds that a delegated task may take where nobody says."""
 _MAX_ID = 200
 _MAX_WORDS = 2000
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 Content = str | Part | Sequence[str | Part]
 
@@ -63,6 +68,8 @@ class Task:
     parent_id: str
     reports: bool = False
     """True: nobody waits, and the answer goes to the parent as a message."""
+    name: str = ""
+    """What the parent calls it, where it said so; else it is called by the id of its session."""
     is_unclaimed: bool = False
     """True: it goes on after a restart, and the turn that waits for it has not asked for it yet."""
     deadline: float = 0.0
@@ -75,6 +82,7 @@ class TaskDeadline(Dated):
     """When a delegated task ends that is not done by then."""
 
     id = "task"
+    is_delay = True
 
     def __init__(self, task: Task) -> None:
         self.at = task.deadline
@@ -96,7 +104,13 @@ def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> 
         text = to_text(reply.text if reply.data is None else reply.data)
     except (TypeError, ValueError) as wrong:
         return Answered(message_id=task.message_id, text=safe_words(wrong), failed="internal")
-    return Answered(message_id=task.message_id, text=text)
+    shortfall = task.waiter.options.protocol.shortfall(reply.message_type)
+    return Answered(message_id=task.message_id, text=text, shortfall=shortfall or "")
+
+
+def with_shortfall(text: str, shortfall: str) -> str:
+    """An answer as the asking model reads it, which is told where it is less than what was asked."""
+    return f"Status: {shortfall} (not all that was asked for was done)\n\n{text}" if shortfall else text
 
 
 def safe_words(error: Exception) -> str:
@@ -110,8 +124,21 @@ def answer_in(records: Sequence[Record]) -> Answered | None:
     return next((record for record in reversed(records) if isinstance(record, Answered)), None)
 
 
+def is_accepted(records: Sequence[Record], message_id: str) -> bool:
+    """Whether a message got into a session, by its journal."""
+    found = False
+    for record in records:
+        if isinstance(record, Accepted) and record.message.id == message_id:
+            found = True
+        elif isinstance(record, Ended) and record.message_id == message_id and record.failed == REFUSED:
+            found = False
+    return found
+
+
 def report_text(agent: str, task_id: str, answered: Answered) -> str:
     """What the asking session is told."""
+    if answered.failed is None and answered.shortfall:
+        return f"Task {task_id}, given to agent {agent!r}, has ended. {with_shortfall(answered.text, answered.shortfall)}"
     if answered.failed is None:
         return f"Task {task_id} was done by agent {agent!r}:\n{answered.text}"
     return f"Task {task_id}, given to agent {agent!r}, failed ({answered.failed}): {answered.text}"
@@ -146,11 +173,12 @@ class Tasks:
             ToolError: it failed; the text says which agent, what kind of failure, and why.
             WaitCycle: the child waits for the asker.
         """
-        for number in range(tries):
-            each = f"{key}/{number}" if number else key
-            answered = await self._ask_once(opener, asker, content, each, priority)
-            if answered.failed is None:
-                return answered.text
+        with asker.session._agent.kept(asker):  # noqa: SLF001 - a session and its agent are one thing
+            for number in range(tries):
+                each = f"{key}/{number}" if number else key
+                answered = await self._ask_once(opener, asker, content, each, priority)
+                if answered.failed is None:
+                    return with_shortfall(answered.text, answered.shortfall)
         raise ToolError(f"agent {opener.running.name!r} failed ({answered.failed}): {answered.text}")
 
     async def _ask_once(
@@ -184,12 +212,19 @@ class Tasks:
         content: Content,
         *,
         key: str,
+        name: str = "",
         priority: Priority = Priority.NORMAL,
         deadline: float = TASK_DEADLINE,
     ) -> str:
-        """Have another agent do something in a child session, whose id is returned; see `Session.delegate`."""
-        await self._open(opener, asker, content, key=key, reports=True, priority=priority, deadline=deadline)
-        return child_id_of(key)
+        """Have another agent do something in a child session; returns its `name`, or else the child's id.
+
+        See `Session.delegate`.
+        """
+        with asker.session._agent.kept(asker):  # noqa: SLF001 - a session and its agent are one thing
+            await self._open(
+                opener, asker, content, key=key, reports=True, name=name, priority=priority, deadline=deadline
+            )
+        return name or child_id_of(key)
 
     async def _open(
         self,
@@ -200,54 +235,66 @@ class Tasks:
         key: str,
         reports: bool,
         priority: Priority,
+        name: str = "",
         deadline: float = math.inf,
     ) -> SessionContext | Answered:
-        """The child session of a key: a new one, the one that is at work, or what it came to."""
-        child_id = child_id_of(key)
-        running = opener.running
-        try:
-            session = await opener.find(child_id)
-        except SessionNotFound:
-            session = None
-        except SessionClosed:
-            if not await self._forget_refused(child_id):
-                return await _read_answer(opener, child_id)
-            session = None
-        context: SessionContext | None = running.sessions.get(child_id)
-        if session is not None or context is not None:  # perhaps of someone who was faster
-            context = context or session._context  # noqa: SLF001
-            return context if context.task is not None else await _read_answer(opener, child_id)
-        if reports and reports_due(asker) >= MAX_TASKS:
-            raise LimitReached("delegated tasks at a time", MAX_TASKS)
-        task = Task(
-            message_id_of(child_id),
-            TurnWaiter(running.edges.options, is_patient=True),
-            asker.session.agent_name,
-            asker.id,
-            reports=reports,
-            deadline=0.0 if deadline == math.inf else running.clock.now() + deadline,
-            seconds=deadline,
-        )
-        owner = Sender(task.parent_agent, "agent")
-        session = opener.new(owner, session_id=child_id, parent=asker.session, task=task, is_transient=True)
-        with opener.letting_go(session):
-            await opener.introduce(session)
-            context = session._context  # noqa: SLF001
-            context.transient = True
-            message = session._message(  # noqa: SLF001
-                content, message_id=task.message_id, priority=priority, on_busy="queue"
-            )
-            await running.reception.accept(context, message, once=True)
-        return context
+        """The child session of a task: a new one, the one that is at work, or what it came to.
 
-    async def _forget_refused(self, child_id: str) -> bool:
-        """Erase a child session whose task never got in, so that it can be given again; False where it did."""
+        Its id is the `name` that the asker gave the task, or the `key` where a session that is none of the asker's
+        has that id.
+
+        One caller at a time looks for it and opens it; if that fails or is cancelled, the next one finds nothing.
+
+        Raises:
+            SessionExists: a session of this id does not work for the asker.
+        """
+        first_id = child_id_of(name or key)
+        await opener.wait_opened(first_id)
+        with opener.opens(first_id):
+            child_id = await opener.choose_id(asker, first_id, child_id_of(key)) if name else first_id
+            known = await self._find_child(opener, asker, child_id)
+            if known is not None:
+                return known
+            if reports and reports_due(asker) >= MAX_TASKS:
+                raise LimitReached("delegated tasks at a time", MAX_TASKS)
+            task = _new_task(opener, asker, child_id, reports=reports, name=name, deadline=deadline)
+            owner = Sender(task.parent_agent, "agent")
+            session = opener.new(
+                owner, session_id=child_id, parent=asker.session, task=task, is_transient=True
+            )
+            child: SessionContext
+            async with opener.beginning(session) as child:
+                message = session._message(  # noqa: SLF001
+                    content, message_id=task.message_id, priority=priority, on_busy="queue"
+                )
+                await opener.running.reception.accept(child, message, once=True)
+            return child
+
+    async def _find_child(
+        self, opener: Any, asker: SessionContext, child_id: str
+    ) -> SessionContext | Answered | None:
+        """The child session of an id, or what it came to; None where it was never given its task."""
+        try:
+            context: SessionContext = (await opener.find(child_id))._context  # noqa: SLF001
+        except SessionNotFound:
+            closing: SessionContext | None = opener.running.sessions.get(child_id)
+            return None if closing is None else await _child_of(asker, opener, closing)
+        except SessionClosed:
+            if await self._forget_refused(opener.running.name, asker, child_id):
+                return None
+            return await _read_answer(opener, asker, child_id)
+        return await _child_of(asker, opener, context)
+
+    async def _forget_refused(self, agent: str, asker: SessionContext, child_id: str) -> bool:
+        """Erase a child session in which an older actgent left that its task never got in; False where it did."""
         if self.journal is None:
             return False
-        refused = Ended(message_id=message_id_of(child_id), failed="refused")
-        if refused not in await self.journal.load(child_id):
+        records = await self.journal.load(child_id, agent=agent)
+        opened = owner_of(records)
+        is_child = opened is not None and opened.transient and opened.parent_id == asker.id
+        if not is_child or is_accepted(records, message_id_of(child_id)):
             return False
-        await self.journal.delete(child_id)
+        await self.journal.delete(child_id, agent=agent)
         return True
 
     # --- reports -----------------------------------------------------------------------------
@@ -258,57 +305,101 @@ class Tasks:
         answered = outcome_of(task, error, blame)
         agent = child.session.agent_name
         message = Message(
-            id=f"{child.id}/result",
+            id=f"{child.scope if task.name else child.id}/result",  # several agents may have a task of one name
             session_id=task.parent_id,
             sender=Sender(agent, "agent"),
-            parts=(Text(report_text(agent, child.id, answered)),),
+            parts=(Text(report_text(agent, task.name or child.id, answered)),),
             correlation_id=task.message_id,
             on_busy="collect",
+            traceparent=valid_traceparent(traceparent.get()),
         )
+        baggage = child.session._agent.propagation.take(copy_context())  # noqa: SLF001
         try:
-            await self._post(task, message)
+            await self._post(task, message, asked_by_result(child), baggage)
         except (SessionClosed, SessionNotFound):
-            _log.info("agent %s, session %s: nobody waits for its task any more", agent, child.id)
+            _log.info("agent %s, session %s: nobody waits for its task any more", agent, Each(child.id))
         except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the task ends all the same
             _log.exception(
-                "agent %s, session %s: session %s was not told of its result", agent, child.id, task.parent_id
+                "agent %s, session %s: session %s was not told of its result",
+                agent,
+                Each(child.id),
+                Each(task.parent_id),
             )
 
-    async def _post(self, task: Task, message: Message) -> None:
+    async def _post(
+        self, task: Task, message: Message, asked: Asked | None, baggage: Mapping[str, Any]
+    ) -> None:
         """Have the parent accept a message, wherever it is; where its agent does not run, for its next start."""
         try:
             opener = self.agents.opener(task.parent_agent)
             parent = await opener.find(task.parent_id)
-            await opener.running.reception.accept(parent._context, message, once=True, is_granted=True)  # noqa: SLF001
+            await opener.running.reception.accept(
+                parent._context,  # noqa: SLF001
+                message,
+                once=True,
+                is_granted=True,
+                asked=asked,
+            )
         except NotRunning:
             if self.journal is None:
                 raise
-            await self._write_for_later(self.journal, task, message)
+            accepted = accepted_record(message, asked, baggage=baggage)
+            await self._write_for_later(self.journal, task, accepted)
 
-    async def _write_for_later(self, journal: Journal, task: Task, message: Message) -> None:
-        records = await journal.load(task.parent_id)
+    async def _write_for_later(self, journal: Journal, task: Task, accepted: Accepted) -> None:
+        records = await journal.load(task.parent_id, agent=task.parent_agent)
         if any(isinstance(record, Closed) for record in records):
             raise SessionClosed(task.parent_id)
-        if not any(isinstance(each, Accepted) and each.message.id == message.id for each in records):
-            accepted = Entry(
-                session_id=task.parent_id, agent=task.parent_agent, records=(Accepted(message=message),)
-            )
-            await journal.commit(accepted, epoch=self.epoch)
+        if not is_accepted(records, accepted.message.id):
+            entry = Entry(session_id=task.parent_id, agent=task.parent_agent, records=(accepted,))
+            await journal.commit(entry, epoch=self.epoch)
 
 
-async def _read_answer(opener: Any, child_id: str) -> Answered:
-    journal = opener.running.journal
-    known = answer_in(() if journal is None else await journal.load(child_id))
-    return known or Answered(
+def _new_task(
+    opener: Any, asker: SessionContext, child_id: str, *, reports: bool, name: str, deadline: float
+) -> Task:
+    return Task(
+        message_id_of(child_id),
+        TurnWaiter(opener.running.edges.options, is_patient=True),
+        asker.agent,
+        asker.id,
+        reports=reports,
+        name=name,
+        deadline=0.0 if deadline == math.inf else opener.running.clock.steady() + deadline,
+        seconds=deadline,
+    )
+
+
+async def _child_of(asker: SessionContext, opener: Any, child: SessionContext) -> SessionContext | Answered:
+    """A child in memory, or what it came to.
+
+    Raises:
+        SessionExists: it is no child of the asker.
+    """
+    if child.parent_key != asker.key:
+        raise SessionExists(child.agent, child.id)
+    return child if child.task is not None else await _read_answer(opener, asker, child.id)
+
+
+async def _read_answer(opener: Any, asker: SessionContext, child_id: str) -> Answered:
+    """What the task of a child in the journal came to.
+
+    Raises:
+        SessionExists: it is no child of the asker.
+    """
+    journal, agent = opener.running.journal, opener.running.name
+    records = () if journal is None else await journal.load(child_id, agent=agent)
+    opened = owner_of(records)
+    if opened is None or opened.parent_id != asker.id or opened.parent_agent not in ("", asker.agent):
+        raise SessionExists(agent, child_id)
+    return answer_in(records) or Answered(
         message_id=message_id_of(child_id), text="it was closed before it answered", failed="stopped"
     )
 
 
 def reports_due(parent: SessionContext) -> int:
     """How many tasks a session has given away whose results are still to come."""
-    if not parent.children:
-        return 0
-    return sum(child.task is not None and child.task.reports for child in parent.children.values())
+    return len(parent.children.reporting) if parent.children else 0
 
 
 def child_id_of(key: str) -> str:

@@ -1,20 +1,22 @@
 """A turn: all passes from an outside message to its last outcome, where it stands, and where it stood before a restart."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any
 
 import attrs
 import trio
 
 from actgent.actors.timer import Alarm
-from actgent.control.budget import NOTHING, Account, Amounts, Budget
+from actgent.control.budget import NOTHING, Amounts, Budget
 from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Interrupted
 from actgent.journal.records import (
     NO_LIMITS,
     Delivered,
     Finished,
+    Led,
     PersonAsked,
     Said,
     Spent,
@@ -27,27 +29,11 @@ from actgent.messages import (
     ToolResult,
     Usage,
 )
+from actgent.protocols.growing import Growth
 
 from .approval import Waiting
+from .cycles import is_same
 from .waiters import CallOptions, TurnWaiter
-
-
-@attrs.frozen
-class Asked:
-    """What a message's turn draws on besides its session's accounts."""
-
-    limits: Mapping[str, float] | None = None
-    """Set by its sender; None is the agent's."""
-    accounts: tuple[Account, ...] = ()
-    """Of the turn that asks."""
-
-
-ON_ITS_OWN = Asked()
-
-
-def is_same(call: ToolCall, last: ToolCall | None) -> bool:
-    """Whether a call asks for what the last one asked for."""
-    return last is not None and last.name == call.name and last.arguments == call.arguments
 
 
 @attrs.define(eq=False)
@@ -73,18 +59,25 @@ class Resume:
     limits: Mapping[str, float] = NO_LIMITS
     """What bounded it."""
     spent: Amounts = NOTHING
+    tree_limits: Mapping[str, float] = NO_LIMITS
+    """What bounded all that it led to, where it led to anything."""
+    tree_spent: Amounts = NOTHING
     charged: set[str] = attrs.field(factory=set)
     """Answers whose tool calls are counted."""
     last_call: ToolCall | None = None
     """Of those that are done with."""
     identical: int = 0
+    called: list[ToolCall] = attrs.field(factory=list)
+    """All that are done with, in their order."""
+    is_redacted: bool = False
+    """Whether the last thing said stands in the journal with other words."""
     _asked: tuple[ToolCall, ...] = ()
     """The calls of the last answer."""
 
     def say(self, said: Said, *, state_number: int) -> None:
         """The agent said something in this turn."""
         self.state_number = state_number
-        self.stop = said.stop
+        self.stop, self.is_redacted = said.stop, said.redacted
         self.calls, self.repairs = said.calls, said.repairs
         self.usage += said.usage
         if said.stop:
@@ -95,14 +88,25 @@ class Resume:
             for call in self._asked:
                 self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
                 self.last_call = call
+            self.called += self._asked
             if said.last_call is not None:
                 self.last_call, self.identical = said.last_call, said.identical
+                self.called += said.called or (said.last_call,)
 
-    def pay(self, record: Spent) -> None:
+    def pay(self, record: Spent | Led) -> None:
         """Something was taken from the turn's budget."""
-        self.spent += Amounts.of(record)
         if record.of:
             self.charged.add(record.of)
+        if isinstance(record, Led):
+            self.tree_spent += Amounts.of(record)
+            self.tree_limits = record.limits or self.tree_limits
+        else:
+            self.spent += Amounts.of(record)
+
+    @property
+    def unsettled(self) -> set[str]:
+        """Calls that may have run, and left no result."""
+        return self.started - self.finished.keys()
 
     def take(self, record: Started | Finished | Delivered | PersonAsked) -> None:
         match record:
@@ -124,6 +128,8 @@ class Turn:
     options: CallOptions
     started: float
     """Monotonic time in seconds."""
+    variables: Context
+    """The context variables that it runs with: those of the sender of `message`."""
     task: trio.lowlevel.Task | None = None
     """The task that it runs in, once it does."""
     host: Any = None
@@ -132,7 +138,8 @@ class Turn:
     """What was done already, where the turn goes on after a restart."""
     waits: int = 0
     """How many of its tools and handlers wait for other turns."""
-    waiter: TurnWaiter | None = None
+    listeners: tuple[TurnWaiter, ...] = ()
+    """Who wants to know what comes of it."""
     joined: tuple[Message, ...] = ()
     """Messages that came before `message`, and are answered together with it."""
     limits: Limits = DEFAULT_LIMITS
@@ -140,6 +147,8 @@ class Turn:
     """What it may spend; None where nothing that is shared bounds it."""
     alarm: Alarm | None = None
     """Ends it when its seconds are over."""
+    over: float = math.inf
+    """When that is, by trio's clock."""
     calls: int = 0
     """Model calls so far."""
     repairs: int = 0
@@ -149,6 +158,12 @@ class Turn:
     last_call: ToolCall | None = None
     identical: int = 0
     """How often in a row `last_call` was asked for."""
+    called: list[ToolCall] | None = None
+    """The last calls, in their order."""
+    depth: int = 0
+    """How many turns led to it, one from the other."""
+    deepest: int = 0
+    """How deep it may lead on by the limits of those; 0 where there are none."""
     usage: Usage = NO_USAGE
     scope: trio.CancelScope | None = None
     """Around the whole turn."""
@@ -166,8 +181,8 @@ class Turn:
     """Under which the answer of this pass stands in the record."""
     token_failed: str = ""
     """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
-    partial: str = ""
-    """The text of the answer that is just growing, for the record if it is cut."""
+    growth: Growth | None = None
+    """The answer that is just growing; what it came to is for the record if it is cut."""
     error: Exception | None = None
     """What it failed with."""
     blame: str = "internal"
@@ -189,6 +204,35 @@ class Turn:
             self.resume = Resume(self.message.id)
         self.resume.finished.update({result.call_id: result for result in results})
         self.resume.started.difference_update(asking)
+
+    def is_heard(self) -> bool:
+        """Whether a listener wants all that handlers hear, tokens too."""
+        return any(listener.hears for listener in self.listeners)
+
+    def deadline(self) -> float:
+        """Until when what comes of it is of use to anyone, by trio's clock."""
+        waits = max((listener.deadline() for listener in self.listeners), default=math.inf)
+        return min(self.over, waits)
+
+    def add_listener(self, listener: TurnWaiter) -> None:
+        self.listeners = (*self.listeners, listener)
+        listener.turn = self
+
+    def remove_listener(self, listener: TurnWaiter) -> None:
+        """One does not listen any more; the turn does not mind."""
+        self.listeners = tuple(each for each in self.listeners if each is not listener)
+        listener.let_go()
+
+    def leave(self, listener: TurnWaiter) -> None:
+        """One does not wait any more: without another one the turn stops, but not where it waits for people whom a guest came to see."""
+        if listener not in self.listeners:
+            return
+        self.remove_listener(listener)
+        is_suspended = self.on_stop is not None
+        if listener.is_joined:
+            return
+        if not self.listeners and not (listener.is_guest and is_suspended):
+            self.interrupt("nobody waits for the answer any more")
 
     def interrupt(self, reason: str) -> None:
         """Stop what runs; the turn ends at its next step."""
@@ -233,10 +277,49 @@ class Suspension:
     """The outside message of the turn."""
     turn: Turn | None = None
     """None: it began before a restart, and goes on by `SessionContext.resume`."""
-    waiter: TurnWaiter | None = None
-    """Who wants to know what comes of it, when it goes on."""
+    guests: tuple[TurnWaiter, ...] = ()
+    """Who came to hear what comes of it, where there is no turn yet."""
     messages: int = 1
     """How many outside messages are answered in it."""
+
+    def add_guest(self, guest: TurnWaiter) -> None:
+        """One comes to hear what comes of the turn, besides those that wait for it."""
+        guest.is_guest = True
+        if self.turn is None:
+            self.guests = (*self.guests, guest)
+        else:
+            self.turn.add_listener(guest)
+
+    def remove_guest(self, guest: TurnWaiter) -> None:
+        self.guests = tuple(each for each in self.guests if each is not guest)
+        if guest.turn is not None:
+            guest.turn.remove_listener(guest)
+
+
+def can_go_on(last: Message | None) -> bool:
+    """Whether a turn that failed can go on behind what was said last, and has not to begin anew: none of its calls ran."""
+    if last is None or last.cut:
+        return False
+    results = last.tool_results
+    return not results or any(result.status != "cancelled" for result in results)
+
+
+def resume_of(turn: Turn, last: Message | None, *, state_number: int) -> Resume | None:
+    """What a turn that failed needs to go on behind what was said last; None where it has to begin anew."""
+    if last is None or not can_go_on(last):
+        return None
+    is_answer = last.sender.kind == "assistant" and last.causation_id is not None
+    return Resume(
+        turn.message.id,
+        calls=turn.calls,
+        repairs=turn.repairs,
+        usage=turn.usage,
+        stop="end" if is_answer else "",
+        state_number=state_number,
+        delivered={result.id for result in last.tool_results},
+        last_call=turn.last_call,
+        identical=turn.identical,
+    )
 
 
 running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)

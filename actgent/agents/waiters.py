@@ -20,7 +20,7 @@ from actgent.messages import (
     ToolCall,
 )
 from actgent.protocols.base import Protocol
-from actgent.tools.execution import time_limits
+from actgent.tools.time_limits import TimeLimit, time_limits
 
 from .reader import TurnReader
 
@@ -60,20 +60,28 @@ class TurnWaiter:
         self.failure: Failure | None = None
         self.turn: Turn | None = None
         self.abandoned = False
+        self.is_sent_away = False
+        """Whether its message was taken out of the inbox again."""
+        self.is_guest = False
+        """Whether it came when the turn waited for people already."""
+        self.is_joined = False
+        """Whether it repeated a message that others said before, so that it stops nothing by leaving."""
         self.open_approvals: tuple[str, ...] = ()
         """The ids of what the turn waits for, where it was suspended."""
         self._asker: SessionContext | None = None
-        self._limits: tuple[trio.CancelScope, ...] = ()
-        self._left: tuple[float, ...] = ()
+        self._limits: tuple[TimeLimit, ...] = ()
+        self._until = math.inf
+        """The deadline of who waits, where a scope of its own sets it."""
         self._holds = 0
-        self._held: TurnWaiter | None = None
+        self._held: tuple[TurnWaiter, ...] = ()
         """Who waits for the turn that waits here, and is held by this one."""
 
     def abandon(self) -> None:
-        """Nobody waits any more: the turn stops, now or when it begins."""
+        """Wait no more: if nobody else does, the turn stops, now or when it begins."""
         self.abandoned = True
+        self.let_go()
         if self.turn is not None:
-            self.turn.interrupt("nobody waits for the answer any more")
+            self.turn.leave(self)
 
     async def leave(self, session: "Session") -> None:
         """Stop waiting because we are cancelled, and let the turn stop.
@@ -97,56 +105,113 @@ class TurnWaiter:
             return self.reply or Reply(text="")
         return Reply(id=self.event.id, text="", data=self.event.data, message_type=self.event.name)
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether it knows what the turn came to, so far."""
+        return self.reply is not None or self.event is not None or self.failure is not None
+
     def suspend(self, ids: Sequence[str]) -> None:
         """The turn waits for people, and this one does not wait for that."""
         self.open_approvals = tuple(ids)
         self.turn = None
         self.finish()
 
+    def send_away(self, message_id: str, error: SuspendedError) -> None:
+        """The message stood behind a turn that waits for people by now, and was taken out again."""
+        self.is_sent_away = True
+        self.failure = Failure(
+            id=f"{message_id}/failure", kind="suspended", error=error, message_id=message_id
+        )
+        self.finish()
+
+    def expire(self, error: Exception) -> None:
+        """Its time is over: so is the turn, if nobody else waits for it."""
+        turn = self.turn
+        if turn is not None and turn.listeners == (self,) and not self.is_joined:
+            turn.stop_with(error)
+            return
+        message_id = "" if turn is None else turn.message.id
+        self.failure = Failure(
+            id=f"{message_id}/failure", kind="deadline", error=error, message_id=message_id
+        )
+        self.hear(self.failure)
+        self.abandon()
+        self.finish()
+
     def take_limit(self, asker: "SessionContext | None") -> None:
         """Who waits here, in a tool call of this session: while the turn waits for people, its time does not pass."""
         if self._holds:
-            self._let_time_pass()
+            for each in self._let_time_pass():
+                each.release()
         self._asker = asker
         self._limits = time_limits.get()
+        until = trio.current_effective_deadline()
+        self._until = until if all(until < limit.deadline for limit in self._limits) else math.inf
         if self._holds:
-            self._stop_time()
+            for each in self._stop_time():
+                each.hold()
+
+    def deadline(self) -> float:
+        """Until when it waits, by trio's clock, as things are now: those count, too, that wait for its asker."""
+        until, above = math.inf, [self]
+        while len(above) == 1:  # a chain of any length
+            until, above = min(until, above[0].own_deadline), [*above[0].above()]
+        return min(until, max((each.deadline() for each in above), default=math.inf))
+
+    @property
+    def own_deadline(self) -> float:
+        """The same without those that wait for its asker."""
+        return min((self._until, *(limit.deadline for limit in self._limits)))
 
     def hold(self) -> None:
         """The turn waits for people, and so do all that wait for it."""
+        held = [self]
+        while held:
+            held += held.pop().hold_alone()
+
+    def hold_alone(self) -> "tuple[TurnWaiter, ...]":
+        """It waits for people; returns who is held by that."""
         self._holds += 1
-        if self._holds == 1:
-            self._stop_time()
+        return self._stop_time() if self._holds == 1 else ()
 
     def release(self) -> None:
         """The turn goes on."""
+        released = [self]
+        while released:
+            released += released.pop().release_alone()
+
+    def release_alone(self) -> "tuple[TurnWaiter, ...]":
+        """It goes on; returns who was held by it."""
         if not self._holds:
-            return
+            return ()
         self._holds -= 1
-        if not self._holds:
-            self._let_time_pass()
+        return () if self._holds else self._let_time_pass()
 
-    def _stop_time(self) -> None:
-        now = trio.current_time()
-        self._left = tuple(limit.deadline - now for limit in self._limits)
+    def let_go(self) -> None:
+        """It waits no more, and holds nobody's time."""
+        if self._holds:
+            self._holds = 0
+            for each in self._let_time_pass():
+                each.release()
+
+    def _stop_time(self) -> "tuple[TurnWaiter, ...]":
+        """Returns who is held by that."""
         for limit in self._limits:
-            limit.deadline = math.inf
-        self._held = self._above()
-        if self._held is not None:
-            self._held.hold()
+            limit.hold()
+        self._held = self.above()
+        return self._held
 
-    def _let_time_pass(self) -> None:
-        now = trio.current_time()
-        for limit, left in zip(self._limits, self._left, strict=True):
-            limit.deadline = now + left
-        held, self._held = self._held, None
-        if held is not None:
-            held.release()
+    def _let_time_pass(self) -> "tuple[TurnWaiter, ...]":
+        """Returns who was held by it."""
+        for limit in self._limits:
+            limit.release()
+        held, self._held = self._held, ()
+        return held
 
-    def _above(self) -> "TurnWaiter | None":
+    def above(self) -> "tuple[TurnWaiter, ...]":
         """Who waits for the turn that waits here."""
         turn = self._asker.turn if self._asker is not None else None
-        return turn.waiter if turn is not None else None
+        return turn.listeners if turn is not None else ()
 
     def outcome(self) -> Reply:
         """What the turn came to.
@@ -202,6 +267,10 @@ class StreamWaiter(TurnWaiter):
 
     async def wait_room(self) -> None:
         await self._reader.wait_room()
+
+    def send_away(self, message_id: str, error: SuspendedError) -> None:
+        super().send_away(message_id, error)
+        self._reader.put(self.failure)
 
     def finish(self) -> None:
         super().finish()

@@ -28,7 +28,9 @@ def slot_lent(target: SessionContext | None = None) -> Iterator[None]:
     """
     turn = running_turn.get()
     host = turn.host if turn is not None else None
-    if turn is None or host is None:
+    if (
+        turn is None or host is None or not is_inside(turn)
+    ):  # a task of one's own may know the turn, and is none of it
         yield
         return
     with nullcontext() if target is None else awaiting(target):

@@ -1,18 +1,19 @@
-"""Names the sync handler that holds the event loop.
+"""Names the sync handler that holds the event loop, and tells how many equal records the log has left out.
 
 The loop itself cannot notice that it is held, so a thread looks on. One thread serves all
 runtimes of the process, and exists only while one is open.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from actgent.logs import Each, logger_of, summarise
+
 from .handlers import Handler, name_of
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 INTERVAL = 0.5
 """Seconds between two looks."""
@@ -39,7 +40,7 @@ class Watch:
         _log.warning(
             "handler %s of session %s has held the event loop for %.1f s: make it async, or move the work to a thread",
             name_of(busy[0]),
-            busy[1],
+            Each(busy[1]),
             now - busy[2],
         )
 
@@ -72,12 +73,14 @@ class _Guard:
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
+        summarise(all_of_them=True)
 
     def _look_on(self, done: threading.Event) -> None:
         while not done.wait(INTERVAL):
             now = time.monotonic()
             for watch in tuple(self._watches):
                 watch.look(now)
+            summarise()
 
 
 _guard = _Guard()

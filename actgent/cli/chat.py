@@ -225,6 +225,27 @@ def load_agent(place: str) -> Agent:
     return next(iter(found.values()))
 
 
+def load_agents(place: str) -> list[Agent]:
+    """All agents that a Python file defines, by themselves or in lists; `FILE.py:NAME` is one of them.
+
+    Raises:
+        ConfigurationError: there is no such file, no agent in it, or the file cannot be run.
+    """
+    path, _, name = place.partition(":")
+    if name:
+        return [load_agent(place)]
+    if not Path(path).is_file():
+        raise ConfigurationError(
+            f"there is no file {path}: name a Python file that defines agents, or a folder"
+        )
+    values = _run(path).values()
+    listed = [item for value in values if isinstance(value, list | tuple) for item in value]
+    found = {id(each): each for each in (*values, *listed) if isinstance(each, Agent)}
+    if not found:
+        raise ConfigurationError(f"{path} defines no agent at its top level")
+    return list(found.values())
+
+
 def _run(path: str) -> dict[str, object]:
     sys.path.insert(0, str(Path(path).resolve().parent))  # as `python FILE.py` does
     try:

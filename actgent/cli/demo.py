@@ -140,7 +140,7 @@ async def _fill(session: Session, watch: "Stopwatch") -> None:
         await session.chat(f"note {number}: buy paper")
     watch.say(f"{_NOTES} notes wait behind it")
     try:
-        await session.chat("one more note", deadline=0.01)
+        await session.chat("one more note", enqueue_timeout=0.01)
     except InboxFull as error:
         watch.say(f"one more is refused: {error}")
 

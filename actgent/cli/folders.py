@@ -6,7 +6,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
 from actgent.folders.instructions import BRAIN, read_folder
 from actgent.folders.scaffold import new_folder
-from actgent.llm.settings import LLMSettings
+from actgent.llm.settings import LLMSettings, load_settings
 
 from .models import default_models
 from .terminal import Terminal
@@ -24,6 +24,7 @@ def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
 def check(folder: str, terminal: Terminal) -> int:
     """Say what a folder holds; what is wrong with it leaves as InvalidFolder."""
     read = read_folder(folder)
+    load_settings(read.llm).check_model()
     forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
     skills = ", ".join(skill.name for skill in read.skills) or "none"
     terminal.line(f"{folder}: agent {read.name!r} is fine (instructions: {forms}; skills: {skills})")

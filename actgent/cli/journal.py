@@ -14,6 +14,7 @@ from rich.text import Text as Cell
 from actgent.agents.replaying import Rebuilt, rebuild
 from actgent.approvals import word_for
 from actgent.errors import ConfigurationError
+from actgent.journal.backup import back_up
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
 from actgent.journal.opening import find_journal, open_journal
@@ -30,6 +31,7 @@ from actgent.journal.records import (
     Ended,
     Finished,
     Fired,
+    Led,
     Opened,
     PersonAsked,
     Prompted,
@@ -72,7 +74,7 @@ async def inspect(
         if session is None:
             _list(await journal.sessions(agent), terminal)
             return 0
-        records = await load(journal, session)
+        records = await load(journal, session, agent)
     lines = _all_steps(records) if steps else _transcript(records)
     limit = 1_000_000 if full else _LIMIT
     for line in lines:
@@ -80,13 +82,13 @@ async def inspect(
     return 0
 
 
-async def load(journal: Journal, session_id: str) -> tuple[Record, ...]:
+async def load(journal: Journal, session_id: str, agent: str | None) -> tuple[Record, ...]:
     """A session's records.
 
     Raises:
-        ConfigurationError: there is no such session.
+        ConfigurationError: there is no such session, or several agents have one and none of them is given.
     """
-    records = await journal.load(session_id)
+    records = await journal.load(session_id, agent=agent)
     if not records:
         raise ConfigurationError(f"the journal has no session {session_id!r}: `actgent inspect` lists them")
     return records
@@ -226,8 +228,8 @@ def _decided(record: Decided) -> str:
     return f"{record.approval_id} {word_for(record.decision)}{by}, {_time(record.at)}"
 
 
-def _spent(record: Spent) -> str:
-    amounts = {each.name: getattr(record, each.name) for each in attrs.fields(Spent)}
+def _spent(record: Spent | Led) -> str:
+    amounts = {each.name: getattr(record, each.name) for each in attrs.fields(type(record))}
     return ", ".join(f"{name} {amount}" for name, amount in amounts.items() if amount)
 
 
@@ -247,6 +249,7 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Due: lambda r: f"at {_time(r.at)}" if r.at else "nothing",
     Answered: lambda r: f"{r.message_id} {'' if r.failed is None else r.failed}: {r.text}",
     Spent: _spent,
+    Led: _spent,
     PersonAsked: lambda r: f"{r.approval.id} {r.approval.tool_name}: {r.approval.question}",
     Decided: _decided,
     Suspended: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",
@@ -261,10 +264,10 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
 # --- replay -------------------------------------------------------------------------------
 
 
-async def replay(place: str, session: str, terminal: Terminal, *, to: int | None) -> int:
+async def replay(place: str, session: str, terminal: Terminal, *, of: str | None, to: int | None) -> int:
     """Make a session again as it was after a step, without model and tools."""
     async with opened(place) as (journal, _):
-        records = await load(journal, session)
+        records = await load(journal, session, of)
     show_rebuilt(await rebuild(records, to=to), len(records), terminal)
     return 0
 
@@ -313,9 +316,16 @@ def _file(place: str) -> Path:
     url = find_journal(place)
     if not url.startswith("sqlite:///"):
         raise ConfigurationError(
-            "only the files of SQLite can be looked at so: PostgreSQL has tools of its own"
+            "only the files of SQLite can be looked at so: PostgreSQL has tools of its own, such as pg_dump"
         )
     return Path(url.removeprefix("sqlite:///"))
+
+
+def backup(place: str, file: str, terminal: Terminal) -> int:
+    """Copy a journal's file, in use or not, and read the copy."""
+    saved = back_up(_file(place), Path(file), say=terminal.notice)
+    terminal.line(f"{file}: {_count(saved.sessions, 'session')} in {saved.size:,} bytes, read and good")
+    return 0
 
 
 async def export(place: str, file: str, terminal: Terminal, *, agent: str | None, session: str | None) -> int:

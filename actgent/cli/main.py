@@ -119,15 +119,23 @@ def new(name: str, /, *, protocol: str = "simple") -> int:
 
 
 @app.command
-def check(folder: str, /) -> int:
+def check(target: str, /, *, journal: str | None = None) -> int:
     """Check an agent's folder without starting or running anything; all that is wrong is named at once.
 
+    With --journal: say what happens to the sessions in the middle when these agents are deployed, e.g. calls whose tool is
+    gone or needs an approval now. 1 if somebody should know that before. No model is asked, and no tool runs.
+
     Args:
-        folder: The folder, or its brain.md.
+        target: The folder, or its brain.md. With --journal also a Python file that defines agents, or a folder of folders.
+        journal: The file of a journal, which may be in use, as it is copied first; or postgres://HOST/DATABASE of a copy.
     """
+    if journal is not None:
+        from .upgrades import check_journal  # noqa: PLC0415
+
+        return _run(lambda terminal, _: check_journal(journal, target, terminal))
     from .folders import check as look_at  # noqa: PLC0415
 
-    return look_at(folder, Terminal())
+    return look_at(target, Terminal())
 
 
 @app.command
@@ -172,7 +180,7 @@ def inspect(
     Args:
         journal: The file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
         session: The session to read.
-        agent: List the sessions of this agent alone.
+        agent: List the sessions of this agent alone; with a session, whose it is, where several have one of this id.
         steps: Every record of the session by its number, and not only what was said.
         full: Whole texts.
     """
@@ -189,6 +197,7 @@ def replay(
     session: str,
     /,
     *,
+    of: str | None = None,
     to: Count | None = None,
     agent: str | None = None,
     fork: str | None = None,
@@ -206,6 +215,7 @@ def replay(
     Args:
         journal: The file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
         session: The session.
+        of: The name of its agent, where several have a session of this id.
         to: The number of the last record to take; `actgent inspect --steps` shows them.
         agent: An agent's folder, or a Python file that defines an agent, or FILE.py:NAME.
         fork: The id of the copy that goes on.
@@ -221,18 +231,18 @@ def replay(
     if agent is None and fork is None:
         from .journal import replay as rebuild  # noqa: PLC0415
 
-        return _run(lambda terminal, _: rebuild(journal, session, terminal, to=to))
+        return _run(lambda terminal, _: rebuild(journal, session, terminal, of=of, to=to))
     from .chat import ChatOptions  # noqa: PLC0415 - the SDKs take two seconds
     from .replays import ReplayOptions, compare, fork as go_on  # noqa: PLC0415
 
     who = ChatOptions(file=agent, model=model, base_url=base_url, system=system, message=message)
-    options = ReplayOptions(journal=journal, session=session, to=to, fork=fork, agent=who)
+    options = ReplayOptions(journal=journal, session=session, of=of, to=to, fork=fork, agent=who)
     if fork is None:
         return _run(lambda terminal, _: compare(options, terminal))
     return _run(lambda terminal, _: go_on(options, terminal))
 
 
-journals = App(name="journal", help="Look after a journal: check, salvage, export, import.")
+journals = App(name="journal", help="Look after a journal: check, salvage, backup, export, import.")
 app.command(journals)
 
 
@@ -259,6 +269,22 @@ def salvage(journal: str, new: str, /) -> int:
     from .journal import salvage as carry_over  # noqa: PLC0415
 
     return carry_over(journal, new, Terminal())
+
+
+@journals.command
+def backup(journal: str, file: str, /) -> int:
+    """Copy a journal, which an agent may be using, to a new file, and read the copy from end to end.
+
+    To restore it: end the process, remove the journal's file with what stands beside it (-wal, -lock), and put the copy
+    in its place.
+
+    Args:
+        journal: The file of a journal. One in PostgreSQL is copied by pg_dump.
+        file: The new file; there must be none.
+    """
+    from .journal import backup as copy  # noqa: PLC0415
+
+    return copy(journal, file, Terminal())
 
 
 @journals.command

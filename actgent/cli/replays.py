@@ -26,6 +26,8 @@ class ReplayOptions:
 
     journal: str
     session: str
+    of: str | None = None
+    """Its agent's name, where several have a session of this id."""
     to: int | None
     fork: str | None
     """The id of the session that goes on from there; None only compares."""
@@ -35,7 +37,7 @@ class ReplayOptions:
 async def compare(options: ReplayOptions, terminal: Terminal) -> int:
     """Show the session, and the first difference that an agent's prompt and its code make today; 1 if there is one."""
     async with opened(options.journal) as (journal, _):
-        records = await load(journal, options.session)
+        records = await load(journal, options.session, options.of)
     rebuilt = await rebuild(records, to=options.to)
     async with open_agent(options.agent) as agent:
         show_rebuilt(rebuilt, len(records), terminal)
@@ -54,13 +56,13 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
     session_id, heard = options.fork or "", _Heard(terminal)
     _check_changes(options.agent)
     async with opened(options.journal) as (journal, epoch), open_agent(options.agent) as agent:
-        records = await load(journal, options.session)
+        records = await load(journal, options.session, options.of)
         step = (await rebuild(records, to=options.to)).step
-        (whole,) = await read_sessions(journal, session_id=options.session)
+        (whole,) = await read_sessions(journal, agent=options.of, session_id=options.session)
         begun = forked(attrs.evolve(whole, records=records[:step]), session_id, agent.name)
         await write_sessions(journal, [begun], epoch=epoch)
         await _go_on(agent, begun.session_id, journal, message=options.agent.message, heard=heard)
-        count = len(await journal.load(session_id))
+        count = len(await journal.load(session_id, agent=agent.name))
     terminal.notice(f"session {session_id} has {count} records, {len(begun.records)} of them from before")
     return 0 if heard.ok else 1
 

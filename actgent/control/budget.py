@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from actgent.errors import LimitReached
-from actgent.journal.records import AccountKey, Spent
+from actgent.journal.records import NO_LIMITS, AccountKey, Led, Spent
 
 ANSWER_TOKENS = 4096
 """What an answer is reckoned with where nothing says how long it may get."""
@@ -80,8 +80,10 @@ class Amounts:
         )
 
     @classmethod
-    def of(cls, record: Spent) -> "Amounts":
+    def of(cls, record: Spent | Led) -> "Amounts":
         """What a record of the journal tells."""
+        if isinstance(record, Led):
+            return cls(model_calls=record.model_calls, tool_calls=record.tool_calls)
         return cls(
             model_calls=record.model_calls,
             tool_calls=record.tool_calls,
@@ -99,7 +101,7 @@ class Amounts:
 NOTHING = Amounts()
 
 
-def spent_in(records: Iterable[Spent]) -> Amounts:
+def spent_in(records: Iterable[Spent | Led]) -> Amounts:
     """What records of spending add up to."""
     return sum(map(Amounts.of, records), NOTHING)
 
@@ -123,7 +125,7 @@ class Account:
     @property
     def left(self) -> Mapping[str, float]:
         """What may still be spent of each bound, without what is reserved; never below zero."""
-        return {name: max(0, self._room(name)) for name in self.limits}
+        return {self._field(name): max(0, self._room(name)) for name in self.limits}
 
     @property
     def is_busy(self) -> bool:
@@ -133,15 +135,19 @@ class Account:
     def reached(self, name: str) -> LimitReached:
         """The error that says so."""
         return LimitReached(
-            IN_WORDS[name],
+            f"{IN_WORDS[name]} of a turn and all that it leads to" if self.key.tree else IN_WORDS[name],
             self.limits[name],
-            field=name,
+            field=self._field(name),
             used={name: amount for name, amount in self.spent.used.items() if self._is_told(name)},
             reserved=getattr(self.reserved, name),
             agent=self.key.agent,
             session_id=self.key.session_id,
             is_session=not self.key.turn,
         )
+
+    def _field(self, name: str) -> str:
+        """What the bound is called in `Limits`."""
+        return f"tree_{name}" if self.key.tree else name
 
     def _is_told(self, name: str) -> bool:
         """Seconds pass in every turn; they are told where they are bounded."""
@@ -198,9 +204,24 @@ class Account:
             self._waiting = trio.lowlevel.ParkingLot()
         await self._waiting.park()
 
-    def note(self, amounts: Amounts, of: str = "") -> None:
-        """Write down what was spent; its session's next step carries it."""
-        if self.log is not None:
+    def note(self, amounts: Amounts, of: str = "", limits: Mapping[str, float] = NO_LIMITS) -> bool:
+        """Write down what was spent, and with the first of a tree its limits; its session's next step carries it.
+
+        False where there is nothing to write.
+        """
+        if self.log is None or (self.key.tree and not (amounts.model_calls or amounts.tool_calls)):
+            return False
+        if self.key.tree:
+            self.log.note(
+                Led(
+                    turn=self.key.turn,
+                    of=of,
+                    model_calls=amounts.model_calls,
+                    tool_calls=amounts.tool_calls,
+                    limits=limits,
+                )
+            )
+        else:
             self.log.note(
                 Spent(
                     turn=self.key.turn,
@@ -212,6 +233,7 @@ class Account:
                     seconds=amounts.seconds,
                 )
             )
+        return True
 
 
 def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
@@ -250,6 +272,8 @@ class Budget:
     """Those whose seconds its own are; where another turn waits for it, that one's clock runs already."""
     cut: LimitReached | None = None
     """The limit that cut the last answer short."""
+    _reserving: dict[int, tuple[Account, ...]] = attrs.field(factory=dict)
+    """Those from which calls under way have reserved, by the identity of what is reserved: others may join meanwhile."""
     _since: float = math.nan
     """Until when its seconds are counted, by trio's clock."""
 
@@ -266,6 +290,16 @@ class Budget:
             for name, amount in account.left.items():
                 found[name] = min(amount, found.get(name, math.inf))
         return found
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether someone set a bound, so that no call begins that the journal does not know of."""
+        return any(account.limits and not account.key.tree for account in self.accounts)
+
+    @property
+    def trees(self) -> tuple[Account, ...]:
+        """Those that bound all that a turn leads to."""
+        return tuple(account for account in self.accounts if account.key.tree)
 
     def bounds(self, *names: str) -> bool:
         """Whether one of these is bounded."""
@@ -295,6 +329,7 @@ class Budget:
 
     def reserve(self, amounts: Amounts) -> None:
         """Set apart what `plan` has found room for, and write it down as spent: the call may be paid whatever comes."""
+        self._reserving[id(amounts)] = self.accounts
         for account in reversed(self.accounts):
             account.reserve(amounts)
             self._note(account, amounts)
@@ -302,7 +337,7 @@ class Budget:
     def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
         """Count what a call took, and write down how it differs, before anyone acts on its answer."""
         self._take(taken, now, written=reserved)
-        for account in self.accounts:
+        for account in self._reserving.pop(id(reserved), ()):
             account.release(reserved)
 
     # --- tool calls ------------------------------------------------------------------------
@@ -352,10 +387,10 @@ class Budget:
 
     def _note(self, account: Account, amounts: Amounts, of: str = "") -> None:
         """Write something down: with other sessions first, so that no session knows of an answer that another has not paid."""
-        if account.log is not None and amounts != NOTHING:
-            account.note(amounts, of)
-            if account.key.session_id != self.own.key.session_id:
-                account.log.flush_soon()
+        if amounts == NOTHING or not account.note(amounts, of):
+            return
+        if account.key.session_id != self.own.key.session_id:
+            account.log.flush_soon()
 
 
 def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:

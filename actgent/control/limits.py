@@ -41,8 +41,8 @@ class Limits:
     """The bounds of a turn, or of a whole session (`create_session(limits=...)`).
 
     The first five are shared: what a turn lets other agents do is paid from its own, too, and what a session's
-    children do from the session's. Of a session's limits only these five count. Reaching one of the first six
-    ends the turn as a `Failure(kind="limit")`.
+    children do from the session's. Of a session's limits only these five count. Reaching one of the first five, a limit of
+    the tree or `identical_calls` ends the turn as a `Failure(kind="limit")`; an ask below `depth` is refused.
 
     Raises:
         ConfigurationError: a bound makes no sense; the text names it.
@@ -58,8 +58,19 @@ class Limits:
     """US dollars for model calls, by the tables of genai-prices or the client's `price=`."""
     seconds: float | None = attrs.field(default=None, validator=_optional(_seconds))
     """Seconds of work, waits for models, tools and other agents included; not time in which it is suspended."""
+    tree_model_calls: int = attrs.field(default=250, validator=_count(1))
+    """Model calls of the turn and of all that it leads to: asks, agents as tools, delegated tasks and what their results lead to."""
+    tree_tool_calls: int = attrs.field(default=1000, validator=_count(1))
+    """Tool calls of the same."""
+    depth: int = attrs.field(default=8, validator=_count(1))
+    """How many agents may ask each other, one below the other."""
     identical_calls: int = attrs.field(default=3, validator=_count(1))
-    """How often in a row the same tool may be called with the same arguments."""
+    """How often in a row the same tool may be called with the same arguments, or a cycle of two or three calls
+    may go round that brings the same results (at least twice)."""
+    answer_calls: int = attrs.field(default=64, validator=_count(1))
+    """How many tools one answer may call; of more none runs, and the model is told."""
+    argument_bytes: int = attrs.field(default=1_000_000, validator=_count(1))
+    """How large the arguments of one answer's calls may be together, as JSON; of larger ones none runs, and the model is told."""
     repairs: int = attrs.field(default=2, validator=_count(0))
     """How often in a row the model is asked again after an answer that cannot be used."""
     model_timeout: float = attrs.field(default=120.0, validator=_seconds)

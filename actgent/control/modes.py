@@ -5,7 +5,6 @@ call is about to start. A change of mode is a change of the session's state; the
 note, see `notes`. Everything here is sync; a `Modes` serves all sessions of any number of agents.
 """
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 
 from actgent.errors import ConfigurationError, ModeRefused
 from actgent.journal.store import Store
+from actgent.logs import Each, logger_of
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.templates import fill_template
 from actgent.tools.base import Tool, ToolContext
@@ -32,7 +32,7 @@ from .mode import (
 from .mode_changes import START, STATE_KEY, ModeChange, changes_in, entered, mark_of, stored_name, untold
 from .notes import Note, NoteSource
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 Guard = Callable[[Mapping[str, Any], str, str], str | None]
 """`(state, from, to)`: why a switch may not happen now, in words; None: it may."""
@@ -295,7 +295,7 @@ class Modes(NoteSource):
             return
         _log.warning(
             "session %s was stored in the mode %r, which is not known: it is %r now",
-            session.id,
+            Each(session.id),
             name,
             self.fallback,
         )

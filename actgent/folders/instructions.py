@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import attrs
 import jsonschema_rs
@@ -53,7 +54,12 @@ LIMITS: Mapping[str, Any] = {
     "tokens": _COUNT,
     "cost": _ABOVE_ZERO,
     "seconds": _ABOVE_ZERO,
+    "tree_model_calls": _COUNT,
+    "tree_tool_calls": _COUNT,
+    "depth": _COUNT,
     "identical_calls": _COUNT,
+    "answer_calls": _COUNT,
+    "argument_bytes": _COUNT,
     "repairs": {"type": "integer", "minimum": 0},
     "model_timeout": _ABOVE_ZERO,
     "tool_timeout": _ABOVE_ZERO,
@@ -209,11 +215,41 @@ class _Reading:
         except InvalidFile as error:
             self.problems.append(error)
             return None
-        self._check(BRAIN, document, _BRAIN, known=BRAIN_SCHEMA)
+        if self._check(BRAIN, document, _BRAIN, known=BRAIN_SCHEMA):
+            self._check_values(document)
         values = document.values
         if "strategy" in values and values.get("protocol", "bare") in _WITHOUT_STRATEGY:
             self._add(BRAIN, document.line(("strategy",)), "only the react protocol has one", "strategy")
+        self._check_model(document)
         return document
+
+    def _check_values(self, brain: Document) -> None:
+        """What the form does not say, so that it is told with its line and not when the agent is made."""
+        if not brain.values["name"].isprintable():
+            self._add(BRAIN, brain.line(("name",)), "it is no printable text on one line", "name")
+        for key, value in brain.values.get("limits", {}).items():
+            try:
+                Limits(**{key: value})
+            except ConfigurationError as error:
+                reason = str(error).partition(" is ")[2].rpartition(", not ")[0]
+                self._add(BRAIN, brain.line(("limits", key)), f"it is {reason}", f"limits.{key}")
+
+    def _check_model(self, brain: Document) -> None:
+        """A provider that is plainly misspelt; others may be models of an address that the program or environment gives."""
+        llm = brain.values.get("llm")
+        place = ("llm", "model") if isinstance(llm, dict) else ("llm",)
+        model = llm.get("model") if isinstance(llm, dict) else llm
+        if isinstance(model, str) and (reason := settings.unknown_provider(model, has_address=True)):
+            self._add(BRAIN, brain.line(place), reason, dotted(place))
+        elif isinstance(model, str) and not all(map(str.strip, model.split(":", 1))):
+            self._add(
+                BRAIN, brain.line(place), "it is PROVIDER:MODEL, and one of them is empty", dotted(place)
+            )
+        url = llm.get("base_url") if isinstance(llm, dict) else None
+        if isinstance(url, str) and not _has_host(url):
+            self._add(
+                BRAIN, brain.line(("llm", "base_url")), "it is no http(s) address with a host", "llm.base_url"
+            )
 
     def _notes(self) -> str:
         try:
@@ -398,6 +434,14 @@ def _worded(
             yield place, "it is empty, or not of the form that is needed"
         case _:
             yield place, _capped(error.message)
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parsed = urlsplit(url.strip())
+    except ValueError:
+        return False
+    return parsed.scheme in ("http", "https") and bool(parsed.hostname)
 
 
 def _keys_at(place: tuple[str | int, ...], known: Mapping[str, Any]) -> list[str]:

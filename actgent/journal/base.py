@@ -1,9 +1,16 @@
 """A journal as agents see it: what is committed is there after kill -9 and power loss."""
 
 import abc
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 
+from actgent.errors import ConfigurationError
+
+from .listing import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 from .records import Record
 
 
@@ -14,6 +21,8 @@ class Entry:
     session_id: str
     agent: str
     records: tuple[Record, ...]
+    patience: float | None = None
+    """Seconds that `commit` waits at most; None is for as long as it takes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -21,9 +30,11 @@ class SessionSummary:
     """What a journal knows of a session without reading it."""
 
     session_id: str
+    """Unique for its agent."""
     agent: str
     owner: str = ""
     parent_id: str | None = None
+    parent_agent: str | None = None
     created_at: float = 0.0
     updated_at: float = 0.0
     records: int = 0
@@ -34,13 +45,49 @@ class SessionSummary:
     """Unix time in seconds of the earliest thing in it that has a date; 0 is that there is none."""
     suspended: bool = False
     """True: its turn waits for something outside, such as a person."""
+    root_agent: str = ""
+    root_id: str = ""
+    """The session at the top of its tree; its own where it has no parent."""
+
+    @property
+    def key(self) -> SessionKey:
+        return SessionKey(self.agent, self.session_id)
+
+    @property
+    def parent(self) -> SessionKey | None:
+        return None if self.parent_id is None else SessionKey(self.parent_agent or "", self.parent_id)
+
+    @property
+    def root(self) -> SessionKey:
+        return SessionKey(self.root_agent, self.root_id)
+
+    @property
+    def state(self) -> State:
+        return state_of(self.closed, self.suspended, self.unfinished > 0)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Behind which `Journal.page` goes on."""
+        return Cursor(self.updated_at, self.agent, self.session_id)
+
+
+@attrs.frozen
+class Backup:
+    """A copy of a journal that was made and read again."""
+
+    path: Path
+    sessions: int
+    size: int
+    """In bytes."""
 
 
 class Journal(abc.ABC):
     """The sessions' records, in order, each session numbered from 1.
 
-    It lives in the block of `open_journal`; `acquire` comes first. A cancelled call leaves a step
-    whole or not there at all. Losing the disk, the space or the ownership is an error of the call
+    A session is named by its agent and its id. Calls that take an id alone look the agent up.
+
+    It lives in the block of `open_journal`; `acquire` comes first. A cancelled call returns at once, and leaves a step
+    whole or not there at all, before all later ones of its session. Losing the disk, the space or the ownership is an error of the call
     that meets it, and what was confirmed before stays.
     """
 
@@ -65,7 +112,8 @@ class Journal(abc.ABC):
             Fenced: the epoch is over.
             NotSerializable: the entry holds what is no plain data.
             JournalFull: no space; the step may be committed again.
-            JournalFailed: the storage failed; the step is there whole or not at all.
+            JournalFailed: the storage failed, or has not answered within the entry's patience; the step is there whole
+                or not at all, before all later ones.
             JournalDamaged: this session's stored records are not what was written.
         """
 
@@ -81,10 +129,11 @@ class Journal(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def load(self, session_id: str) -> tuple[Record, ...]:
+    async def load(self, session_id: str, *, agent: str | None = None) -> tuple[Record, ...]:
         """All records of a session, oldest first; none where there is no such session.
 
         Raises:
+            ConfigurationError: several agents have a session of this id, and none of them is given.
             JournalDamaged: they are not what was written; the text names the first that is not.
             WireError: a newer actgent wrote one of them.
         """
@@ -92,6 +141,11 @@ class Journal(abc.ABC):
     @abc.abstractmethod
     async def unfinished(self, agent: str) -> list[str]:
         """The agent's sessions with an accepted message that has not ended, oldest first; suspended ones are left out."""
+
+    async def waiting(self) -> dict[str, int]:
+        """How many sessions `unfinished` lists, by the names of their agents; agents without such sessions are left out."""
+        known = await self.sessions()
+        return dict(Counter(each.agent for each in known if each.unfinished and not each.suspended))
 
     @abc.abstractmethod
     async def due(self, agent: str) -> list[tuple[str, float]]:
@@ -106,6 +160,81 @@ class Journal(abc.ABC):
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
         """All sessions, or those of one agent, oldest first."""
 
+    async def to_erase(self, limit: int = 100) -> list[SessionKey]:
+        """Closed sessions that are to leave the journal, with all below them: see `Closed.erase`."""
+        return [each.key for each in await self.sessions() if each.due < 0][:limit]
+
+    async def erase_trees(
+        self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
+    ) -> list[SessionKey]:
+        """Erase sessions with all below them in one step; returns all that were erased, and roots that were not there.
+
+        A tree is left as it is where something in it is unfinished, suspended or has a date, or changed at or after the
+        Unix time `unchanged_since`.
+
+        Raises:
+            JournalError: they could not be erased; all of them are there, or none.
+        """
+        raise NotImplementedError
+
+    async def backup(self, target: Path) -> Backup:
+        """Copy all that is confirmed to a new file, and read it again; meanwhile the journal works.
+
+        Raises:
+            ConfigurationError: there is a file at the target, or this journal is no file.
+            JournalDamaged: the journal is not what was written; nothing stands at the target.
+            JournalFailed: it cannot be read, or the target not be written.
+        """
+        raise ConfigurationError(
+            "only a journal in a file of SQLite is copied so: for one in PostgreSQL use pg_dump"
+        )
+
     @abc.abstractmethod
-    async def delete(self, session_id: str) -> None:
-        """Erase a session and its records; nothing happens where there is none."""
+    async def agents_of(self, session_id: str) -> list[str]:
+        """The agents that have a session of this id, by name."""
+
+    @abc.abstractmethod
+    async def head(self, agent: str, session_id: str) -> SessionSummary | None:
+        """What is known of one session without reading it; None where there is none.
+
+        Raises:
+            JournalDamaged: it is not what was written.
+        """
+
+    @abc.abstractmethod
+    async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
+        """The sessions straight below this one, of any agent, oldest first."""
+
+    @abc.abstractmethod
+    async def page(
+        self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
+    ) -> list[SessionSummary]:
+        """At most `limit` sessions by their last change, the newest first, behind `after`: the last one's `cursor`.
+
+        A page costs what it shows and what changed since the one before, however many sessions there are. A session
+        that changes meanwhile moves to the front.
+        """
+
+    @abc.abstractmethod
+    async def counts(self, agent: str | None = None) -> dict[State, int]:
+        """How many sessions there are in each state, of all agents or of one."""
+
+    @abc.abstractmethod
+    async def delete(self, session_id: str, *, agent: str | None = None) -> None:
+        """Erase a session and its records; nothing happens where there is none.
+
+        Raises:
+            ConfigurationError: several agents have a session of this id, and none of them is given.
+        """
+
+
+def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
+    """The session of this id where one of these agents has it; None where none has.
+
+    Raises:
+        ConfigurationError: several have one.
+    """
+    if len(agents) > 1:
+        names = ", ".join(map(repr, sorted(agents)))
+        raise ConfigurationError(f"the agents {names} have a session {session_id!r} each: say which agent's")
+    return SessionKey(agents[0], session_id) if agents else None

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import msgpack  # type: ignore[import-untyped]
 
-from actgent.errors import ConfigurationError, JournalDamaged
+from actgent.errors import ConfigurationError, JournalDamaged, SessionExists
 
 from .base import Entry, Journal
 from .records import WIRE, Record
@@ -32,7 +32,7 @@ class ExportedSession:
 async def read_sessions(
     journal: Journal, *, agent: str | None = None, session_id: str | None = None
 ) -> list[ExportedSession]:
-    """All sessions of a journal, those of one agent, or one.
+    """All sessions of a journal, those of one agent, or one, which several agents may have under the same id.
 
     Raises:
         ConfigurationError: there is no such session.
@@ -41,19 +41,20 @@ async def read_sessions(
     found = [each for each in await journal.sessions(agent) if session_id in (None, each.session_id)]
     if session_id is not None and not found:
         raise ConfigurationError(f"the journal has no session {session_id!r}")
-    return [ExportedSession(s.session_id, s.agent, await journal.load(s.session_id)) for s in found]
+    return [
+        ExportedSession(s.session_id, s.agent, await journal.load(s.session_id, agent=s.agent)) for s in found
+    ]
 
 
 async def write_sessions(journal: Journal, sessions: Sequence[ExportedSession], *, epoch: int) -> None:
     """Add sessions to a journal, each in one step: whole or not at all.
 
     Raises:
-        ConfigurationError: it has one of them already; none was added.
+        SessionExists: it has one of them already; none was added.
     """
-    there = {summary.session_id for summary in await journal.sessions()}
     for session in sessions:
-        if session.session_id in there:
-            raise ConfigurationError(f"the journal has a session {session.session_id!r} already")
+        if await journal.head(session.agent, session.session_id) is not None:
+            raise SessionExists(session.agent, session.session_id)
     for session in sessions:
         entry = Entry(session_id=session.session_id, agent=session.agent, records=session.records)
         await journal.commit(entry, epoch=epoch)

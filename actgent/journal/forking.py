@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from .exporting import ExportedSession
+from .listing import SessionKey
 from .records import AccountKey, Answered, Closed, Due, Fired, Opened, Record, Scheduled, Spent, Unscheduled
 from .renaming import renamed
 
@@ -17,7 +18,8 @@ def forked(session: ExportedSession, session_id: str, agent: str) -> ExportedSes
     have spent by then, and from those of the sessions above. A turn that is open goes on with what its own limits had
     left at that point.
     """
-    copy = renamed(session, {session.session_id: session_id})
+    ids = {SessionKey(session.agent, session.session_id): session_id}
+    copy = renamed(session, ids, agent=agent)
     return ExportedSession(session_id, agent, tuple(_kept(copy, session)))
 
 
@@ -25,16 +27,18 @@ def _kept(copy: ExportedSession, original: ExportedSession) -> Iterator[Record]:
     for record in copy.records:
         match record:
             case Opened():
-                yield _opened(record, AccountKey(session_id=original.session_id, agent=original.agent))
+                payer = AccountKey(session_id=original.session_id, agent=original.agent)
+                yield _opened(record, payer, copy.agent)
             case Spent(turn=""):
                 pass  # it stands with the original, whose budget it was
             case _ if not isinstance(record, _LEFT_OUT):
                 yield record
 
 
-def _opened(record: Opened, original: AccountKey) -> Opened:
+def _opened(record: Opened, original: AccountKey, agent: str) -> Opened:
     within = (original, *record.within) if record.limits else record.within
     return Opened(
+        agent=agent if record.agent else "",
         owner=record.owner,
         created_at=record.created_at,
         on_busy=record.on_busy,

@@ -1,12 +1,13 @@
 """Group commit: what all journals share but the storage itself.
 
-One task writes at a time: the first that has to wait for its step, while nobody else does, and
-then the writer. Meanwhile steps of all sessions gather, and go together into the next transaction.
+One task writes, and nothing cuts it: who waits for a step may leave, or give up after its patience, while the storage
+is still at it. Meanwhile steps of all sessions gather, and go together into the next transaction.
 Steps that nobody waits for start no transaction of their own for `SOON` seconds.
 """
 
 import abc
-import logging
+import itertools
+import math
 import sys
 import time
 from collections import Counter, OrderedDict, deque
@@ -25,15 +26,30 @@ from actgent.errors import (
     JournalError,
     JournalFailed,
     JournalFull,
+    JournalSlow,
     UsageError,
 )
+from actgent.logs import logger_of
 
-from .base import Entry, Journal, SessionSummary
+from .base import Entry, Journal, SessionSummary, one_of
+from .encryption import check_readable, current_keys
+from .listing import ALL, Cursor, SessionFilter, SessionKey, State
+from .paging import Pages
 from .reading import Found, Readings
 from .records import Record
-from .steps import Head, Row, Step, encode_entry, join_steps, place_step
+from .steps import (
+    Head,
+    Row,
+    Step,
+    begin_head,
+    encode_entry,
+    find_parent,
+    join_steps,
+    name_series,
+    place_step,
+)
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 SOON = 0.05
 """Seconds that a step which nobody waits for may wait for company."""
@@ -42,8 +58,16 @@ GROUP_BYTES = 16_000_000
 """Bounds of one transaction; a single larger step is written all the same."""
 KNOWN_HEADS = 10_000
 """Heads of sessions that are kept between writes; others are read again."""
+EVERYONE = SessionKey("", "")
+"""Names no session: a step of it, without records, waits for all."""
 ACQUIRE_PATIENCE = 0.5
 """Seconds in which a dying owner may still let go."""
+RETRY = 1.0
+"""Seconds after which a step that could not be written, and that nobody waits for, is tried again."""
+LEAVING = 10.0
+"""Seconds that leaving the block takes at most, with a storage that does not answer."""
+NAMED = 10
+"""Sessions that are named in one record of the log, at most."""
 
 
 @attrs.define(eq=False)
@@ -52,11 +76,32 @@ class _Waiting:
 
     step: Step
     epoch: int
-    is_awaited: bool = False
     is_over: bool = False
     error: ActgentError | None = None
-    done: trio.Event | None = None
-    """Made where the waiter does not write it itself."""
+    task: trio.lowlevel.Task | None = None
+    """Who waits; None where nobody does, or not any more."""
+    patience: float = math.inf
+    """Seconds after which that one gives up."""
+    until: float = math.inf
+    """When, by trio's clock."""
+
+    async def wait(self) -> None:
+        """Wait until it is over; raises its error. Cancelled, it is kept where it cannot be written, as nobody tries again."""
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            self.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self.task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(leave)
+        if self.error is not None:
+            raise self.error
+
+    def wake(self) -> None:
+        """Have the one who waits go on."""
+        if self.task is not None:
+            trio.lowlevel.reschedule(self.task)
+            self.task = None
 
 
 @attrs.define(eq=False)
@@ -65,6 +110,8 @@ class JournalStatistics:
 
     commits: int = 0
     steps: int = 0
+    erased: int = 0
+    """Sessions that were removed by `erase_trees`."""
 
 
 class GroupedJournal(Journal):
@@ -75,54 +122,93 @@ class GroupedJournal(Journal):
 
     def __init__(self) -> None:
         self.statistics = JournalStatistics()
+        self._keys = current_keys()
         self._epoch = 0
         self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
+        self._writing: Sequence[_Waiting] = ()
+        """What the storage is at."""
+        self._retry_at = 0.0
         self._arrived = trio.Event()
-        self._awaited = trio.Event()
-        self._unwritten: Counter[str] = Counter()
-        self._kept: dict[str, list[Step]] = {}
-        self._heads: OrderedDict[str, Head] = OrderedDict()
-        self._doubts: dict[str, Head | None] = {}
+        self._is_awaited = False
+        """Whether someone waits for a step in the queue, or it is time to write."""
+        self._writer: trio.lowlevel.Task | None = None
+        """The task that writes, while it has nothing to do."""
+        self._unwritten: Counter[SessionKey] = Counter()
+        self._kept: dict[SessionKey, list[Step]] = {}
+        self._heads: OrderedDict[SessionKey, Head] = OrderedDict()
+        self._numbers = itertools.count(1)
+        """Of the sessions that begin in this epoch."""
+        self._doubts: dict[SessionKey, Head | None] = {}
         """Sessions of which nobody knows whether their last step, which failed, is there, and their heads before it."""
         self._storage = trio.Lock()
         self._readings = Readings(self._storage, self._read_known)
+        self._pages = Pages(self._storage, self)
         self._is_open = False
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self, None]:
-        """The block in which the journal works; leaving it writes what is queued."""
+        """The block in which the journal works; leaving it writes what is queued, and ends whatever the storage does."""
         error: BaseException | None = None
         async with trio.open_nursery() as nursery:
             self._is_open = True
             # Shielded: whatever ends the block, what is queued is written first.
-            rousing = trio.CancelScope(shield=True)
-            nursery.start_soon(self._write_groups, name="journal writer")
+            writing, rousing = trio.CancelScope(shield=True), trio.CancelScope(shield=True)
+            nursery.start_soon(self._write_groups, writing, name="journal writer")
             nursery.start_soon(self._rouse, rousing, name="journal clock")
             try:
                 yield self
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
-            with trio.CancelScope(shield=True):
-                await self._leave()
-            self._awaited.set()  # the writer ends
-            rousing.cancel()
+            try:
+                with trio.move_on_after(LEAVING, shield=True):
+                    await self._leave_steadily()
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - as above
+                error = error or raised
+            finally:
+                self._end()
+                writing.cancel()
+                rousing.cancel()
         if error is not None:
             raise error
 
+    async def _leave_steadily(self) -> None:
+        """Leave, also where Ctrl-C is pressed meanwhile, which comes through any shield; once more, and it ends here."""
+        try:
+            await self._leave()
+        except KeyboardInterrupt:
+            await self._leave()
+            raise
+
     async def _leave(self) -> None:
-        for session_id in ["", *self._kept]:
-            await self._flush_at_last(session_id)
+        """Write what is queued, and let the storage go."""
+        if self._epoch:
+            self._try_kept_again()
+            try:
+                await self._flush(EVERYONE)
+            except ActgentError as error:
+                logger.error("the journal could not be written when it was left: %s", error)  # noqa: TRY400 - no bug of ours
+        await self._lock_storage()
+        try:
+            await self._release()
+        finally:
+            self._storage.release()
+
+    @trio.lowlevel.enable_ki_protection
+    def _end(self) -> None:
+        """Be closed, whatever state this is in: who waits is told, and what is not written is named."""
+        left = Counter({key: len(steps) for key, steps in self._kept.items()})
+        for waiting in [*self._writing, *self._queue]:
+            if waiting.step.count and not waiting.is_over:
+                left[waiting.step.key] += 1
         self._is_open = False
         self._epoch = 0
-        await self._release()
-
-    async def _flush_at_last(self, session_id: str) -> None:
-        if self._epoch:
-            try:
-                await self._flush(session_id)
-            except ActgentError as error:
-                logger.error("%s: what nobody waited for is not written: %s", session_id, error)  # noqa: TRY400 - no bug of ours
+        self._let_go()
+        if left:
+            names = ", ".join(repr("/".join(key)) for key in itertools.islice(left, NAMED))
+            more = "" if len(left) <= NAMED else ", ..."
+            text = "the journal was left with %d steps of %d sessions that are not written: %s%s"
+            logger.error(text, left.total(), len(left), names, more)
 
     # --- the storage, which members are ---------------------------------------------------
 
@@ -134,8 +220,11 @@ class GroupedJournal(Journal):
     async def _release(self) -> None:
         """Let the storage go."""
 
+    def _let_go(self) -> None:
+        """Let the storage go as soon as that is possible, without waiting; nothing where it was let go."""
+
     @abc.abstractmethod
-    async def _read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
+    async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
         """The heads of those sessions that are there; raises `JournalDamaged` for the first bad one."""
 
     @abc.abstractmethod
@@ -143,15 +232,22 @@ class GroupedJournal(Journal):
         """Write rows and heads in one durable transaction, or raise and write nothing."""
 
     @abc.abstractmethod
-    async def _take_back(self, session_id: str, head: Head | None, epoch: int) -> None:
+    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
         """Have a session end at this head again, whatever stands behind it; without one there is none."""
 
+    async def _newest_body(self) -> bytes | None:
+        """The body of a row that was written lately, as it is stored; None if there is none."""
+        return None
+
     @abc.abstractmethod
-    async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
+    async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         """See `reading.ReadSome`; raises where the storage as a whole fails."""
 
     @abc.abstractmethod
     async def _list_unfinished(self, agent: str) -> list[str]: ...
+
+    @abc.abstractmethod
+    async def _count_waiting(self) -> dict[str, int]: ...
 
     @abc.abstractmethod
     async def _list_due(self, agent: str) -> list[tuple[str, float]]: ...
@@ -163,7 +259,36 @@ class GroupedJournal(Journal):
     async def _list_heads(self, agent: str | None) -> list[Head]: ...
 
     @abc.abstractmethod
-    async def _erase(self, session_id: str, epoch: int) -> None: ...
+    async def _list_agents(self, session_id: str) -> list[str]:
+        """See `Journal.agents_of`; raises `JournalDamaged` where there is none and damage may be the reason."""
+
+    @abc.abstractmethod
+    async def _list_children(self, key: SessionKey) -> list[Head]: ...
+
+    @abc.abstractmethod
+    async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
+        """See `paging.Shelves`, as for those that follow."""
+
+    @abc.abstractmethod
+    async def put_in_order(self, keys: Sequence[SessionKey]) -> None: ...
+
+    @abc.abstractmethod
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]: ...
+
+    @abc.abstractmethod
+    async def count_states(self) -> dict[tuple[str, State], int]: ...
+
+    @abc.abstractmethod
+    async def _list_to_erase(self, limit: int) -> list[SessionKey]: ...
+
+    @abc.abstractmethod
+    async def _erase_trees(
+        self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
+    ) -> list[SessionKey]:
+        """See `Journal.erase_trees`; in one transaction."""
+
+    @abc.abstractmethod
+    async def _erase(self, key: SessionKey, epoch: int) -> None: ...
 
     # --- the journal ----------------------------------------------------------------------
 
@@ -171,10 +296,13 @@ class GroupedJournal(Journal):
         if not self._is_open:
             raise UsageError("the journal is used outside of its `async with open_journal(...)` block")
         async with self._storage:
-            with trio.CancelScope(shield=True):
-                self._epoch = await self._take_patiently()
-                self._heads.clear()  # another owner may have written in between
-                self._doubts.clear()
+            self._epoch = await self._take_patiently()
+            if self._keys is None:
+                check_readable(await self._newest_body(), None)
+            self._heads.clear()  # another owner may have written in between
+            self._doubts.clear()
+            self._numbers = itertools.count(1)
+            self._pages.forget()
         return self._epoch
 
     async def _take_patiently(self) -> int:
@@ -189,77 +317,141 @@ class GroupedJournal(Journal):
 
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         step = encode_entry(entry)
-        if durable or self._is_behind(step.session_id):
-            await self._wait_written(step, epoch)
+        if durable or self._is_behind(step.key):
+            await self._wait_written(step, epoch, entry.patience)
         else:
             self._enqueue(_Waiting(step, epoch))
+            self._arrived.set()
             await trio.lowlevel.checkpoint()
 
-    def _is_behind(self, session_id: str) -> bool:
+    def _is_behind(self, key: SessionKey) -> bool:
         """Whether a step has to wait, as the storage does not take what comes."""
-        return (
-            session_id in self._kept or len(self._queue) >= GROUP_STEPS or self._queued_bytes >= GROUP_BYTES
-        )
+        return key in self._kept or len(self._queue) >= GROUP_STEPS or self._queued_bytes >= GROUP_BYTES
 
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
         self._enqueue(_Waiting(encode_entry(entry), epoch))
+        self._arrived.set()
 
-    async def load(self, session_id: str) -> tuple[Record, ...]:
-        if self._has_unwritten(session_id):
-            await self._flush(session_id)
-        self._check_epoch(self._epoch)
-        if session_id in self._doubts:
+    async def load(self, session_id: str, *, agent: str | None = None) -> tuple[Record, ...]:
+        key = await self._key_of(session_id, agent)
+        if key is None:
+            return ()
+        await self._flush_session(key)
+        if key in self._doubts:
             async with self._storage:
-                await self._settle_doubts([session_id])
-        return (await self._readings.read(session_id)).records
+                await self._settle_doubts([key])
+        return (await self._readings.read(key)).records
 
-    async def _read_known(self, session_ids: Sequence[str]) -> Sequence[Found]:
+    async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
+        if agent is not None:
+            return SessionKey(agent, session_id)
+        return one_of(await self.agents_of(session_id), session_id)
+
+    async def _flush_session(self, key: SessionKey) -> None:
+        if self._has_unwritten(key):
+            await self._flush(key)
+        self._check_epoch(self._epoch)
+
+    async def _read_known(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         """Read sessions whose next steps will be written soon, and keep their heads for that."""
-        found = await self._read_some(session_ids)
+        found = await self._read_some(keys)
         stored = [each.value for each in found if isinstance(each, outcome.Value)]
-        self._keep_heads([each.head for each in stored if each.head is not None])
+        self._keep_heads({each.head.key: each.head for each in stored if each.head is not None})
         return found
 
     async def unfinished(self, agent: str) -> list[str]:
-        await self._flush("")
+        await self._flush(EVERYONE)
         async with self._storage:
             return await self._list_unfinished(agent)
 
+    async def waiting(self) -> dict[str, int]:
+        await self._flush(EVERYONE)
+        async with self._storage:
+            return await self._count_waiting()
+
     async def due(self, agent: str) -> list[tuple[str, float]]:
-        await self._flush("")
+        await self._flush(EVERYONE)
         async with self._storage:
             return await self._list_due(agent)
 
     async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
-        await self._flush("")
+        await self._flush(EVERYONE)
         async with self._storage:
             return await self._list_suspended(agent, after, limit)
 
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
-        await self._flush("")
+        await self._flush(EVERYONE)
         async with self._storage:
             return [head.summary for head in await self._list_heads(agent)]
 
-    async def delete(self, session_id: str) -> None:
-        self._kept.pop(session_id, None)
-        if self._has_unwritten(session_id):
-            await self._flush(session_id)
-        self._check_epoch(self._epoch)
+    async def agents_of(self, session_id: str) -> list[str]:
+        await self._flush(EVERYONE)
+        unwritten = {key.agent for key in self._kept if key.session_id == session_id}
+        async with self._storage:
+            return sorted({*await self._list_agents(session_id), *unwritten})
+
+    async def head(self, agent: str, session_id: str) -> SessionSummary | None:
+        key = SessionKey(agent, session_id)
+        await self._flush_session(key)
+        async with self._storage:
+            await self._settle_doubts([key])
+            found = (await self._known_heads([key])).get(key)
+        return None if found is None else found.summary
+
+    async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
+        await self._flush(EVERYONE)
+        async with self._storage:
+            return [head.summary for head in await self._list_children(SessionKey(agent, session_id))]
+
+    async def delete(self, session_id: str, *, agent: str | None = None) -> None:
+        key = await self._key_of(session_id, agent)
+        if key is None:
+            return
+        self._kept.pop(key, None)
+        await self._flush_session(key)
+        async with self._storage:
+            self._heads.pop(key, None)
+            self._doubts.pop(key, None)
+            self._pages.forget_counts()
+            await self._erase(key, self._epoch)
+
+    async def to_erase(self, limit: int = 100) -> list[SessionKey]:
+        await self._flush(EVERYONE)
+        async with self._storage:
+            return await self._list_to_erase(limit)
+
+    async def erase_trees(
+        self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
+    ) -> list[SessionKey]:
+        await self._flush(EVERYONE)
         async with self._storage:
             with trio.CancelScope(shield=True):
-                self._heads.pop(session_id, None)
-                self._doubts.pop(session_id, None)
-                await self._erase(session_id, self._epoch)
+                gone = await self._erase_trees(roots, unchanged_since, self._epoch)
+                for key in gone:
+                    self._heads.pop(key, None)
+                    self._doubts.pop(key, None)
+                self._pages.forget_counts()
+                self.statistics.erased += len(gone)
+        return gone
+
+    async def page(
+        self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
+    ) -> list[SessionSummary]:
+        await self._flush(EVERYONE)
+        return [head.summary for head in await self._pages.select(wanted, after, limit)]
+
+    async def counts(self, agent: str | None = None) -> dict[State, int]:
+        await self._flush(EVERYONE)
+        return await self._pages.count(agent)
 
     # --- the queue ------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     def _enqueue(self, waiting: _Waiting) -> None:
         self._check_epoch(waiting.epoch)
         self._queue.append(waiting)
         self._queued_bytes += len(waiting.step.body)
-        self._unwritten[waiting.step.session_id] += 1
-        if not waiting.is_awaited:
-            self._arrived.set()
+        self._unwritten[waiting.step.key] += 1
 
     def _check_epoch(self, epoch: int) -> None:
         if not self._epoch:
@@ -269,65 +461,90 @@ class GroupedJournal(Journal):
                 f"epoch {epoch} of the journal is over, epoch {self._epoch} has begun: nothing was written"
             )
 
-    async def _wait_written(self, step: Step, epoch: int) -> None:
-        """Write a step: oneself where nobody writes, as waking the writer costs two task switches, or else by it."""
-        waiting = _Waiting(step, epoch, is_awaited=True)
+    async def _wait_written(self, step: Step, epoch: int, patience: float | None = None) -> None:
+        waiting = _Waiting(step, epoch)
         self._enqueue(waiting)
-        if not self._storage.locked():
-            with trio.CancelScope(shield=True):
-                await self._write_next()
-            if (
-                waiting.error is None
-            ):  # or else it is told, also where it is cancelled: what failed has to be tried again
-                await trio.lowlevel.checkpoint_if_cancelled()
-        if not waiting.is_over:
-            waiting.done = trio.Event()
-            self._awaited.set()
-            try:
-                await waiting.done.wait()
-            except trio.Cancelled:
-                waiting.is_awaited = (
-                    False  # nobody is there to try again: it is kept where it cannot be written
-                )
-                raise
-        if waiting.error is not None:
-            raise waiting.error
+        self._ask_writer()
+        if patience is not None:
+            waiting.patience, waiting.until = patience, trio.current_time() + patience
+            self._arrived.set()
+        await waiting.wait()
 
-    async def _flush(self, session_id: str) -> None:
+    async def _flush(self, key: SessionKey) -> None:
         """Wait for what was queued until now, of this session with its errors."""
-        await self._wait_written(Step(session_id, "", 0, b""), self._epoch)
+        await self._wait_written(Step(key, 0, b""), self._epoch)
 
-    def _has_unwritten(self, session_id: str) -> bool:
-        return bool(self._unwritten[session_id]) or session_id in self._kept
+    def _has_unwritten(self, key: SessionKey) -> bool:
+        return bool(self._unwritten[key]) or key in self._kept
 
+    @trio.lowlevel.enable_ki_protection
     async def _rouse(self, scope: trio.CancelScope) -> None:
-        """Wake the writer for steps that nobody waits for; apart from it, as a deadline a group would cost it more."""
+        """Look after steps that nobody waits for, and those who wait for long; a deadline for each would cost more."""
         with scope:
             while True:
                 await self._arrived.wait()
                 await trio.sleep(SOON)
                 self._arrived = trio.Event()
-                if self._queue:
-                    self._awaited.set()
+                self._look(trio.current_time())
 
-    async def _write_groups(self) -> None:
+    def _look(self, now: float) -> None:
+        self._give_up(now)
+        if self._kept and self._epoch and now >= self._retry_at:
+            self._retry_at = now + RETRY
+            self._try_kept_again()
+        if self._queue:
+            self._ask_writer()
+        if self._kept or self._writing or self._queue:
+            self._arrived.set()
+
+    def _try_kept_again(self) -> None:
+        for key in self._kept:
+            self._enqueue(_Waiting(Step(key, 0, b""), self._epoch))
+
+    def _give_up(self, now: float) -> None:
+        """Let nobody wait for longer than they want; the storage goes on with their steps."""
+        for waiting in [*self._writing, *self._queue]:
+            if waiting.until <= now and waiting.task is not None:
+                waiting.error = JournalSlow(waiting.patience)
+                waiting.wake()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _write_groups(self, scope: trio.CancelScope) -> None:
         try:
-            with trio.CancelScope(shield=True):
-                while self._is_open:
-                    await self._awaited.wait()
+            with scope:
+                while True:
+                    if not self._is_awaited:
+                        await self._rest()
                     await self._write_next()
         finally:
             self._epoch = 0  # nobody writes any more, so nobody may wait for it
             self._break_off(self._queue)
 
+    async def _rest(self) -> None:
+        """Wait until there is something to write; an event costs more."""
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            self._writer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._writer = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(leave)
+
+    def _ask_writer(self) -> None:
+        self._is_awaited = True
+        if self._writer is not None:
+            trio.lowlevel.reschedule(self._writer)
+            self._writer = None
+
     async def _write_next(self) -> None:
         await self._lock_storage()
-        group = self._take_group()
+        group = self._writing = self._take_group()
         try:
             await self._write_group(group)
         finally:
             self._storage.release()
             self._break_off(group)
+            self._writing = ()
 
     async def _lock_storage(self) -> None:
         try:
@@ -349,8 +566,8 @@ class GroupedJournal(Journal):
             group.append(self._queue.popleft())
             size += len(group[-1].step.body)
         self._queued_bytes -= size
-        if not self._queue and self._awaited.is_set():
-            self._awaited = trio.Event()
+        if not self._queue:
+            self._is_awaited = False
         return group
 
     async def _write_group(self, group: list[_Waiting]) -> None:
@@ -365,9 +582,9 @@ class GroupedJournal(Journal):
 
     async def _write_alone(self, group: list[_Waiting], damage: JournalDamaged) -> None:
         """Find the sessions that a group failed for; all others are written."""
-        by_session: dict[str, list[_Waiting]] = {}
+        by_session: dict[SessionKey, list[_Waiting]] = {}
         for waiting in group:
-            by_session.setdefault(waiting.step.session_id, []).append(waiting)
+            by_session.setdefault(waiting.step.key, []).append(waiting)
         if len(by_session) == 1:
             self._fail(group, damage)
             return
@@ -381,9 +598,12 @@ class GroupedJournal(Journal):
         if self._doubts:
             await self._settle_doubts(by_session)
         before = await self._known_heads(list(by_session))
-        now, rows, heads = time.time(), [], {}
+        now, rows = time.time(), []
+        heads: dict[SessionKey, Head] = {}
         for key, steps in by_session.items():
-            row, heads[key] = place_step(join_steps(steps), before.get(key), now=now, identity=self.identity)
+            step = join_steps(steps)
+            head = before.get(key) or await self._begin(step, heads, now)
+            row, heads[key] = place_step(step, head, now=now, identity=self.identity, keys=self._keys)
             rows.append(row)
         try:
             await self._write(rows, list(heads.values()), self._epoch)
@@ -393,20 +613,29 @@ class GroupedJournal(Journal):
                 raise
         self.statistics.commits += 1
         self.statistics.steps += len(rows)
-        self._keep_heads(heads.values())
+        self._keep_heads(heads)
+        self._pages.note(heads, before)
 
-    def _by_session(self, group: list[_Waiting]) -> dict[str, list[Step]]:
+    async def _begin(self, step: Step, heads: Mapping[SessionKey, Head], now: float) -> Head:
+        """The head of a new session, below one that is there, or begins with it."""
+        above = find_parent(step)
+        parent = None
+        if above is not None:
+            parent = heads.get(above) or (await self._known_heads([above])).get(above)
+        return begin_head(step, name_series(self._epoch, next(self._numbers)), parent, now=now)
+
+    def _by_session(self, group: list[_Waiting]) -> dict[SessionKey, list[Step]]:
         """The steps of a group, each session's behind those that could not be written before."""
-        by_session: dict[str, list[Step]] = {}
+        by_session: dict[SessionKey, list[Step]] = {}
         for waiting in group:
-            key = waiting.step.session_id
+            key = waiting.step.key
             if key not in by_session:
                 by_session[key] = [*self._kept[key]] if key in self._kept else []
             if waiting.step.count:
                 by_session[key].append(waiting.step)
         return {key: steps for key, steps in by_session.items() if steps}
 
-    async def _is_written(self, heads: Mapping[str, Head], before: Mapping[str, Head]) -> bool:
+    async def _is_written(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> bool:
         """Whether a transaction that failed, perhaps at its very end, is there nevertheless; not where that is in doubt."""
         try:
             return await self._read_heads(sorted(heads)) == heads
@@ -414,50 +643,51 @@ class GroupedJournal(Journal):
             self._doubts.update({key: before.get(key) for key in heads})
             return False
 
-    async def _settle_doubts(self, session_ids: Iterable[str]) -> None:
+    async def _settle_doubts(self, keys: Iterable[SessionKey]) -> None:
         """Make sure that failed steps of which nobody knows are not there, as they may be tried again."""
-        for session_id in [each for each in session_ids if each in self._doubts]:
-            await self._take_back(session_id, self._doubts[session_id], self._epoch)
-            self._heads.pop(session_id, None)
-            del self._doubts[session_id]
+        for key in [each for each in keys if each in self._doubts]:
+            self._pages.forget()
+            await self._take_back(key, self._doubts[key], self._epoch)
+            self._heads.pop(key, None)
+            del self._doubts[key]
 
-    def _forget(self, heads: Iterable[str]) -> None:
-        for session_id in heads:
-            self._heads.pop(session_id, None)
+    def _forget(self, keys: Iterable[SessionKey]) -> None:
+        for key in keys:
+            self._heads.pop(key, None)
 
-    async def _known_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
-        known = {key: self._heads[key] for key in session_ids if key in self._heads}
-        missing = [key for key in session_ids if key not in known]
+    async def _known_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
+        known = {key: self._heads[key] for key in keys if key in self._heads}
+        missing = [key for key in keys if key not in known]
         return known | await self._read_heads(sorted(missing)) if missing else known
 
-    def _keep_heads(self, heads: Iterable[Head]) -> None:
-        for head in heads:
-            self._heads[head.session_id] = head
-            self._heads.move_to_end(head.session_id)
+    def _keep_heads(self, heads: Mapping[SessionKey, Head]) -> None:
+        for key, head in heads.items():
+            self._heads[key] = head
+            self._heads.move_to_end(key)
         while len(self._heads) > KNOWN_HEADS:
             self._heads.popitem(last=False)
 
     def _finish(self, group: list[_Waiting]) -> None:
         for waiting in group:
-            self._kept.pop(waiting.step.session_id, None)
+            self._kept.pop(waiting.step.key, None)
             self._answer(waiting)
 
     def _fail(self, group: list[_Waiting], error: JournalError | Fenced) -> None:
         for waiting in group:
             waiting.error = _again(error)
-            is_lost = not waiting.is_awaited and waiting.step.count
+            is_lost = waiting.task is None and waiting.step.count
             if is_lost and isinstance(error, JournalFull | JournalFailed):
-                self._kept.setdefault(waiting.step.session_id, []).append(waiting.step)
+                self._kept.setdefault(waiting.step.key, []).append(waiting.step)
+                self._arrived.set()
             self._answer(waiting)
 
     def _answer(self, waiting: _Waiting) -> None:
-        key = waiting.step.session_id
+        key = waiting.step.key
         self._unwritten[key] -= 1
         if not self._unwritten[key]:
             del self._unwritten[key]
         waiting.is_over = True
-        if waiting.done is not None:
-            waiting.done.set()
+        waiting.wake()
 
 
 def _again(error: JournalError | Fenced) -> ActgentError:

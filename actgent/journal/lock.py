@@ -9,6 +9,8 @@ from pathlib import Path
 
 from actgent.errors import Fenced, JournalFailed
 
+from .disk_errors import failure_of, is_full
+
 
 class Lock:
     """The file beside a journal's file that one process holds, and that notes how far its log has come."""
@@ -18,11 +20,15 @@ class Lock:
 
         Raises:
             Fenced: another process, or another journal of this one, has it.
+            JournalFull: there is no space for it.
             JournalFailed: the folder cannot be written.
         """
+        self.path = path.absolute()
         try:
             self._fd = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            if is_full(error):
+                raise failure_of(error) from error
             raise JournalFailed(
                 f"the folder of the journal {path.name} cannot be written ({error.strerror}), where its lock has to "
                 "stand: make it, or name or copy the journal elsewhere"
@@ -35,12 +41,13 @@ class Lock:
             raise Fenced(
                 f"the journal {path.name} is owned by {owner}, which is alive: end it first"
             ) from None
+        owner = f"process {os.getpid()} on {socket.gethostname()}"
+        try:
+            os.pwrite(self._fd, owner.encode()[:_NOTE_AT].ljust(_NOTE_AT), 0)
+        except OSError as error:
+            os.close(self._fd)
+            raise failure_of(error) from error
         _locks.add(self)
-        os.pwrite(
-            self._fd,
-            f"process {os.getpid()} on {socket.gethostname()}".encode()[:_NOTE_AT].ljust(_NOTE_AT),
-            0,
-        )
 
     def note(self, identity: bytes, commits: int) -> None:
         """Note a confirmed commit. It is not synced: after a power cut an earlier note stands here, never a later one."""
@@ -49,17 +56,35 @@ class Lock:
 
     def read_note(self) -> tuple[bytes, int]:
         """The identity and the number of commits that were noted last; none, and 0, where nothing was."""
-        found = os.pread(self._fd, _NOTE.size + 4, _NOTE_AT)
-        packed, checksum = found[: _NOTE.size], found[_NOTE.size :]
-        if len(checksum) < 4 or zlib.crc32(packed).to_bytes(4, "big") != checksum:  # noqa: PLR2004 - bytes of a CRC-32
-            return b"", 0
-        identity, commits = _NOTE.unpack(packed)
-        return identity, commits
+        return _unpacked(os.pread(self._fd, _NOTE.size + 4, _NOTE_AT))
 
     def close(self) -> None:
         """Let another process have the journal."""
         _locks.discard(self)
         os.close(self._fd)
+
+
+def read_note(path: Path) -> tuple[bytes, int]:
+    """The same of a journal's file that another process may hold."""
+    try:
+        with lock_path(path).open("rb") as file:
+            file.seek(_NOTE_AT)
+            return _unpacked(file.read(_NOTE.size + 4))
+    except FileNotFoundError:
+        return b"", 0
+
+
+def _unpacked(found: bytes) -> tuple[bytes, int]:
+    packed, checksum = found[: _NOTE.size], found[_NOTE.size :]
+    if len(checksum) < 4 or zlib.crc32(packed).to_bytes(4, "big") != checksum:  # noqa: PLR2004 - bytes of a CRC-32
+        return b"", 0
+    identity, commits = _NOTE.unpack(packed)
+    return identity, commits
+
+
+def is_held_here(path: Path) -> bool:
+    """Whether this very process has a journal's file open: to open and close it once more would drop SQLite's locks."""
+    return any(lock.path == path.absolute() for lock in _locks)
 
 
 _locks: set[Lock] = set()

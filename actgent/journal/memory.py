@@ -1,22 +1,25 @@
 """A journal that ends with its process: for tests, and for agents that need no more."""
 
+import heapq
+from collections import Counter
 from collections.abc import Sequence
 
 import trio
 
 from .group import GroupedJournal
+from .listing import Cursor, SessionFilter, SessionKey, State
 from .reading import Found, Stored, read_each
 from .steps import Head, Row, decode_rows
 
 
 class MemoryJournal(GroupedJournal):
-    """Holds what the others would write, as bytes."""
+    """Holds what the others would write, as bytes. Its lists are made by looking at all heads."""
 
     identity = b"memory"
 
     def __init__(self) -> None:
         super().__init__()
-        self._stored_heads: dict[str, Head] = {}
+        self._stored_heads: dict[SessionKey, Head] = {}
         self._stored_rows: dict[str, list[Row]] = {}
 
     async def _take(self) -> int:
@@ -26,41 +29,44 @@ class MemoryJournal(GroupedJournal):
     async def _release(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def _read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
+    async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
         await trio.lowlevel.checkpoint()
-        return {key: self._stored_heads[key] for key in session_ids if key in self._stored_heads}
+        return {key: self._stored_heads[key] for key in keys if key in self._stored_heads}
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         for row in rows:
-            self._stored_rows.setdefault(row.session_id, []).append(row)
+            self._stored_rows.setdefault(row.series, []).append(row)
         for head in heads:
-            self._stored_heads[head.session_id] = head
+            self._stored_heads[head.key] = head
         await trio.lowlevel.checkpoint()
 
-    async def _take_back(self, session_id: str, head: Head | None, epoch: int) -> None:
-        await self._erase(session_id, epoch) if head is None else await self._cut(session_id, head)
+    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
+        await self._erase(key, epoch) if head is None else await self._cut(key, head)
 
-    async def _cut(self, session_id: str, head: Head) -> None:
-        self._stored_heads[session_id] = head
-        rows = self._stored_rows[session_id]
+    async def _cut(self, key: SessionKey, head: Head) -> None:
+        self._stored_heads[key] = head
+        rows = self._stored_rows[head.series]
         rows[:] = [row for row in rows if row.first <= head.records]
         await trio.lowlevel.checkpoint()
 
-    async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
+    async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         await trio.lowlevel.checkpoint()
-        return read_each(session_ids, self._read)
+        return read_each(keys, self._read)
 
-    def _read(self, session_id: str) -> Stored:
-        head = self._stored_heads.get(session_id)
+    def _read(self, key: SessionKey) -> Stored:
+        head = self._stored_heads.get(key)
         if head is None:
             return Stored()
-        return Stored(
-            head, decode_rows(self._stored_rows.get(session_id, ()), head=head, identity=self.identity)
-        )
+        rows = self._stored_rows.get(head.series, ())
+        return Stored(head, decode_rows(rows, head=head, identity=self.identity))
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         heads = await self._list_heads(agent)
         return [head.session_id for head in heads if head.pending and not head.suspended]
+
+    async def _count_waiting(self) -> dict[str, int]:
+        heads = await self._list_heads(None)
+        return dict(Counter(head.agent for head in heads if head.pending and not head.suspended))
 
     async def _list_due(self, agent: str) -> list[tuple[str, float]]:
         heads = await self._list_heads(agent)
@@ -77,7 +83,61 @@ class MemoryJournal(GroupedJournal):
         heads = [head for head in self._stored_heads.values() if agent in (None, head.agent)]
         return sorted(heads, key=lambda head: (head.created_at, head.session_id))
 
-    async def _erase(self, session_id: str, epoch: int) -> None:
-        self._stored_heads.pop(session_id, None)
-        self._stored_rows.pop(session_id, None)
+    async def _list_agents(self, session_id: str) -> list[str]:
         await trio.lowlevel.checkpoint()
+        return [key.agent for key in self._stored_heads if key.session_id == session_id]
+
+    async def _list_children(self, key: SessionKey) -> list[Head]:
+        heads = await self._list_heads(None)
+        return [head for head in heads if (head.parent_agent, head.parent_id) == key]
+
+    async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
+        await trio.lowlevel.checkpoint()
+        return []  # pages look at the heads themselves
+
+    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        await trio.lowlevel.checkpoint()
+        found = [(_place(head), head) for head in self._stored_heads.values() if wanted.takes(head.summary)]
+        if wanted.oldest_first:
+            behind = ((place, head) for place, head in found if after is None or place > after)
+            return [head for _, head in heapq.nsmallest(limit, behind, key=_first)]
+        behind = ((place, head) for place, head in found if after is None or place < after)
+        return [head for _, head in heapq.nlargest(limit, behind, key=_first)]
+
+    async def count_states(self) -> dict[tuple[str, State], int]:
+        await trio.lowlevel.checkpoint()
+        return Counter((key.agent, head.state) for key, head in self._stored_heads.items())
+
+    async def _list_to_erase(self, limit: int) -> list[SessionKey]:
+        return [head.key for head in await self._list_heads(None) if head.due < 0][:limit]
+
+    async def _erase_trees(
+        self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
+    ) -> list[SessionKey]:
+        gone: list[SessionKey] = []
+        for root in roots:
+            tree = [root] if root in self._stored_heads else []
+            for above in tree:
+                tree += [head.key for head in self._stored_heads.values() if head.summary.parent == above]
+            if not any(self._stored_heads[key].is_kept(unchanged_since) for key in tree):
+                gone += tree or [root]
+                for key in tree:
+                    await self._erase(key, epoch)
+        return gone
+
+    async def _erase(self, key: SessionKey, epoch: int) -> None:
+        head = self._stored_heads.pop(key, None)
+        if head is not None:
+            self._stored_rows.pop(head.series, None)
+        await trio.lowlevel.checkpoint()
+
+
+def _place(head: Head) -> Cursor:
+    return Cursor(head.updated_at, head.agent, head.session_id)
+
+
+def _first(found: tuple[Cursor, Head]) -> Cursor:
+    return found[0]

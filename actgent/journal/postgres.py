@@ -1,16 +1,18 @@
 """The journal in PostgreSQL: for agents whose machine may not come back.
 
-One connection, in threads, holds an advisory lock for as long as its process lives, and each
+One connection, in a thread of its own, holds an advisory lock for as long as its process lives, and each
 transaction checks the epoch: who has lost the connection, and with it perhaps the ownership,
 writes nothing more. Needs the extra `postgres`.
 """
 
+import contextlib
 import itertools
 import os
 import secrets
 import socket
+import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -30,8 +32,10 @@ from actgent.errors import (
 )
 
 from .group import GroupedJournal
+from .listing import KEPT_SQL, STATE_SQL, Cursor, SessionFilter, SessionKey, State, page_query
 from .reading import GROUP_RECORDS, Found, Stored
-from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows
+from .steps import CHANGING, HEAD_FIELDS, Head, Row, checksum_head, decode_rows, is_good_head
+from .storage_thread import StorageThread
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -54,11 +58,46 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
     """,
     'CREATE INDEX suspended ON sessions (agent, session_id COLLATE "C") WHERE suspended AND NOT closed',
+    # Ids become unique for their agent, and heads know their root, which was found by ids alone so far.
+    """
+    ALTER TABLE steps RENAME COLUMN session_id TO series;
+    ALTER TABLE sessions ADD COLUMN parent_agent text, ADD COLUMN root_agent text, ADD COLUMN root_id text,
+        ADD COLUMN series text;
+    CREATE INDEX kin ON sessions (parent_id);
+    WITH RECURSIVE tree (session_id, root_agent, root_id) AS (
+        SELECT session_id, agent, session_id FROM sessions AS top
+        WHERE NOT EXISTS (SELECT FROM sessions AS above WHERE above.session_id = top.parent_id)
+        UNION SELECT below.session_id, tree.root_agent, tree.root_id
+        FROM tree JOIN sessions AS below ON below.parent_id = tree.session_id
+    )
+    UPDATE sessions SET root_agent = tree.root_agent, root_id = tree.root_id
+    FROM tree WHERE tree.session_id = sessions.session_id;
+    UPDATE sessions SET
+        parent_agent = (SELECT above.agent FROM sessions AS above WHERE above.session_id = sessions.parent_id),
+        root_agent = coalesce(root_agent, agent), root_id = coalesce(root_id, session_id), series = session_id;
+    DROP INDEX kin;
+    ALTER TABLE sessions DROP CONSTRAINT sessions_pkey,
+        ALTER COLUMN session_id TYPE text COLLATE "C", ALTER COLUMN agent TYPE text COLLATE "C",
+        ALTER COLUMN owner TYPE text COLLATE "C", ALTER COLUMN root_agent SET NOT NULL,
+        ALTER COLUMN root_id SET NOT NULL, ALTER COLUMN series SET NOT NULL;
+    ALTER TABLE sessions ADD PRIMARY KEY (session_id, agent);
+    CREATE INDEX children ON sessions (parent_id, parent_agent) WHERE parent_id IS NOT NULL;
+    CREATE INDEX trees ON sessions (root_id, root_agent) WHERE parent_id IS NOT NULL;
+    CREATE TABLE listing (
+        session_id text COLLATE "C", agent text COLLATE "C", owner text COLLATE "C" NOT NULL, state text NOT NULL,
+        changed_at double precision NOT NULL, PRIMARY KEY (session_id, agent)
+    );
+    CREATE INDEX by_change ON listing (changed_at, agent, session_id);
+    CREATE INDEX by_agent ON listing (agent, changed_at, session_id);
+    CREATE INDEX by_owner ON listing (owner, changed_at, agent, session_id);
+    CREATE INDEX by_state ON listing (state, changed_at, agent, session_id);
+    """,
+    "CREATE INDEX erasable ON sessions (agent, session_id) WHERE due < 0",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
 _ROW_TYPES = {
-    "session_id": "text",
+    "series": "text",
     "first": "bigint",
     "count": "integer",
     "body": "bytea",
@@ -69,20 +108,52 @@ _HEAD_TYPES = dict(
         (*HEAD_FIELDS, "checksum"),
         (
             *("text", "text", "text", "text", "float8", "float8", "bigint", "bytea", "boolean"),
-            *("float8", "boolean", "bigint"),
+            *("float8", "boolean", "text", "text", "text", "text", "bigint"),
         ),
         strict=True,
     )
 )
 _SELECT_HEADS = f"SELECT {', '.join(_HEAD_TYPES)} FROM sessions"  # noqa: S608 - names of our own
-_HEADS_OF = f"{_SELECT_HEADS} WHERE session_id = ANY(%s)"
-_RECORDS = [*_HEAD_TYPES].index("records")
-_SELECT_ROWS = (
-    f"SELECT {', '.join(_ROW_TYPES)} FROM steps WHERE session_id = ANY(%s) ORDER BY session_id, first"  # noqa: S608
+_THESE = "(SELECT * FROM unnest(%s::text[], %s::text[]))"
+_HEADS_OF = f"{_SELECT_HEADS} WHERE (agent, session_id) IN {_THESE}"
+_SELECT_ROWS = f"SELECT {', '.join(_ROW_TYPES)} FROM steps WHERE series = ANY(%s) ORDER BY series, first"  # noqa: S608
+_SELECT_CHILDREN = (
+    f"{_SELECT_HEADS} WHERE parent_agent = %s AND parent_id = %s ORDER BY created_at, session_id, agent"
 )
+_SELECT_CHANGED = (
+    "SELECT agent, session_id FROM sessions LEFT JOIN listing USING (session_id, agent) "
+    "WHERE changed_at IS DISTINCT FROM updated_at AND (session_id, agent) > (%s, %s) "
+    "ORDER BY session_id, agent LIMIT %s"
+)
+_PUT_IN_ORDER = (
+    f"INSERT INTO listing SELECT session_id, agent, owner, {STATE_SQL}, updated_at FROM sessions "  # noqa: S608
+    f"WHERE (agent, session_id) IN {_THESE} ON CONFLICT (session_id, agent) DO UPDATE SET "
+    "owner = excluded.owner, state = excluded.state, changed_at = excluded.changed_at"
+)
+_COUNT_STATES = f"SELECT agent, {STATE_SQL}, count(*) FROM sessions GROUP BY 1, 2"  # noqa: S608
+_OF_KEY = " WHERE agent = %s AND session_id = %s"
+_DELETE_ROWS = f"DELETE FROM steps WHERE series = (SELECT series FROM sessions{_OF_KEY})"  # noqa: S608
+_DELETE_HEAD = f"DELETE FROM sessions{_OF_KEY}"  # noqa: S608
+_DELETE_LISTED = f"DELETE FROM listing{_OF_KEY}"  # noqa: S608
 _OLDEST = ' ORDER BY created_at, session_id COLLATE "C"'
 _SELECT_UNFINISHED = (
     f"SELECT session_id FROM sessions WHERE agent = %s AND length(pending) > 0 AND NOT suspended{_OLDEST}"  # noqa: S608
+)
+_SELECT_NEWEST = (
+    "SELECT body FROM steps WHERE series = (SELECT series FROM sessions ORDER BY updated_at DESC LIMIT 1) "
+    "ORDER BY first DESC LIMIT 1"
+)
+_TREE = (
+    'WITH RECURSIVE tree (agent, session_id) AS (VALUES (%s::text COLLATE "C", %s::text COLLATE "C") UNION SELECT below.agent, below.session_id FROM tree '
+    "JOIN sessions AS below ON below.parent_id = tree.session_id AND below.parent_agent = tree.agent)"
+)
+_IS_KEPT = f"{KEPT_SQL} OR updated_at >= %s"
+_SELECT_TREE = (
+    f"{_TREE} SELECT agent, session_id, {_IS_KEPT} FROM tree JOIN sessions USING (agent, session_id)"  # noqa: S608
+)
+_SELECT_TO_ERASE = "SELECT agent, session_id FROM sessions WHERE due < 0 LIMIT %s"
+_COUNT_WAITING = (
+    "SELECT agent, count(*) FROM sessions WHERE length(pending) > 0 AND NOT suspended GROUP BY agent"
 )
 _SELECT_DUE = (
     "SELECT session_id, due FROM sessions WHERE agent = %s AND due > 0 AND NOT closed "
@@ -106,6 +177,14 @@ _OPTIONS = (
 """Of the session on the server, in ms, keepalives in seconds: it has to find out soon that a machine is gone, whose lock
 would keep another one from going on."""
 
+WRITING = 10.0
+READING = 60.0
+"""Seconds that the server may take for a piece of work, until its connection is dropped."""
+AWAY = 5.0
+"""Seconds in which a lost connection is made again before anybody hears of it."""
+_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""Seconds between two tries; the last again and again."""
+
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -117,12 +196,15 @@ class PostgresJournal(GroupedJournal):
         super().__init__()
         self._address, self._schema = _split_schema(url)
         self._connection: Connection | None = None
-        self._threads = trio.CapacityLimiter(2)
-        """For a statement and its end: those of the process may all be taken by tools that block."""
+        self._thread: StorageThread | None = None
         self._is_owner = False
         """Whether a new connection has to be that of the owner of before."""
+        self._is_new = False
+        """Whether nothing was written through this connection yet."""
 
     async def _take(self) -> int:
+        if self._thread is None:
+            self._thread = StorageThread(f"journal {self._schema}")
         self._is_owner = False
         await self._run(self._own)
         self._is_owner = True
@@ -130,24 +212,38 @@ class PostgresJournal(GroupedJournal):
         return epoch
 
     async def _release(self) -> None:
-        if self._connection is not None:
-            await trio.to_thread.run_sync(self._connection.close, limiter=self._threads)
-            self._connection = None
+        if self._thread is not None:
+            await self._thread.run(self._close)
+            self._let_go()
 
-    async def _read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
-        return await self._run(self._select_heads, session_ids)
+    def _let_go(self) -> None:
+        if self._thread is not None:
+            self._drop()
+            self._thread.end(self._close)
+            self._thread = None
+
+    async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
+        return await self._run(self._select_heads, keys)
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
-        await self._run(self._insert, rows, heads, epoch)
+        await self._run(self._insert, rows, heads, epoch, patience=WRITING)
+        self._is_new = False
 
-    async def _take_back(self, session_id: str, head: Head | None, epoch: int) -> None:
-        await self._run(self._cut, session_id, head, epoch)
+    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
+        await self._run(self._cut, key, head, epoch)
 
-    async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
-        return await self._run(self._select_some, session_ids)
+    async def _newest_body(self) -> bytes | None:
+        rows = await self._run(self._select, _SELECT_NEWEST)
+        return rows[0][0] if rows else None
+
+    async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return await self._run(self._select_some, keys)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         return [session_id for (session_id,) in await self._run(self._select, _SELECT_UNFINISHED, agent)]
+
+    async def _count_waiting(self) -> dict[str, int]:
+        return dict(await self._run(self._select, _COUNT_WAITING))
 
     async def _list_due(self, agent: str) -> list[tuple[str, float]]:
         return [(session_id, due) for session_id, due in await self._run(self._select, _SELECT_DUE, agent)]
@@ -158,44 +254,88 @@ class PostgresJournal(GroupedJournal):
 
     async def _list_heads(self, agent: str | None) -> list[Head]:
         where, values = ("", ()) if agent is None else (" WHERE agent = %s", (agent,))
-        rows = await self._run(self._select, f"{_SELECT_HEADS}{where}{_OLDEST}", *values)
-        return [Head(*columns[:-1]) for columns in rows]
+        return await self._heads_in(f"{_SELECT_HEADS}{where}{_OLDEST}", *values)
 
-    async def _erase(self, session_id: str, epoch: int) -> None:
-        await self._run(self._delete, session_id, epoch)
+    async def _heads_in(self, sql: str, *values: Any) -> list[Head]:
+        return [Head(*columns[:-1]) for columns in await self._run(self._select, sql, *values)]
 
-    async def _run(self, fn: Callable[..., T], *args: Any) -> T:
-        """Run `fn(connection, ...)` in a thread; a cancelled one stops the server's work, too, and is waited for."""
-        is_over = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_when_cancelled, is_over)
-            result = await trio.to_thread.run_sync(
-                outcome.capture, self._connected, fn, *args, limiter=self._threads
-            )
-            is_over.set()
-        await trio.lowlevel.checkpoint_if_cancelled()
-        value: T = result.unwrap()
-        return value
+    async def _list_agents(self, session_id: str) -> list[str]:
+        sql = "SELECT agent FROM sessions WHERE session_id = %s"
+        return [agent for (agent,) in await self._run(self._select, sql, session_id)]
 
-    async def _stop_when_cancelled(self, is_over: trio.Event) -> None:
-        try:
-            await is_over.wait()
-        except trio.Cancelled:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self._stop_statement, limiter=self._threads)
-            raise
+    async def _list_children(self, key: SessionKey) -> list[Head]:
+        return await self._heads_in(_SELECT_CHILDREN, *key)
 
-    def _stop_statement(self) -> None:
+    async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
+        rows = await self._run(self._select, _SELECT_CHANGED, after.session_id, after.agent, limit)
+        return [SessionKey(*columns) for columns in rows]
+
+    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
+        await self._run(self._update_listed, keys, self._epoch)
+
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        sql, values = page_query(_HEAD_TYPES, wanted, after, limit)
+        return await self._heads_in(sql.replace("?", "%s"), *values)
+
+    async def count_states(self) -> dict[tuple[str, State], int]:
+        rows = await self._run(self._select, _COUNT_STATES)
+        return {(agent, state): count for agent, state, count in rows}
+
+    async def _list_to_erase(self, limit: int) -> list[SessionKey]:
+        return [SessionKey(*each) for each in await self._run(self._select, _SELECT_TO_ERASE, limit)]
+
+    async def _erase_trees(
+        self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
+    ) -> list[SessionKey]:
+        return await self._run(self._delete_trees, roots, unchanged_since, epoch)
+
+    async def _erase(self, key: SessionKey, epoch: int) -> None:
+        await self._run(self._delete, key, epoch)
+
+    async def _run(self, fn: Callable[..., T], *args: Any, patience: float = READING) -> T:
+        """Run `fn(connection, ...)` in the thread, and again where the server was away for a moment."""
+        until = time.monotonic() + AWAY
+        for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+            try:
+                return await self._run_once(fn, *args, patience=patience)
+            except JournalFailed as error:
+                is_lost = self._is_owner and isinstance(error.__cause__, (psycopg.OperationalError, Fenced))
+                if not is_lost or time.monotonic() + pause > until:
+                    raise
+            await trio.sleep(pause)
+        raise AssertionError("the pauses do not end")
+
+    async def _run_once(self, fn: Callable[..., T], *args: Any, patience: float) -> T:
+        """Drop the connection of a server that does not answer: a thread that waits for it cannot be stopped otherwise."""
+        if self._thread is None:
+            raise JournalFailed("the journal's database is not connected")
+        with trio.move_on_after(patience):
+            return await self._thread.run(self._connected, fn, *args)
+        self._drop()
+        raise JournalFailed(
+            f"the journal's database has not answered within {patience:g} s"
+        ) from psycopg.OperationalError("no answer")
+
+    def _drop(self) -> None:
+        """End the connection from outside: whoever waits for the server in it goes on with an error."""
         connection = self._connection
-        if connection is not None and connection.info.transaction_status == _ACTIVE:
-            connection.cancel_safe(timeout=2)
+        with contextlib.suppress(psycopg.Error, OSError):  # it is closed
+            if connection is not None:
+                with socket.socket(fileno=os.dup(connection.fileno())) as doubled:
+                    doubled.shutdown(socket.SHUT_RDWR)
 
-    # --- in threads -----------------------------------------------------------------------
+    # --- in the thread --------------------------------------------------------------------
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _connected(self, fn: Callable[..., T], *args: Any) -> T:
         with translated():
             if self._connection is None or self._connection.closed:
-                self._connection = self._connect()
+                self._connect()
+            assert self._connection is not None  # noqa: S101 - just made
             try:
                 with self._connection.transaction():
                     return fn(self._connection, *args)
@@ -204,7 +344,10 @@ class PostgresJournal(GroupedJournal):
 
     def _connect(self) -> Connection:
         """A new connection; after a lost one it has to be the owner's again."""
-        connection = psycopg.connect(self._address, autocommit=True, options=_OPTIONS, **_SETTINGS)
+        self._connection = connection = psycopg.connect(
+            self._address, autocommit=True, options=_OPTIONS, **_SETTINGS
+        )
+        self._is_new = True
         if self._is_owner:
             try:
                 self._own_again(connection)
@@ -259,35 +402,39 @@ class PostgresJournal(GroupedJournal):
     def _select(self, connection: Connection, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return connection.execute(sql, values).fetchall()
 
-    def _select_heads(self, connection: Connection, session_ids: Sequence[str]) -> dict[str, Head]:
-        rows = self._select(connection, _HEADS_OF, list(session_ids))
-        return {columns[0]: self._good_head(columns) for columns in rows}
+    def _select_heads(self, connection: Connection, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
+        heads = [self._good_head(columns) for columns in self._select(connection, _HEADS_OF, *_columns(keys))]
+        return {head.key: head for head in heads}
 
     def _good_head(self, columns: Sequence[Any]) -> Head:
         head = Head(*columns[:-1])
-        if checksum_head(head, self.identity) != columns[-1]:
+        if not is_good_head(head, columns[-1], self.identity):
             raise JournalDamaged("the checksum of its head is wrong", session_id=head.session_id)
         return head
 
-    def _select_some(self, connection: Connection, session_ids: Sequence[str]) -> list[Found]:
-        heads = {columns[0]: columns for columns in self._select(connection, _HEADS_OF, list(session_ids))}
-        counts = itertools.accumulate(
-            heads[each][_RECORDS] if each in heads else 0 for each in session_ids[:-1]
-        )
-        wanted = session_ids[: 1 + sum(count < GROUP_RECORDS for count in counts)]
+    def _select_some(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
+        heads: dict[SessionKey, Sequence[Any]] = {}
+        for columns in self._select(connection, _HEADS_OF, *_columns(keys)):
+            heads[Head(*columns[:-1]).key] = columns
+        counts = itertools.accumulate(heads[key][_RECORDS] if key in heads else 0 for key in keys[:-1])
+        wanted = keys[: 1 + sum(count < GROUP_RECORDS for count in counts)]
         rows: dict[str, list[Row]] = {}
-        for columns in self._select(connection, _SELECT_ROWS, list(wanted)):
+        series = [heads[key][_SERIES] for key in wanted if key in heads]
+        for columns in self._select(connection, _SELECT_ROWS, series):
             rows.setdefault(columns[0], []).append(Row(*columns))
-        return [outcome.capture(self._stored, heads.get(each), rows.get(each, ())) for each in wanted]
+        return [outcome.capture(self._stored, heads.get(key), rows) for key in wanted]
 
-    def _stored(self, columns: Sequence[Any] | None, rows: Sequence[Row]) -> Stored:
+    def _stored(self, columns: Sequence[Any] | None, rows: Mapping[str, list[Row]]) -> Stored:
         if columns is None:
             return Stored()
         head = self._good_head(columns)
-        return Stored(head, decode_rows(rows, head=head, identity=self.identity))
+        return Stored(head, decode_rows(rows.get(head.series, ()), head=head, identity=self.identity))
 
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         _check_epoch(connection, epoch)
+        wanted = {head.key: head for head in heads}
+        if self._is_new and self._select_heads(connection, sorted(wanted)) == wanted:
+            return  # the old connection was lost behind the commit
         connection.execute(_INSERT_ROWS, [[getattr(row, name) for row in rows] for name in _ROW_TYPES])
         self._put_heads(connection, heads)
 
@@ -295,22 +442,40 @@ class PostgresJournal(GroupedJournal):
         columns = [[getattr(head, name) for head in heads] for name in HEAD_FIELDS]
         connection.execute(_UPSERT_HEADS, [*columns, [checksum_head(head, self.identity) for head in heads]])
 
-    def _cut(self, connection: Connection, session_id: str, head: Head | None, epoch: int) -> None:
-        _check_epoch(connection, epoch)
-        last = 0 if head is None else head.records
-        connection.execute("DELETE FROM steps WHERE session_id = %s AND first > %s", (session_id, last))
+    def _cut(self, connection: Connection, key: SessionKey, head: Head | None, epoch: int) -> None:
         if head is None:
-            connection.execute("DELETE FROM sessions WHERE session_id = %s", (session_id,))
-        else:
-            self._put_heads(connection, [head])
-
-    def _delete(self, connection: Connection, session_id: str, epoch: int) -> None:
+            self._delete(connection, key, epoch)
+            return
         _check_epoch(connection, epoch)
-        for table in ("steps", "sessions"):
-            connection.execute(f"DELETE FROM {table} WHERE session_id = %s", (session_id,))  # noqa: S608
+        connection.execute("DELETE FROM steps WHERE series = %s AND first > %s", (head.series, head.records))
+        self._put_heads(connection, [head])
+
+    def _delete_trees(
+        self, connection: Connection, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
+    ) -> list[SessionKey]:
+        gone: list[SessionKey] = []
+        for root in roots:
+            found = self._select(connection, _SELECT_TREE, *root, unchanged_since)
+            if not any(is_kept for *_, is_kept in found):
+                keys = [SessionKey(agent, session_id) for agent, session_id, _ in found]
+                for key in keys:
+                    self._delete(connection, key, epoch)
+                gone += keys or [root]
+        return gone
+
+    def _delete(self, connection: Connection, key: SessionKey, epoch: int) -> None:
+        _check_epoch(connection, epoch)
+        connection.execute(_DELETE_ROWS, key)
+        connection.execute(_DELETE_HEAD, key)
+        connection.execute(_DELETE_LISTED, key)
+
+    def _update_listed(self, connection: Connection, keys: Sequence[SessionKey], epoch: int) -> None:
+        _check_epoch(connection, epoch)
+        connection.execute(_PUT_IN_ORDER, _columns(keys))
 
 
-_ACTIVE = psycopg.pq.TransactionStatus.ACTIVE
+_RECORDS = HEAD_FIELDS.index("records")
+_SERIES = HEAD_FIELDS.index("series")
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 _TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
 
@@ -322,9 +487,14 @@ def _insert_statement(table: str, types: dict[str, str]) -> str:
 
 _INSERT_ROWS = _insert_statement("steps", _ROW_TYPES)
 _UPSERT_HEADS = (
-    f"{_insert_statement('sessions', _HEAD_TYPES)} ON CONFLICT (session_id) DO UPDATE SET "
-    f"{', '.join(f'{name} = excluded.{name}' for name in [*_HEAD_TYPES][1:])}"
+    f"{_insert_statement('sessions', _HEAD_TYPES)} ON CONFLICT (session_id, agent) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in (*CHANGING, 'checksum'))}"
 )
+
+
+def _columns(keys: Sequence[SessionKey]) -> tuple[list[str], list[str]]:
+    """For `_THESE`."""
+    return [key.agent for key in keys], [key.session_id for key in keys]
 
 
 def _split_schema(url: str) -> tuple[str, str]:
@@ -367,6 +537,8 @@ def _migrate(connection: Connection) -> None:
     (version,) = _one(connection, "SELECT version FROM meta")
     if version > len(MIGRATIONS):
         raise JournalVersion(version, len(MIGRATIONS))
+    if version < len(MIGRATIONS):
+        connection.execute("SET LOCAL statement_timeout = 0")  # many sessions take long, once
     for script in MIGRATIONS[version:]:
         connection.execute(script)
     connection.execute("UPDATE meta SET version = %s", (len(MIGRATIONS),))

@@ -13,6 +13,7 @@ import trio
 
 from actgent.errors import JournalDamaged
 
+from .listing import SessionKey
 from .records import Record
 from .steps import Head
 
@@ -32,16 +33,16 @@ class Stored:
 
 Found = outcome.Outcome[Stored]
 """A session, or why it cannot be read."""
-ReadSome = Callable[[Sequence[str]], Awaitable[Sequence[Found]]]
+ReadSome = Callable[[Sequence[SessionKey]], Awaitable[Sequence[Found]]]
 """Reads as many of these sessions as come to `GROUP_RECORDS`, in their order and at least the first."""
 
 
-def read_each(session_ids: Sequence[str], read: Callable[[str], Stored]) -> list[Found]:
+def read_each(keys: Sequence[SessionKey], read: Callable[[SessionKey], Stored]) -> list[Found]:
     """A `ReadSome` of a storage that reads one after the other."""
     found: list[Found] = []
     left = GROUP_RECORDS
-    for session_id in session_ids:
-        found.append(outcome.capture(read, session_id))
+    for key in keys:
+        found.append(outcome.capture(read, key))
         left -= len(found[-1].value.records) if isinstance(found[-1], outcome.Value) else 0
         if left <= 0:
             break
@@ -52,7 +53,7 @@ def read_each(session_ids: Sequence[str], read: Callable[[str], Stored]) -> list
 class _Reading:
     """Someone who waits for a session."""
 
-    session_id: str
+    key: SessionKey
     found: Found | None = None
     woken: trio.Event = attrs.field(factory=trio.Event)
     """It was found by another, or is the first by now."""
@@ -66,14 +67,14 @@ class Readings:
         self._read_some = read_some
         self._waiting: list[_Reading] = []
 
-    async def read(self, session_id: str) -> Stored:
+    async def read(self, key: SessionKey) -> Stored:
         """One session, read with others that are waited for.
 
         Raises:
             JournalDamaged, WireError: it cannot be read.
             JournalFailed: the storage failed for whoever read.
         """
-        reading = _Reading(session_id)
+        reading = _Reading(key)
         self._waiting.append(reading)
         try:
             if self._waiting[0] is not reading:
@@ -99,8 +100,8 @@ class Readings:
 
     async def _read_together(self, group: Sequence[_Reading]) -> Sequence[Found]:
         try:
-            return await self._read_some([reading.session_id for reading in group])
+            return await self._read_some([reading.key for reading in group])
         except JournalDamaged:  # of which one is not known: each tries for itself
             if len(group) == 1:
                 raise
-            return await self._read_some([group[0].session_id])
+            return await self._read_some([group[0].key])

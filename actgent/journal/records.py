@@ -15,6 +15,7 @@ from actgent.messages import (
     OnBusy,
     Opaque,
     Part,
+    Priority,
     Sender,
     Text,
     Thinking,
@@ -26,6 +27,10 @@ from actgent.wire import Wire
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 NO_LIMITS: Mapping[str, float] = MappingProxyType({})
+NOT_KEPT = "journal"
+"""What a message failed with that may be sent again under its id: its turn could not be written."""
+REFUSED = "refused"
+"""How a message ended that never got in."""
 
 
 @attrs.frozen(kw_only=True)
@@ -36,6 +41,8 @@ class AccountKey:
     turn: str = ""
     """The outside message that began the turn; empty is the session itself."""
     agent: str = ""
+    tree: bool = False
+    """True: of the turn with all that it leads to, as every turn has it that leads to anything."""
 
 
 def message_id_of(session_id: str) -> str:
@@ -82,6 +89,10 @@ class Opened:
     """Its system prompt; None is the agent's."""
     deadline: float = 0.0
     """Unix time in seconds at which the task ends that it was opened for, done or not; 0 is never."""
+    agent: str = ""
+    """Whose session it is; empty in sessions from before an id was unique for its agent only."""
+    task: str = ""
+    """What the parent calls the task that it was opened for, where it said so."""
 
 
 @attrs.frozen(kw_only=True)
@@ -93,7 +104,13 @@ class Accepted:
     """Of its turn, where its sender set them."""
     within: tuple[AccountKey, ...] = ()
     """The budgets of the turn that asks; its answer is paid from them, too."""
+    depth: int = 0
+    """How many turns led to it, one from the other."""
+    deepest: int = 0
+    """How deep it may lead on by the limits of those; 0 where there are none."""
     options: TurnOptions | None = None
+    baggage: Mapping[str, Any] = NOTHING
+    """The values of its sender's context variables that the program registered, by their names."""
 
 
 @attrs.frozen(kw_only=True)
@@ -105,6 +122,8 @@ class Appended:
     """True: it is answered together with the one appended before it, by the same turn."""
     limits: Mapping[str, float] = NO_LIMITS
     """Of the turn that it begins."""
+    again: bool = False
+    """True: it stands in the conversation, and its turn, for which the journal failed, goes on."""
 
 
 @attrs.frozen(kw_only=True)
@@ -127,7 +146,11 @@ class Said:
     last_call: ToolCall | None = None
     """With results of calls that stood in text, which no record holds: the last of the calls."""
     identical: int = 0
+    called: tuple[ToolCall, ...] = ()
+    """All of them, where `last_call` is the last of several."""
     """How often in a row `last_call` was asked for."""
+    redacted: bool = False
+    """True: the words are not those that were said, see `redact=`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -161,6 +184,20 @@ class Spent:
     cost: float = 0.0
     """US dollars."""
     seconds: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class Led:
+    """Calls of a turn of this session that led to others, or of what it led to, in any session."""
+
+    turn: str
+    """The outside message of the turn."""
+    of: str = ""
+    """The answer whose tool calls these are, so that they are not counted again."""
+    model_calls: int = 0
+    tool_calls: int = 0
+    limits: Mapping[str, float] = NO_LIMITS
+    """Of all of it, where it begins."""
 
 
 @attrs.frozen(kw_only=True)
@@ -206,6 +243,8 @@ class Answered:
     text: str
     failed: str | None = None
     """The kind of the failure that `text` is about; None is an answer."""
+    shortfall: str = ""
+    """What the answer is where it is less than what was asked, e.g. `partial`; see `Protocol.shortfall`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -280,6 +319,12 @@ class Scheduled:
     cron: str = ""
     """The cron line, where it fires again and again."""
     zone: str = "UTC"
+    baggage: Mapping[str, Any] = NOTHING
+    """As in `Accepted`, of whoever set it."""
+    traceparent: str | None = None
+    priority: Priority = Priority.NORMAL
+    delay: bool = False
+    """True: it was set with seconds, and not with a date."""
 
 
 @attrs.frozen(kw_only=True)
@@ -300,11 +345,18 @@ class Unscheduled:
     """A schedule was removed."""
 
     schedule_id: str
+    withdrawn: bool = False
+    """True: whoever set it was not told that it is set, so it may be set again."""
 
 
 @attrs.frozen(kw_only=True)
 class Closed:
     """The session ends and takes no more messages."""
+
+    unused: bool = False
+    """True: nobody ever got it, so its id is free."""
+    erase: bool = False
+    """True: it was opened for one question, and leaves the journal, with all below it."""
 
 
 Record = (
@@ -315,6 +367,7 @@ Record = (
     | Started
     | Finished
     | Spent
+    | Led
     | Changed
     | ActionFailed
     | RolledBack
@@ -375,6 +428,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "unscheduled": Unscheduled,
     "closed": Closed,
     "spent": Spent,
+    "led": Led,
 }
 
 WIRE = Wire({Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})

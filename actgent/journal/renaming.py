@@ -9,6 +9,7 @@ import attrs
 from actgent.approvals import Approval, approval_id
 
 from .exporting import ExportedSession
+from .listing import SessionKey
 from .records import (
     Accepted,
     AccountKey,
@@ -25,17 +26,19 @@ from .records import (
 
 def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
     """The same sessions under new ids, also where they name each other as parents or payers, or wait for approvals."""
-    ids = {session.session_id: token_hex(16) for session in sessions}
+    ids = {SessionKey(session.agent, session.session_id): token_hex(16) for session in sessions}
     return [renamed(session, ids) for session in sessions]
 
 
-def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession:
-    """A session under the id that `ids` has for it; others that it names get theirs."""
-    new = ids[session.session_id]
+def renamed(
+    session: ExportedSession, ids: Mapping[SessionKey, str], *, agent: str | None = None
+) -> ExportedSession:
+    """A session under the id that `ids` has for it, of another agent if one is given; others that it names get theirs."""
+    new = SessionKey(agent or session.agent, ids[SessionKey(session.agent, session.session_id)])
     asked = [record.approval for record in session.records if isinstance(record, PersonAsked)]
     approvals = {approval.id: _moved(approval, new) for approval in asked}
     names = {old: approval.id for old, approval in approvals.items()}
-    tasks = {message_id_of(old): message_id_of(new) for old, new in ids.items()}
+    tasks = {message_id_of(session.session_id): message_id_of(new.session_id)}
 
     def record_of(record: Record) -> Record:
         record = attrs.evolve(record, **_task_names(record, tasks))
@@ -43,9 +46,10 @@ def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession
             record = attrs.evolve(record, within=_payers(record.within, ids))
         match record:
             case Opened(parent_id=str(parent)):
-                return attrs.evolve(record, parent_id=ids.get(parent, parent))
+                above = SessionKey(record.parent_agent or session.agent, parent)
+                return attrs.evolve(record, parent_id=ids.get(above, parent))
             case Accepted(message=message) | Said(message=message):
-                said = attrs.evolve(message, id=tasks.get(message.id, message.id), session_id=new)
+                said = attrs.evolve(message, id=tasks.get(message.id, message.id), session_id=new.session_id)
                 return attrs.evolve(record, message=said)
             case PersonAsked(approval=approval):
                 return attrs.evolve(record, approval=approvals[approval.id])
@@ -55,7 +59,7 @@ def renamed(session: ExportedSession, ids: Mapping[str, str]) -> ExportedSession
                 return attrs.evolve(record, ids=tuple(names.get(wait, wait) for wait in waits))
         return record
 
-    return attrs.evolve(session, session_id=new, records=tuple(map(record_of, session.records)))
+    return ExportedSession(new.session_id, new.agent, tuple(map(record_of, session.records)))
 
 
 def _task_names(record: object, tasks: Mapping[str, str]) -> dict[str, Any]:
@@ -64,16 +68,27 @@ def _task_names(record: object, tasks: Mapping[str, str]) -> dict[str, Any]:
     return {name: new for name, new in named.items() if new is not None}
 
 
-def _payers(within: tuple[AccountKey, ...], ids: Mapping[str, str]) -> tuple[AccountKey, ...]:
+def _payers(within: tuple[AccountKey, ...], ids: Mapping[SessionKey, str]) -> tuple[AccountKey, ...]:
     """Budgets of sessions that have new ids are theirs still."""
-    tasks = {message_id_of(old): message_id_of(new) for old, new in ids.items()}
-    return tuple(
-        attrs.evolve(key, session_id=ids.get(key.session_id, key.session_id), **_task_names(key, tasks))
-        for key in within
-    )
+    return tuple(_payer(key, ids) for key in within)
 
 
-def _moved(approval: Approval, session_id: str) -> Approval:
+def _payer(key: AccountKey, ids: Mapping[SessionKey, str]) -> AccountKey:
+    new = ids.get(SessionKey(key.agent, key.session_id))
+    if new is None:
+        return key
+    tasks = {message_id_of(key.session_id): message_id_of(new)}
+    return attrs.evolve(key, session_id=new, **_task_names(key, tasks))
+
+
+def _moved(approval: Approval, key: SessionKey) -> Approval:
     """An approval of the same call in another session."""
-    new = approval_id(session_id, approval.call_id, approval.tool_name, approval.arguments, approval.question)
-    return attrs.evolve(approval, id=new, session_id=session_id)
+    new = approval_id(
+        key.session_id,
+        approval.call_id,
+        approval.tool_name,
+        approval.arguments,
+        approval.question,
+        agent=key.agent,
+    )
+    return attrs.evolve(approval, id=new, session_id=key.session_id, agent=key.agent)

@@ -3,23 +3,36 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import apsw
 import attrs
 
-from actgent.errors import ConfigurationError, JournalDamaged, JournalError, WireError
+from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalKeyError, WireError
 
+from .encryption import current_keys
+from .listing import SessionKey
 from .lock import Lock
-from .records import Said
 from .sqlite_file import Facts, File, check_kind, examine, prepare, translated
-from .steps import Head, Row, Step, is_good, place_step, read_records, read_step
+from .steps import (
+    Head,
+    Row,
+    Step,
+    begin_head,
+    find_parent,
+    is_good,
+    name_series,
+    place_step,
+    read_key,
+    read_step,
+    unsealed,
+)
 from .wal import log_path, read_identity
 
-Heads = dict[str, tuple[str, int]]
-"""By session its agent, and how many records it had."""
+Heads = dict[str, tuple[SessionKey, int]]
+"""By series whose it is, and how many records it had."""
 
 
 @attrs.frozen
@@ -45,21 +58,27 @@ def check(path: Path) -> list[JournalError]:
                 file = prepare(db, examine(copy, noted))
         except JournalError as problem:
             return [problem]
-        return list(_problems(file))
+        return list(problems_in(file))
 
 
-def _problems(file: File) -> Iterator[JournalError]:
+def problems_in(file: File) -> Iterator[JournalError]:
+    """Everything that is wrong in an open file."""
     structure = file.structure_problem()
     if structure:
         yield JournalDamaged(structure)
-    for session_id in file.all_sessions():
+    for series, key in file.all_sessions().items():
+        if key is None:
+            yield JournalDamaged("its head is lost", session_id=file.id_in(series))
+            continue
         try:
-            if not file.read(session_id).records:
-                yield JournalDamaged("its head is lost", session_id=session_id)
+            file.read(key)
+        except JournalKeyError as problem:  # all others would say the same
+            yield problem
+            return
         except JournalError as problem:
             yield problem
         except WireError as problem:
-            yield JournalDamaged(str(problem), session_id=session_id)
+            yield JournalDamaged(str(problem), session_id=key.session_id)
 
 
 def salvage(path: Path, new_path: Path) -> Salvaged:
@@ -99,23 +118,29 @@ def _read_good(copy: Path, identity: int) -> tuple[dict[str, list[Row]], Heads]:
             with suppress(apsw.CorruptError, apsw.NotADBError):
                 known = {db.execute("PRAGMA application_id").get, identity} - {0}
                 if identity in known and len(known) == 1:
-                    return _rows(db, identity.to_bytes(4, "big")), _heads(db)
+                    is_old = db.execute("PRAGMA user_version").get < _WITH_SERIES
+                    name = "session_id" if is_old else "series"
+                    return _rows(db, name, identity.to_bytes(4, "big")), _heads(db, name)
             db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         log_path(copy).unlink(missing_ok=True)
     return {}, {}
 
 
-def _rows(db: apsw.Connection, identity: bytes) -> dict[str, list[Row]]:
+_WITH_SERIES = 4
+"""The version since which rows stand in series; before, in sessions."""
+
+
+def _rows(db: apsw.Connection, series: str, identity: bytes) -> dict[str, list[Row]]:
     found: dict[str, dict[int, Row]] = {}
+    select = f"SELECT {series}, first, count, body, checksum FROM steps WHERE rowid = ?"  # noqa: S608 - a name of ours
     for rowid in range(1, _last_row(db) + 1):
         with suppress(apsw.CorruptError, UnicodeDecodeError):
-            columns = db.execute(_SELECT_ROW, (rowid,)).get
+            columns = db.execute(select, (rowid,)).get
             if columns is not None and is_good(row := Row(*columns), identity):
-                found.setdefault(row.session_id, {})[row.first] = row
-    return {session_id: [rows[first] for first in sorted(rows)] for session_id, rows in found.items()}
+                found.setdefault(row.series, {})[row.first] = unsealed(row, identity)
+    return {name: [rows[first] for first in sorted(rows)] for name, rows in found.items()}
 
 
-_SELECT_ROW = "SELECT session_id, first, count, body, checksum FROM steps WHERE rowid = ?"
 _LAST_ROW = ("SELECT max(rowid) FROM steps NOT INDEXED", "SELECT max(rowid) FROM steps INDEXED BY places")
 
 
@@ -135,49 +160,54 @@ def _last_row(db: apsw.Connection) -> int:
     return min(last, pages * 1000)
 
 
-def _heads(db: apsw.Connection) -> Heads:
+def _heads(db: apsw.Connection, series: str) -> Heads:
     """What can be read of the heads, from both ends of their table."""
     found: Heads = {}
     for order in ("ASC", "DESC"):
         with suppress(apsw.CorruptError, UnicodeDecodeError):
-            sql = f"SELECT session_id, agent, records FROM sessions NOT INDEXED ORDER BY rowid {order}"  # noqa: S608
-            for session_id, agent, records in db.execute(sql):
-                found[session_id] = (agent, records)
+            sql = f"SELECT {series}, agent, session_id, records FROM sessions NOT INDEXED ORDER BY rowid {order}"  # noqa: S608
+            for name, agent, session_id, records in db.execute(sql):
+                found[name] = (SessionKey(agent, session_id), records)
     return found
 
 
 def _carry_over(file: File, rows: dict[str, list[Row]], heads: Heads) -> Salvaged:
-    losses, records = [session_id for session_id in heads if session_id not in rows], 0
-    for session_id, session_rows in rows.items():
-        head: Head | None = None
-        kept = []
-        agent, count = heads.get(session_id) or (_agent_in(session_rows), None)
-        for step in _steps(session_rows, agent):
-            row, head = place_step(step, head, now=time.time(), identity=file.identity)
-            kept.append(row)
-        if head is not None:
+    losses = [heads[series][0].session_id for series in heads if series not in rows]
+    saved: dict[SessionKey, Head] = {}
+    for number, (series, its_rows) in enumerate(rows.items()):
+        key, count = heads.get(series) or (read_key(its_rows), None)
+        kept, head = _placed(_steps(its_rows, key), name_series(0, number), saved, file.identity)
+        if head is not None and key not in saved:
             file.write(kept, [head])
-            records += head.records
-        if head is None or len(kept) < len(session_rows) or head.records != count:
-            losses.append(session_id)
+            saved[key] = head
+        is_whole = head is not None and head.records == count and len(kept) == len(its_rows)
+        if not is_whole or saved.get(key) is not head:
+            losses.append(key.session_id)
     file.end()
-    return Salvaged(len(rows), records, tuple(losses))
+    return Salvaged(len(rows), sum(head.records for head in saved.values()), tuple(losses))
 
 
-def _agent_in(rows: Iterable[Row]) -> str:
-    """Whose session it is, by the first answer in it; empty where nothing tells."""
-    for row in rows:
-        for record in read_records(row):
-            if isinstance(record, Said) and record.stop:
-                return record.message.sender.name
-    return ""
+def _placed(
+    steps: Iterable[Step], series: str, saved: Mapping[SessionKey, Head], identity: bytes
+) -> tuple[list[Row], Head | None]:
+    """The rows of a session in the new file, and its head, whose parent was carried over before it."""
+    kept: list[Row] = []
+    head: Head | None = None
+    for step in steps:
+        if head is None:
+            parent = find_parent(step)
+            above = None if parent is None else saved.get(parent)
+            head = begin_head(step, series, above, now=time.time())
+        row, head = place_step(step, head, now=time.time(), identity=identity, keys=current_keys())
+        kept.append(row)
+    return kept, head
 
 
-def _steps(rows: Iterable[Row], agent: str) -> Iterator[Step]:
+def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[Step]:
     """The steps of a session up to its first gap."""
     place = 1
     for row in rows:
         if row.first != place:
             return
-        yield read_step(row, agent)
+        yield read_step(row, key)
         place += row.count

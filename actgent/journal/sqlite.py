@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+import trio
 
 from actgent.errors import JournalDamaged, JournalError, JournalFailed
 
-from .group import GroupedJournal
+from .backup import PageCopy, drafted, forget_log, seal
+from .base import Backup
+from .group import EVERYONE, GroupedJournal
+from .listing import Cursor, SessionFilter, SessionKey, State
 from .lock import Lock
+from .place import Place
 from .reading import Found, read_each
 from .sqlite_file import File, check_kind, examine, prepare, translated
 from .steps import Head, Row
+from .storage_thread import StorageThread
 
 T = TypeVar("T")
 
@@ -31,58 +37,86 @@ class SQLiteJournal(GroupedJournal):
         super().__init__()
         self._path = path
         self._vfs = vfs
+        self._thread: StorageThread | None = None
         self._lock: Lock | None = None
-        self._db: apsw.AsyncConnection | None = None
+        self._db: apsw.Connection | None = None
         self._file: File | None = None
 
     async def _take(self) -> int:
-        if self._file is None:
-            if self._lock is None:
-                with translated():
-                    check_kind(self._path)
-                self._lock = Lock(self._path)
-            await self._open(self._lock)
-        epoch, self.identity = await self._run(File.begin_epoch)
+        if self._thread is None:
+            self._thread = StorageThread(f"journal {self._path.name}")
+        epoch, self.identity = await self._thread.run(_call, self._own)
         return epoch
 
-    async def _open(self, lock: Lock) -> None:
-        with translated():
-            facts = examine(self._path, lock.read_note())
-            self._db = await apsw.Connection.as_async(str(self._path), vfs=self._vfs)
+    async def _release(self) -> None:
+        if self._thread is not None:
+            await self._thread.run(self._shut)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._thread is not None:
+            self._thread.end(self._shut)
+            self._thread = None
+
+    # --- in the thread, which has the lock, the connection and the file -----------------------
+
+    def _own(self) -> tuple[int, bytes]:
+        if self._file is None:
+            self._open()
+        assert self._file is not None  # noqa: S101 - it is open
+        return self._file.begin_epoch()
+
+    def _open(self) -> None:
+        if self._lock is None:
+            check_kind(self._path)
+            self._lock = Lock(self._path)
         try:
-            self._file = await self._db.async_run(_call, partial(prepare, lock=lock), self._db, facts)
+            facts = examine(self._path, self._lock.read_note())
+            self._db = apsw.Connection(str(self._path), vfs=self._vfs)
+            self._file = prepare(self._db, facts, lock=self._lock)
+            self._file.place = Place(self._path)
         except BaseException as error:
             if isinstance(error, JournalDamaged):
                 error.add_note(_advice(self._path))
-            await self._release()  # noqa: ASYNC102 - `acquire` shields all of this
+            self._shut()
             raise
 
-    async def _release(self) -> None:
-        if self._db is not None:
-            if self._file is not None:
-                with contextlib.suppress(JournalError):  # the log stays, and is read at the next start
-                    await self._run(File.end)
-            with contextlib.suppress(apsw.Error):  # a disk that fails even now
-                await self._db.aclose()
-            self._db = self._file = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+    def _shut(self) -> None:
+        """Close all that is open; a log that cannot be taken over stays, and is read at the next start."""
+        file, self._file = self._file, None
+        db, self._db = self._db, None
+        lock, self._lock = self._lock, None
+        with contextlib.suppress(JournalError, apsw.Error):
+            if file is not None and not file.is_lost:  # or it would take over the log of another file
+                _call(file.end)
+        with contextlib.suppress(apsw.Error):  # a disk that fails even now
+            if db is not None:
+                db.close()
+        if lock is not None:
+            lock.close()
 
-    async def _read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
-        return await self._run(File.read_heads, session_ids)
+    # --- what it reads and writes ---------------------------------------------------------------
+
+    async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
+        return await self._run(File.read_heads, keys)
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._run(File.write, rows, heads)
 
-    async def _take_back(self, session_id: str, head: Head | None, epoch: int) -> None:
-        await self._run(File.take_back, session_id, head)
+    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
+        await self._run(File.take_back, key, head)
 
-    async def _read_some(self, session_ids: Sequence[str]) -> Sequence[Found]:
-        return await self._run(_read_some, session_ids)
+    async def _newest_body(self) -> bytes | None:
+        return await self._run(File.newest_body)
+
+    async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return await self._run(_read_some, keys)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         return await self._run(File.list_unfinished, agent)
+
+    async def _count_waiting(self) -> dict[str, int]:
+        return await self._run(File.count_waiting)
 
     async def _list_due(self, agent: str) -> list[tuple[str, float]]:
         return await self._run(File.list_due, agent)
@@ -93,15 +127,66 @@ class SQLiteJournal(GroupedJournal):
     async def _list_heads(self, agent: str | None) -> list[Head]:
         return await self._run(File.list_heads, agent)
 
-    async def _erase(self, session_id: str, epoch: int) -> None:
-        await self._run(File.erase, session_id)
+    async def _list_agents(self, session_id: str) -> list[str]:
+        return await self._run(File.list_agents, session_id)
+
+    async def _list_children(self, key: SessionKey) -> list[Head]:
+        return await self._run(File.list_children, key)
+
+    async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
+        return await self._run(File.list_changed, after, limit)
+
+    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
+        await self._run(File.put_in_order, keys)
+
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        return await self._run(File.select_page, wanted, after, limit)
+
+    async def count_states(self) -> dict[tuple[str, State], int]:
+        return await self._run(File.count_states)
+
+    async def _list_to_erase(self, limit: int) -> list[SessionKey]:
+        return await self._run(File.list_to_erase, limit)
+
+    async def _erase_trees(
+        self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
+    ) -> list[SessionKey]:
+        return await self._run(File.erase_trees, roots, unchanged_since)
+
+    async def _erase(self, key: SessionKey, epoch: int) -> None:
+        await self._run(File.erase, key)
+
+    async def backup(self, target: Path) -> Backup:
+        await self._flush(EVERYONE)
+        with drafted(target) as draft:
+            await self._copy_pages(draft)
+            return await trio.to_thread.run_sync(_finish_backup, draft, target)
+
+    async def _copy_pages(self, draft: Path) -> None:
+        async with self._storage:
+            copy = await self._run(partial(_begin_copy, self._db, draft))
+        try:
+            is_done = False
+            while not is_done:
+                async with self._storage:
+                    is_done = await self._run(partial(_copy_on, copy))
+        finally:
+            with trio.CancelScope(shield=True):
+                async with self._storage:
+                    await self._run(partial(_end_copy, copy))
 
     async def _run(self, method: Callable[..., T], *args: Any) -> T:
         """Run a whole piece of work in SQLite's thread: each hop there costs more than a statement."""
-        if self._db is None:
+        if self._thread is None:
             raise JournalFailed(f"{self._path.name} is not open")
-        result: T = await self._db.async_run(_call, method, self._file, *args)
-        return result
+        return await self._thread.run(self._work, method, *args)
+
+    def _work(self, method: Callable[..., T], *args: Any) -> T:
+        if self._file is None:
+            raise JournalFailed(f"{self._path.name} is not open")
+        if self._file.is_lost:
+            _call(self._file.look)
+        return _call(method, self._file, *args)
 
 
 def _advice(path: Path) -> str:
@@ -111,10 +196,27 @@ def _advice(path: Path) -> str:
     )
 
 
-def _read_some(file: File, session_ids: Sequence[str]) -> list[Found]:
-    return read_each(session_ids, partial(_call, file.read))
+def _read_some(file: File, keys: Sequence[SessionKey]) -> list[Found]:
+    return read_each(keys, partial(_call, file.read))
 
 
 def _call(fn: Callable[..., T], *args: Any) -> T:
     with translated():
         return fn(*args)
+
+
+def _begin_copy(source: Any, draft: Path, _: File) -> PageCopy:
+    return PageCopy(source, draft)
+
+
+def _copy_on(copy: PageCopy, _: File) -> bool:
+    return copy.step()
+
+
+def _end_copy(copy: PageCopy, _: File) -> None:
+    copy.end()
+
+
+def _finish_backup(draft: Path, target: Path) -> Backup:
+    forget_log(draft)
+    return seal(draft, target, (b"", 0))

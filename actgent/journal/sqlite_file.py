@@ -18,14 +18,31 @@ from actgent.errors import (
     ConfigurationError,
     Fenced,
     JournalDamaged,
+    JournalError,
     JournalFailed,
     JournalFull,
+    JournalKeyError,
     JournalVersion,
+    WireError,
 )
 
+from .disk_errors import NO_SPACE, WRITABLE, failure_of
+from .listing import KEPT_SQL, STATE_SQL, Cursor, SessionFilter, SessionKey, State, page_query
 from .lock import Lock
+from .place import Place, check_alone
 from .reading import Stored
-from .steps import HEAD_FIELDS, Head, Row, checksum_head, decode_rows, head_values
+from .steps import (
+    CHANGING,
+    HEAD_FIELDS,
+    Head,
+    Row,
+    decode_rows,
+    head_values,
+    is_good,
+    is_good_head,
+    read_key,
+    unsealed,
+)
 from .wal import Log, log_path, may_be_journal, read_identity, read_log
 
 MIGRATIONS: Sequence[str] = (
@@ -51,16 +68,88 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
     """,
     "CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed",
+    # Ids become unique for their agent, and heads know their root, which was found by ids alone so far.
+    """
+    DROP INDEX unfinished;
+    DROP INDEX due;
+    DROP INDEX suspended;
+    ALTER TABLE sessions RENAME TO former;
+    ALTER TABLE steps RENAME COLUMN session_id TO series;
+    CREATE TABLE sessions (
+        session_id TEXT NOT NULL, agent TEXT NOT NULL, owner TEXT NOT NULL, parent_id TEXT,
+        created_at REAL NOT NULL, updated_at REAL NOT NULL, records INTEGER NOT NULL,
+        pending BLOB NOT NULL, closed INTEGER NOT NULL, due REAL NOT NULL, suspended INTEGER NOT NULL,
+        parent_agent TEXT, root_agent TEXT NOT NULL, root_id TEXT NOT NULL, series TEXT NOT NULL,
+        checksum INTEGER NOT NULL, PRIMARY KEY (session_id, agent)
+    ) STRICT;
+    CREATE INDEX kin ON former (parent_id);
+    WITH RECURSIVE tree (session_id, root_id) AS (
+        SELECT session_id, session_id FROM former AS top
+        WHERE NOT EXISTS (SELECT 1 FROM former AS above WHERE above.session_id = top.parent_id)
+        UNION SELECT below.session_id, tree.root_id FROM tree JOIN former AS below ON below.parent_id = tree.session_id
+    )
+    INSERT INTO sessions SELECT
+        each.session_id, each.agent, each.owner, each.parent_id, each.created_at, each.updated_at, each.records,
+        each.pending, each.closed, each.due, each.suspended, above.agent, coalesce(root.agent, each.agent),
+        coalesce(root.session_id, each.session_id), each.session_id, each.checksum
+    FROM former AS each
+        LEFT JOIN former AS above ON above.session_id = each.parent_id
+        LEFT JOIN tree ON tree.session_id = each.session_id
+        LEFT JOIN former AS root ON root.session_id = tree.root_id
+    ORDER BY each.rowid;
+    DROP TABLE former;
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
+    CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
+    CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed;
+    CREATE INDEX children ON sessions (parent_id, parent_agent) WHERE parent_id IS NOT NULL;
+    CREATE INDEX trees ON sessions (root_id, root_agent) WHERE parent_id IS NOT NULL;
+    CREATE TABLE listing (
+        session_id TEXT NOT NULL, agent TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
+        changed_at REAL NOT NULL, PRIMARY KEY (session_id, agent)
+    ) WITHOUT ROWID, STRICT;
+    CREATE INDEX by_change ON listing (changed_at, agent, session_id);
+    CREATE INDEX by_agent ON listing (agent, changed_at, session_id);
+    CREATE INDEX by_owner ON listing (owner, changed_at, agent, session_id);
+    CREATE INDEX by_state ON listing (state, changed_at, agent, session_id);
+    """,
+    "CREATE INDEX erasable ON sessions (agent, session_id) WHERE due < 0",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
 _HEAD_COLUMNS = (*HEAD_FIELDS, "checksum")
-_ROW_COLUMNS = ("session_id", "first", "count", "body", "checksum")
+_ROW_COLUMNS = ("series", "first", "count", "body", "checksum")
+_OF_KEY = " WHERE agent = ? AND session_id = ?"
 _SELECT_HEADS = f"SELECT {', '.join(_HEAD_COLUMNS)} FROM sessions"  # noqa: S608 - names of our own
-_SELECT_ROWS = f"SELECT {', '.join(_ROW_COLUMNS)} FROM steps WHERE session_id = ? ORDER BY first"  # noqa: S608
+_SELECT_ROWS = f"SELECT {', '.join(_ROW_COLUMNS)} FROM steps WHERE series = ? ORDER BY first"  # noqa: S608
+_SELECT_CHILDREN = (
+    f"{_SELECT_HEADS} WHERE parent_agent = ? AND parent_id = ? ORDER BY created_at, session_id, agent"
+)
+_SELECT_CHANGED = (
+    "SELECT agent, session_id FROM sessions LEFT JOIN listing USING (session_id, agent) "
+    "WHERE changed_at IS NOT updated_at AND (session_id, agent) > (?, ?) ORDER BY session_id, agent LIMIT ?"
+)
+_PUT_IN_ORDER = f"INSERT OR REPLACE INTO listing SELECT session_id, agent, owner, {STATE_SQL}, updated_at FROM sessions{_OF_KEY}"  # noqa: S608
+_COUNT_STATES = f"SELECT agent, {STATE_SQL} AS now, count(*) FROM sessions GROUP BY agent, now"  # noqa: S608
+_DELETE_ROWS = f"DELETE FROM steps WHERE series = (SELECT series FROM sessions{_OF_KEY})"  # noqa: S608
+_SELECT_AGENTS = "SELECT agent FROM sessions WHERE session_id = ?"
+_SERIES = _HEAD_COLUMNS.index("series")
+_DELETE_HEAD = f"DELETE FROM sessions{_OF_KEY}"  # noqa: S608
+_DELETE_LISTED = f"DELETE FROM listing{_OF_KEY}"  # noqa: S608
 _OLDEST = " ORDER BY created_at, session_id"
 _SELECT_UNFINISHED = (
     f"SELECT session_id FROM sessions WHERE agent = ? AND length(pending) > 0 AND NOT suspended{_OLDEST}"  # noqa: S608
+)
+_TREE = (
+    "WITH RECURSIVE tree (agent, session_id) AS (VALUES (?, ?) UNION SELECT below.agent, below.session_id FROM tree "
+    "JOIN sessions AS below ON below.parent_id = tree.session_id AND below.parent_agent = tree.agent)"
+)
+_IS_KEPT = f"{KEPT_SQL} OR updated_at >= ?"
+_SELECT_TREE = (
+    f"{_TREE} SELECT agent, session_id, {_IS_KEPT} FROM tree JOIN sessions USING (agent, session_id)"  # noqa: S608
+)
+_SELECT_TO_ERASE = "SELECT agent, session_id FROM sessions WHERE due < 0 LIMIT ?"
+_COUNT_WAITING = (
+    "SELECT agent, count(*) FROM sessions WHERE length(pending) > 0 AND NOT suspended GROUP BY agent"
 )
 _SELECT_DUE = (
     "SELECT session_id, due FROM sessions WHERE agent = ? AND due > 0 AND NOT closed ORDER BY due, session_id"
@@ -71,19 +160,34 @@ _SELECT_SUSPENDED = (
 )
 
 
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
+class translated:  # noqa: N801 - a block; as a generator it would cost several times as much
     """SQLite's errors as ours."""
-    try:
-        yield
-    except apsw.FullError as error:
-        raise JournalFull(f"no space for the journal: {error}; nothing of the step was written") from error
-    except (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, UnicodeDecodeError) as error:
-        raise JournalDamaged(str(error)) from error
-    except (apsw.BusyError, apsw.LockedError) as error:
-        raise Fenced(f"another program holds the journal's file: {error}") from error
-    except (apsw.Error, OSError) as error:
-        raise JournalFailed(f"the journal's file failed: {error}") from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and (ours := _ours(error)) is not None:
+            raise ours from error
+
+
+def _ours(error: BaseException) -> JournalError | Fenced | None:  # noqa: PLR0911 - a table
+    match error:
+        case apsw.FullError():
+            return JournalFull(f"{NO_SPACE} ({error})")
+        case apsw.CorruptError() | apsw.NotADBError() | apsw.ConstraintError() | UnicodeDecodeError():
+            return JournalDamaged(str(error))
+        case apsw.BusyError() | apsw.LockedError():
+            return Fenced(f"another program holds the journal's file: {error}")
+        case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+            return JournalFailed(f"the journal's file cannot be opened or written ({error}): {WRITABLE}")
+        case OSError():
+            return failure_of(error)
+        case apsw.Error():
+            return JournalFailed(f"the journal's file failed: {error}")
+    return None
 
 
 # --- opening -----------------------------------------------------------------------------
@@ -115,10 +219,9 @@ def check_kind(path: Path) -> None:
 
 def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
     """Look at a file and its log; nobody may have it open, as closing it here would drop SQLite's locks."""
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
+        check_alone(path, noted[1])
         return Facts()
-    if not path.stat().st_size:
-        return Facts(noted=noted)
     has_log = log_path(path).exists() and log_path(path).stat().st_size > 0
     return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
 
@@ -135,8 +238,6 @@ def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "
         raise JournalVersion(version, len(MIGRATIONS))
     if version:
         _check_log(db, facts)
-    elif facts.noted[1]:
-        raise JournalDamaged("the file is empty, and it was not")
     elif db.execute("SELECT count(*) FROM sqlite_schema").get:
         raise ConfigurationError("the file is a SQLite database of another program: name another file")
     _migrate(db, version)
@@ -205,17 +306,24 @@ def _meta(db: apsw.Connection, key: str) -> Any:
     return db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
 
 
-@contextlib.contextmanager
-def transaction(db: apsw.Connection) -> Iterator[None]:
+class transaction:  # noqa: N801 - a block; as a generator it would cost several times as much
     """All statements of the block or none."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            if error is None:
+                self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
 
 
 # --- the open file -----------------------------------------------------------------------
@@ -232,6 +340,8 @@ class File:
         self._is_suspect = not _is_sound(db, "sessions")
         self._has_failed = False
         """A failed write may leave frames in the log that look like a lost end: it has to begin anew."""
+        self.place: Place | None = None
+        """Where it stands; None where nobody else can be in the way."""
 
     def begin_epoch(self) -> tuple[int, bytes]:
         with transaction(self._db):
@@ -261,18 +371,35 @@ class File:
             self._has_failed = True
             raise
         self.commits += 1
+        self.look()
         with contextlib.suppress(apsw.Error, OSError):  # the step is durable, whatever these two do
             self._follow_up()
 
-    def take_back(self, session_id: str, head: Head | None) -> None:
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was not where it was opened, when it was looked for last."""
+        return self.place is not None and self.place.is_lost
+
+    def look(self) -> None:
+        """Raise `JournalFailed` if it is not where it was opened."""
+        if self.place is not None:
+            self.place.check()
+
+    def take_back(self, key: SessionKey, head: Head | None) -> None:
         """Have a session end at this head again; without one there is none."""
         with transaction(self._db):
-            last = 0 if head is None else head.records
-            self._db.execute("DELETE FROM steps WHERE session_id = ? AND first > ?", (session_id, last))
             if head is None:
-                self._db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+                self._delete(key)
             else:
+                self._db.execute(
+                    "DELETE FROM steps WHERE series = ? AND first > ?", (head.series, head.records)
+                )
                 self._insert(_upsert_heads, [head_values(head, self.identity)])
+
+    def _delete(self, key: SessionKey) -> None:
+        self._db.execute(_DELETE_ROWS, key)
+        self._db.execute(_DELETE_HEAD, key)
+        self._db.execute(_DELETE_LISTED, key)
 
     def _follow_up(self) -> None:
         if self._lock is not None:
@@ -282,46 +409,93 @@ class File:
 
     def _insert(self, statement: Callable[[int], str], values: list[tuple[Any, ...]]) -> None:
         """Insert in few statements of many rows: each statement gives the interpreter's lock away once."""
+        if len(values) == 1:
+            self._db.execute(statement(1), values[0])
+            return
         at = 0
         while at < len(values):
             size = min(64, 1 << (len(values) - at).bit_length() - 1)
             self._db.execute(statement(size), list(chain.from_iterable(values[at : at + size])))
             at += size
 
-    def read_heads(self, session_ids: Sequence[str]) -> dict[str, Head]:
+    def read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
         found = {}
-        for session_id in session_ids:
-            head = self._find(session_id)
+        for key in keys:
+            head = self._find(key)
             if head is not None:
-                found[session_id] = head
+                found[key] = head
         return found
 
-    def _find(self, session_id: str) -> Head | None:
-        columns = self._db.execute(f"{_SELECT_HEADS} WHERE session_id = ?", (session_id,)).get
+    def _find(self, key: SessionKey) -> Head | None:
+        columns = self._db.execute(f"{_SELECT_HEADS}{_OF_KEY}", key).get
         if columns is None:
-            self._check_absence(session_id)
+            self._check_absence(key.session_id)
             return None
-        return _good_head(columns, session_id, self.identity)
+        return _good_head(columns, key.session_id, self.identity)
 
     def _check_absence(self, session_id: str) -> None:
-        if self._is_suspect and self._db.execute(_SELECT_ROWS, (session_id,)).get is not None:
+        """Refuse to take a session as new whose rows stand here without a head."""
+        if self._is_suspect and session_id in self._lost_ids:
             raise JournalDamaged("its head is lost", session_id=session_id)
 
-    def read(self, session_id: str) -> Stored:
-        try:
-            head = self._find(session_id)
-            rows = [Row(*columns) for columns in self._db.execute(_SELECT_ROWS, (session_id,))]
-        except (apsw.CorruptError, UnicodeDecodeError) as error:
-            raise JournalDamaged(str(error), session_id=session_id) from error
-        if head is None and self._is_suspect:
+    @functools.cached_property
+    def _lost_ids(self) -> frozenset[str]:
+        return frozenset(self.id_in(series) for series, key in self.all_sessions().items() if key is None)
+
+    def read(self, key: SessionKey) -> Stored:
+        with _naming(key.session_id):
+            head = self._find(key)
+            rows = [] if head is None else self._rows_of(head.series)
+        if head is None:
+            self._check_found(key.session_id)
+            return Stored()
+        return Stored(head, decode_rows(rows, head=head, identity=self.identity))
+
+    def _rows_of(self, series: str) -> list[Row]:
+        return [Row(*columns) for columns in self._db.execute(_SELECT_ROWS, (series,))]
+
+    def _check_found(self, session_id: str) -> None:
+        if self._is_suspect:
             raise JournalDamaged("it is not found, where the file is damaged", session_id=session_id)
-        return (
-            Stored() if head is None else Stored(head, decode_rows(rows, head=head, identity=self.identity))
-        )
+
+    def list_agents(self, session_id: str) -> list[str]:
+        with _naming(session_id):
+            found = [agent for (agent,) in self._db.execute(_SELECT_AGENTS, (session_id,))]
+        if not found:
+            self._check_found(session_id)
+        return found
+
+    def list_children(self, key: SessionKey) -> list[Head]:
+        return [_head(columns) for columns in self._db.execute(_SELECT_CHILDREN, key)]
+
+    def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
+        found = self._db.execute(_SELECT_CHANGED, (after.session_id, after.agent, limit))
+        return [SessionKey(*columns) for columns in found]
+
+    def put_in_order(self, keys: Sequence[SessionKey]) -> None:
+        with transaction(self._db):
+            self._db.executemany(_PUT_IN_ORDER, keys)
+
+    def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        found = self._db.execute(*page_query(_HEAD_COLUMNS, wanted, after, limit))
+        return [_head(columns) for columns in found]
+
+    def count_states(self) -> dict[tuple[str, State], int]:
+        return {(agent, state): count for agent, state, count in self._db.execute(_COUNT_STATES)}
+
+    def newest_body(self) -> bytes | None:
+        """The body of the row that was written last; None where there is none, or it cannot be read."""
+        with contextlib.suppress(apsw.CorruptError):
+            body: bytes | None = self._db.execute("SELECT body FROM steps ORDER BY rowid DESC LIMIT 1").get
+            return body if isinstance(body, bytes) else None
+        return None
 
     def list_unfinished(self, agent: str) -> list[str]:
         listed = [session_id for (session_id,) in self._db.execute(_SELECT_UNFINISHED, (agent,))]
         return [*listed, *(each for each in self._suspects() if each not in listed)]
+
+    def count_waiting(self) -> dict[str, int]:
+        return dict(self._db.execute(_COUNT_WAITING))
 
     def list_due(self, agent: str) -> list[tuple[str, float]]:
         return list(self._db.execute(_SELECT_DUE, (agent,)))
@@ -333,11 +507,26 @@ class File:
         found = self._db.execute(f"{_SELECT_HEADS} WHERE ?1 IS NULL OR agent = ?1{_OLDEST}", (agent,))
         return [_head(columns) for columns in found]
 
-    def erase(self, session_id: str) -> None:
+    def list_to_erase(self, limit: int) -> list[SessionKey]:
+        return [SessionKey(*each) for each in self._db.execute(_SELECT_TO_ERASE, (limit,))]
+
+    def erase_trees(self, roots: Sequence[SessionKey], unchanged_since: float) -> list[SessionKey]:
+        """Delete sessions with all below them; SQLite overwrites what they had in the file."""
+        gone: list[SessionKey] = []
+        with transaction(self._db):
+            for root in roots:
+                found = list(self._db.execute(_SELECT_TREE, (*root, unchanged_since)))
+                if not any(is_kept for *_, is_kept in found):
+                    keys = [SessionKey(agent, session_id) for agent, session_id, _ in found]
+                    for key in keys:
+                        self._delete(key)
+                    gone += keys or [root]
+        return gone
+
+    def erase(self, key: SessionKey) -> None:
         """Delete a session, and overwrite what remains of it in the file and in its log."""
         with transaction(self._db):
-            self._db.execute("DELETE FROM steps WHERE session_id = ?", (session_id,))
-            self._db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+            self._delete(key)
             self._db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")
         self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self.set_open(True)
@@ -347,18 +536,33 @@ class File:
         if not self._is_suspect:
             return []
         heads = list(self._readable(f"{_SELECT_HEADS} NOT INDEXED"))
-        good = {columns[0] for columns in heads if _is_good(columns, self.identity)}
-        return [each for each in self.all_sessions() if each not in good]
+        good = {columns[_SERIES] for columns in heads if _is_good(columns, self.identity)}
+        return [
+            self.id_in(series) if key is None else key.session_id
+            for series, key in self.all_sessions().items()
+            if series not in good
+        ]
 
-    def all_sessions(self) -> list[str]:
-        """The ids of all sessions that any readable part of the file names."""
-        queries = (
-            "SELECT session_id FROM sessions NOT INDEXED",
-            "SELECT session_id FROM sessions ORDER BY session_id",
-            "SELECT DISTINCT session_id FROM steps NOT INDEXED",
-            "SELECT DISTINCT session_id FROM steps INDEXED BY places",
-        )
-        return list(dict.fromkeys(str(row[0]) for sql in queries for row in self._readable(sql)))
+    def all_sessions(self) -> dict[str, SessionKey | None]:
+        """The series that any readable part of the file names, with their sessions; None where the head is lost."""
+        heads = ("FROM sessions NOT INDEXED", "FROM sessions ORDER BY session_id, agent")
+        rows = ("FROM steps NOT INDEXED", "FROM steps INDEXED BY places")
+        found: dict[str, SessionKey | None] = {}
+        for place in heads:
+            for series, agent, session_id in self._readable(f"SELECT series, agent, session_id {place}"):
+                found[str(series)] = SessionKey(str(agent), str(session_id))
+        for place in rows:
+            for (series,) in self._readable(f"SELECT DISTINCT series {place}"):
+                found.setdefault(str(series), None)
+        return found
+
+    def id_in(self, series: str) -> str:
+        """The id of the session whose rows stand in a series, by what is said in them."""
+        unreadable = (apsw.CorruptError, UnicodeDecodeError, JournalVersion, JournalKeyError, WireError)
+        with contextlib.suppress(*unreadable):
+            good = (row for row in self._rows_of(series) if is_good(row, self.identity))
+            return read_key(unsealed(row, self.identity) for row in good).session_id or series
+        return series
 
     def _readable(self, sql: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a query up to the first that cannot be read."""
@@ -371,6 +575,15 @@ class File:
         return None if found == "ok" else found
 
 
+@contextlib.contextmanager
+def _naming(session_id: str) -> Iterator[None]:
+    """Say of damage that is met whose it is."""
+    try:
+        yield
+    except (apsw.CorruptError, UnicodeDecodeError) as error:
+        raise JournalDamaged(str(error), session_id=session_id) from error
+
+
 # --- rows --------------------------------------------------------------------------------
 
 
@@ -381,10 +594,10 @@ def _insert_rows(count: int) -> str:
 
 @functools.cache
 def _upsert_heads(count: int) -> str:
-    changing = ", ".join(f"{name} = excluded.{name}" for name in _HEAD_COLUMNS[1:])
+    changing = ", ".join(f"{name} = excluded.{name}" for name in (*CHANGING, "checksum"))
     return (
         f"INSERT INTO sessions ({', '.join(_HEAD_COLUMNS)}) VALUES {_places(len(_HEAD_COLUMNS), count)} "  # noqa: S608
-        f"ON CONFLICT (session_id) DO UPDATE SET {changing}"
+        f"ON CONFLICT (session_id, agent) DO UPDATE SET {changing}"
     )
 
 
@@ -393,7 +606,7 @@ def _places(columns: int, rows: int) -> str:
 
 
 def _row_values(row: Row) -> tuple[Any, ...]:
-    return (row.session_id, row.first, row.count, row.body, row.checksum)
+    return (row.series, row.first, row.count, row.body, row.checksum)
 
 
 def _head(columns: Sequence[Any]) -> Head:
@@ -409,6 +622,6 @@ def _good_head(columns: Sequence[Any], session_id: str, identity: bytes) -> Head
 
 def _is_good(columns: Sequence[Any], identity: bytes) -> bool:
     try:
-        return bool(checksum_head(_head(columns), identity) == columns[-1])
+        return is_good_head(_head(columns), columns[-1], identity)
     except (TypeError, ValueError):  # damage may have changed the type of a column
         return False

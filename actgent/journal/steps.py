@@ -1,8 +1,12 @@
 """What journals store: steps as rows, and a head for each session.
 
 A session's head says how many records it has and which accepted messages have not ended, so
-that neither numbering nor recovery reads the session. Each row and head carries a checksum that
-also covers where it belongs: a row of another journal, session or number is no good row.
+that neither numbering nor recovery reads the session. A session is named by its agent and its id;
+its rows stand in a series, a short name of its own that the head holds. Each row and head carries a
+checksum that also covers where it belongs: a row of another journal, series or number is no good row.
+
+Before version 4 a session's series was its id, which was unique in the journal, and its head said less;
+both are as good as they were, and such a head says the rest from its next step on.
 """
 
 import hashlib
@@ -19,9 +23,13 @@ from actgent.messages import Priority
 from actgent.wire import SCHEMA_VERSION
 
 from .base import Entry, SessionSummary
-from .records import WIRE, Accepted, Closed, Due, Ended, Opened, Record, Resumed, Suspended
+from .encryption import Keys, is_sealed, open_sealed
+from .listing import SessionKey, State, state_of
+from .records import WIRE, Accepted, Closed, Due, Ended, Opened, Record, Resumed, Said, Suspended
 from .references import resolve
 
+TO_ERASE = -1.0
+"""What a head has for its earliest date where the session is to leave the journal."""
 _DIGEST = 8
 """Bytes that stand for a message id in a head."""
 
@@ -30,8 +38,7 @@ _DIGEST = 8
 class Step:
     """An entry as bytes, with what its records do to the head."""
 
-    session_id: str
-    agent: str
+    key: SessionKey
     count: int
     body: bytes
     marks: Sequence[Record] = ()
@@ -42,7 +49,7 @@ class Step:
 class Row:
     """A step in its place: `first` is the number of its first record."""
 
-    session_id: str
+    series: str
     first: int
     count: int
     body: bytes
@@ -65,6 +72,24 @@ class Head:
     closed: bool = False
     due: float = 0.0
     suspended: bool = False
+    parent_agent: str | None = None
+    root_agent: str = ""
+    root_id: str = ""
+    series: str = ""
+    """Under which its rows stand."""
+
+    @property
+    def key(self) -> SessionKey:
+        return SessionKey(self.agent, self.session_id)
+
+    @property
+    def state(self) -> State:
+        return state_of(self.closed, self.suspended, bool(self.pending))
+
+    def is_kept(self, unchanged_since: float) -> bool:
+        """Whether something in it is still to come, or it changed at or after this Unix time."""
+        is_due = self.due > 0 and not self.closed
+        return bool(self.pending) or self.suspended or is_due or self.updated_at >= unchanged_since
 
     @property
     def summary(self) -> SessionSummary:
@@ -73,6 +98,7 @@ class Head:
             agent=self.agent,
             owner=self.owner,
             parent_id=self.parent_id,
+            parent_agent=self.parent_agent,
             created_at=self.created_at,
             updated_at=self.updated_at,
             records=self.records,
@@ -80,6 +106,8 @@ class Head:
             closed=self.closed,
             due=self.due,
             suspended=self.suspended,
+            root_agent=self.root_agent,
+            root_id=self.root_id,
         )
 
 
@@ -93,8 +121,8 @@ def encode_entry(entry: Entry) -> Step:
     _check_text("session_id", entry.session_id)
     _check_text("agent", entry.agent)
     body = bytes([SCHEMA_VERSION]) + WIRE.encode(records, Record) if records else b""
-    marks = [record for record in records if type(record) in _MARKS]
-    return Step(entry.session_id, entry.agent, len(records), body, marks)
+    marks = [record for record in records if type(record) in _MARKING]
+    return Step(SessionKey(entry.agent, entry.session_id), len(records), body, marks)
 
 
 def join_steps(steps: Sequence[Step]) -> Step:
@@ -105,7 +133,7 @@ def join_steps(steps: Sequence[Step]) -> Step:
     items = [step.body[1 + len(_array_header(step.count)) :] for step in steps]
     body = b"".join([bytes([SCHEMA_VERSION]), _array_header(count), *items])
     marks = [mark for step in steps for mark in step.marks]
-    return Step(steps[0].session_id, steps[0].agent, count, body, marks)
+    return Step(steps[0].key, count, body, marks)
 
 
 def _array_header(count: int) -> bytes:
@@ -126,7 +154,7 @@ def decode_rows(rows: Iterable[Row], *, head: Head, identity: bytes) -> tuple[Re
         if row.first != place or not is_good(row, identity):
             reason = "its checksum is wrong" if row.first == place else "a record is missing or twice there"
             raise JournalDamaged(reason, session_id=head.session_id, record=place)
-        records += _decode(row.body)
+        records += _decode(unsealed(row, identity).body)
     if len(records) != head.records:
         raise JournalDamaged(
             f"there are {len(records)} records of {head.records}",
@@ -139,6 +167,17 @@ def decode_rows(rows: Iterable[Row], *, head: Head, identity: bytes) -> tuple[Re
         raise JournalDamaged(f"the result of call {error} is missing", session_id=head.session_id) from error
 
 
+def unsealed(row: Row, identity: bytes) -> Row:
+    """A row with its body as it was before it was encrypted, if it was.
+
+    Raises:
+        JournalKeyError: the keys of the environment do not open it.
+    """
+    if not is_sealed(row.body):
+        return row
+    return attrs.evolve(row, body=open_sealed(row.body, _place(row.series, row.first, row.count, identity)))
+
+
 def read_records(row: Row) -> tuple[Record, ...]:
     """The records of a row as they are stored, results referred to and all.
 
@@ -148,14 +187,36 @@ def read_records(row: Row) -> tuple[Record, ...]:
     return _decode(row.body)
 
 
-def read_step(row: Row, agent: str) -> Step:
-    """The step that a row was made from.
+def read_step(row: Row, key: SessionKey) -> Step:
+    """The step that a row of this session was made from.
 
     Raises:
         JournalVersion, WireError: a newer actgent wrote it.
     """
-    marks = [record for record in read_records(row) if type(record) in _MARKS]
-    return Step(row.session_id, agent, row.count, row.body, marks)
+    marks = [record for record in read_records(row) if type(record) in _MARKING]
+    return Step(key, row.count, row.body, marks)
+
+
+def read_key(rows: Iterable[Row]) -> SessionKey:
+    """Whose session these rows are, by what is said in them; what nothing tells is empty, and its series at best.
+
+    Raises:
+        JournalVersion, WireError: a newer actgent wrote it.
+    """
+    agent = session_id = series = ""
+    for row in rows:
+        series = row.series
+        for record in read_records(row):
+            if isinstance(record, Opened):
+                agent = agent or record.agent
+            elif isinstance(record, Accepted | Said):
+                session_id = session_id or record.message.session_id
+                agent = agent or (
+                    record.message.sender.name if isinstance(record, Said) and record.stop else ""
+                )
+        if agent and session_id:
+            break
+    return SessionKey(agent, session_id or series)
 
 
 def _decode(body: bytes) -> tuple[Record, ...]:
@@ -179,23 +240,58 @@ def _clean(text: str) -> str:
 # --- heads -------------------------------------------------------------------------------
 
 
-def place_step(step: Step, head: Head | None, *, now: float, identity: bytes) -> tuple[Row, Head]:
-    """The row that a step becomes behind what is there, and the head that follows."""
-    before = head or Head(step.session_id, step.agent, created_at=now)
-    first = before.records + 1
-    checksum = checksum_row(step.session_id, first, step.count, body=step.body, identity=identity)
+def name_series(epoch: int, number: int) -> str:
+    """The series of the n-th session that begins in an epoch: short, as each row repeats it.
+
+    Its first character tells it from the series of former versions, which are ids of sessions.
+    """
+    return f"\x1f{epoch:x}.{number:x}"
+
+
+def find_parent(step: Step) -> SessionKey | None:
+    """The session below which the one of this first step stands."""
+    opened = _opened_in(step)
+    if opened is None or opened.parent_id is None:
+        return None
+    return SessionKey(_clean(opened.parent_agent or step.key.agent), _clean(opened.parent_id))
+
+
+def _opened_in(step: Step) -> Opened | None:
+    return next((mark for mark in step.marks if isinstance(mark, Opened)), None)
+
+
+def begin_head(step: Step, series: str, parent: Head | None, *, now: float) -> Head:
+    """The head of a session before its first step, which decides what never changes."""
+    opened, above = _opened_in(step), find_parent(step)
+    root = step.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
+    return Head(
+        step.key.session_id,
+        step.key.agent,
+        owner="" if opened is None else _clean(opened.owner.name),
+        parent_id=None if above is None else above.session_id,
+        parent_agent=None if above is None else above.agent,
+        created_at=now if opened is None else float(opened.created_at),
+        root_agent=root.agent,
+        root_id=root.session_id,
+        series=series,
+    )
+
+
+def place_step(
+    step: Step, before: Head, *, now: float, identity: bytes, keys: Keys | None = None
+) -> tuple[Row, Head]:
+    """The row that a step becomes behind what is there, encrypted if there are keys, and the head that follows."""
+    first, body = before.records + 1, step.body
+    if keys is not None:
+        body = keys.seal(body, _place(before.series, first, step.count, identity))
+    checksum = checksum_row(before.series, first, step.count, body=body, identity=identity)
     changes = dict(zip(HEAD_FIELDS, _fields(before), strict=True))  # attrs.evolve takes twice as long
     changes["records"] += step.count
     changes["updated_at"] = now
     for record in step.marks:
-        _MARKS[type(record)](changes, record)
-    return Row(step.session_id, first, step.count, step.body, checksum), Head(**changes)
-
-
-def _open(changes: dict[str, Any], record: Opened) -> None:
-    changes["owner"] = _clean(record.owner.name)
-    changes["parent_id"] = record.parent_id and _clean(record.parent_id)
-    changes["created_at"] = float(record.created_at)
+        if (change := _MARKS.get(type(record))) is not None:
+            change(changes, record)
+    return Row(before.series, first, step.count, body, checksum), Head(**changes)
 
 
 def _accept(changes: dict[str, Any], record: Accepted) -> None:
@@ -212,8 +308,10 @@ def _end(changes: dict[str, Any], record: Ended) -> None:
     changes["pending"] = b"".join(other for other in each if other != digest)
 
 
-def _close(changes: dict[str, Any], _: Closed) -> None:
+def _close(changes: dict[str, Any], record: Closed) -> None:
     changes["closed"] = True
+    if record.erase:
+        changes["due"] = TO_ERASE
 
 
 def _set_due(changes: dict[str, Any], record: Due) -> None:
@@ -229,7 +327,6 @@ def _resume(changes: dict[str, Any], _: Resumed) -> None:
 
 
 _MARKS: dict[type, Callable[[dict[str, Any], Any], None]] = {
-    Opened: _open,
     Accepted: _accept,
     Ended: _end,
     Due: _set_due,
@@ -237,6 +334,7 @@ _MARKS: dict[type, Callable[[dict[str, Any], Any], None]] = {
     Resumed: _resume,
     Closed: _close,
 }
+_MARKING = {Opened, *_MARKS}
 
 
 def _digest(message_id: str) -> bytes:
@@ -246,27 +344,41 @@ def _digest(message_id: str) -> bytes:
 # --- checksums ---------------------------------------------------------------------------
 
 
-def checksum_row(session_id: str, first: int, count: int, *, body: bytes, identity: bytes) -> int:
+def checksum_row(series: str, first: int, count: int, *, body: bytes, identity: bytes) -> int:
     """The CRC-32 of a row, of its place, and of the journal that it is in."""
-    return zlib.crc32(body, zlib.crc32(f"{session_id}\0{first}\0{count}".encode(), zlib.crc32(identity)))
+    return zlib.crc32(body, zlib.crc32(f"{series}\0{first}\0{count}".encode(), zlib.crc32(identity)))
+
+
+def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
+    """What an encrypted row is bound to."""
+    return identity + f"{series}\0{first}\0{count}".encode()
 
 
 def is_good(row: Row, identity: bytes) -> bool:
     """Whether a row is what was written, where it was written; its values may be of any type."""
     if type(row.body) is not bytes:
         return False
-    checksum = checksum_row(row.session_id, row.first, row.count, body=row.body, identity=identity)
+    checksum = checksum_row(row.series, row.first, row.count, body=row.body, identity=identity)
     return row.checksum == checksum
 
 
 def checksum_head(head: Head, identity: bytes) -> int:
-    """The CRC-32 of a head and of the journal that it is in.
+    """The CRC-32 of a head and of the journal that it is in."""
+    return _checksum(_fields(head), identity)
 
-    Fields that version 1 did not have count where they say something, so its checksums are still right.
-    """
-    fields = _fields(head)
-    if not (head.due or head.suspended):
-        fields = fields[:_FIELDS_OF_VERSION_1]
+
+def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
+    """Whether a head is what was written, perhaps by a former version, whose heads had fewer fields."""
+    if checksum == checksum_head(head, identity):
+        return True
+    if head.series != head.session_id:
+        return False
+    has_date = head.due or head.suspended
+    fields = _fields(head)[: _FIELDS_OF_VERSION_3 if has_date else _FIELDS_OF_VERSION_1]
+    return checksum == _checksum(fields, identity)
+
+
+def _checksum(fields: tuple[Any, ...], identity: bytes) -> int:
     return zlib.crc32(msgpack.packb(fields), zlib.crc32(identity))
 
 
@@ -278,3 +390,6 @@ def head_values(head: Head, identity: bytes) -> tuple[Any, ...]:
 HEAD_FIELDS = tuple(field.name for field in attrs.fields(Head))
 _fields = operator.attrgetter(*HEAD_FIELDS)
 _FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
+_FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
+CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended")
+"""Fields that steps after the first change."""

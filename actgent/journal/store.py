@@ -14,7 +14,6 @@ as much as they are long. Objects of other classes are deep-copied; a journal ta
 
 import copy
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
@@ -25,6 +24,8 @@ import attrs
 import trio
 
 from actgent.errors import NotSerializable, UsageError
+from actgent.foreign import failure_of
+from actgent.logs import logger_of
 
 from .growing import Growing
 from .records import ActionFailed, Changed, RolledBack
@@ -38,7 +39,8 @@ HISTORY = 1000
 """How many changes and failed actions a store keeps. A journal's rollbacks rely on it: it may grow, not shrink."""
 ERROR_CHARACTERS = 500
 _STILL = frozenset({type(None), bool, int, float, complex, str, bytes, date, datetime})
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
+_NOT_RUN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 @attrs.frozen(kw_only=True)
@@ -186,11 +188,14 @@ class Store(State):
                 return
             if self._write is not None:
                 self._write(changed)
-        except Exception as error:
-            self._note_failure(name, error)
-            raise
-        self._take(changed, values)
-        self._tell()
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - of an action or a reducer: foreign code
+            error = failure_of(raised, "action", name)
+        else:
+            self._take(changed, values)
+            self._tell()
+            return
+        self._note_failure(name, error)
+        raise error
 
     def _check_still(self) -> None:
         """What an action or a reducer did besides would count although its action fails, or be overwritten by it."""
@@ -275,7 +280,12 @@ class Store(State):
         """Have `fn(state)` called after each change; returns a function that ends it.
 
         It is called where the change was made, and may dispatch. What it raises is logged.
+
+        Raises:
+            UsageError: it is no function, or one that a call does not run: an async or a generator function.
         """
+        if any(is_other(fn) for is_other in _NOT_RUN):
+            raise UsageError(f"subscribe() takes a sync function (state), without `yield`, not {fn!r:.200}")
         if self._subscribers is None:
             self._subscribers = {}
         subscribers, key = self._subscribers, object()
@@ -288,8 +298,9 @@ class Store(State):
                 fn(self.snapshot)
             except RecursionError:  # it dispatches at each change, also its own
                 raise
-            except Exception:  # noqa: BLE001 - the change is made; whoever made it is not to blame
-                _log.exception("a subscriber of the state failed: %r", fn)
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the change is made; who made it is not to blame
+                failure_of(raised, "subscriber", repr(fn))
+                _log.exception("a subscriber of the state failed: %s", fn)
 
     # --- time ----------------------------------------------------------------------------
 

@@ -1,6 +1,11 @@
 """A journal round another one, for those that change a part of what it does."""
 
-from .base import Entry, Journal, SessionSummary
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from .base import Backup, Entry, Journal, SessionSummary
+from .listing import ALL, Cursor, SessionFilter, SessionKey, State
 from .records import Record
 
 
@@ -19,11 +24,14 @@ class WrappedJournal(Journal):
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
         self.inner.write_soon(entry, epoch=epoch)
 
-    async def load(self, session_id: str) -> tuple[Record, ...]:
-        return await self.inner.load(session_id)
+    async def load(self, session_id: str, *, agent: str | None = None) -> tuple[Record, ...]:
+        return await self.inner.load(session_id, agent=agent)
 
     async def unfinished(self, agent: str) -> list[str]:
         return await self.inner.unfinished(agent)
+
+    async def waiting(self) -> dict[str, int]:
+        return await self.inner.waiting()
 
     async def due(self, agent: str) -> list[tuple[str, float]]:
         return await self.inner.due(agent)
@@ -34,5 +42,33 @@ class WrappedJournal(Journal):
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
         return await self.inner.sessions(agent)
 
-    async def delete(self, session_id: str) -> None:
-        await self.inner.delete(session_id)
+    async def to_erase(self, limit: int = 100) -> list[SessionKey]:
+        return await self.inner.to_erase(limit)
+
+    async def erase_trees(
+        self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
+    ) -> list[SessionKey]:
+        return await self.inner.erase_trees(roots, unchanged_since=unchanged_since)
+
+    async def backup(self, target: Path) -> Backup:
+        return await self.inner.backup(target)
+
+    async def agents_of(self, session_id: str) -> list[str]:
+        return await self.inner.agents_of(session_id)
+
+    async def head(self, agent: str, session_id: str) -> SessionSummary | None:
+        return await self.inner.head(agent, session_id)
+
+    async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
+        return await self.inner.children(agent, session_id)
+
+    async def page(
+        self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
+    ) -> list[SessionSummary]:
+        return await self.inner.page(wanted, after=after, limit=limit)
+
+    async def counts(self, agent: str | None = None) -> dict[State, int]:
+        return await self.inner.counts(agent)
+
+    async def delete(self, session_id: str, *, agent: str | None = None) -> None:
+        await self.inner.delete(session_id, agent=agent)

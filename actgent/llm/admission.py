@@ -13,6 +13,7 @@ import attrs
 
 from actgent.errors import ModelError, ProviderUnavailable, RateLimited
 from actgent.messages import Usage
+from actgent.rotation import Turns
 
 from .rates import NO_COST, Bucket, Cost, Headers, read_limits
 from .waiting import Call, Waiting
@@ -127,6 +128,8 @@ class Admissions:
     max_pause: float
     """The longest wish of a provider that holds everybody up, in seconds."""
     lanes: dict[str, Lane] = attrs.field(factory=dict)
+    turns: Turns = attrs.field(factory=Turns)
+    """Of owners, over all lanes."""
     running: int = 0
     admitted: int = 0
     refused: int = 0
@@ -138,7 +141,7 @@ class Admissions:
         lane = self.lanes.pop(model, None)
         if lane is None:
             window = Window(size=self.window, limit=self.concurrency, recovery=self.recovery)
-            lane = Lane(window=window, waiting=Waiting(self.age_step), period=self.period)
+            lane = Lane(window=window, waiting=Waiting(self.age_step, self.turns), period=self.period)
             self._forget()
         self.lanes[model] = lane
         return lane

@@ -12,7 +12,16 @@ from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, T
 from .base import Answer, Chat, ChatMessage, StopReason
 from .remote import Fold, Remote, RemoteOptions, Sdk
 from .wire_names import wire_id, wire_name
-from .wire_values import Body, base64_text, count, read_arguments, read_call, result_text, whole_calls
+from .wire_values import (
+    Body,
+    base64_text,
+    count,
+    described,
+    read_arguments,
+    read_call,
+    result_text,
+    whole_calls,
+)
 
 _DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 8192
@@ -219,7 +228,7 @@ def _document(part: File) -> Body:
 
 
 def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
-    return {"name": wire_name(name), "description": description, "input_schema": parameters}
+    return {"name": wire_name(name), **described(description), "input_schema": parameters}
 
 
 def _mark(body: Body) -> None:

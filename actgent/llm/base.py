@@ -1,6 +1,7 @@
 """A model as the rest of actgent sees it: a `Chat` goes in, an `Answer` comes out."""
 
 import abc
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -45,9 +46,13 @@ class Chat:
     max_tokens: int | None = None
     response_format: ResponseFormat | None = None
     session: str = ""
-    """Who asks; sessions take turns where calls have to wait. The model is not told."""
+    """Who asks; sessions of an owner take turns where calls have to wait. The model is not told."""
+    owner: str = ""
+    """For whom; owners take turns where calls have to wait. Empty is the session itself. The model is not told."""
     priority: Priority = Priority.NORMAL
     """Who goes first where calls have to wait. The model is not told."""
+    deadline: float = attrs.field(default=math.inf, eq=False)
+    """By trio's clock until when the answer is of use; infinite: whenever. No wait is begun that cannot end before."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +96,7 @@ class LLM(abc.ABC):
         """Answer one chat.
 
         With `on_text` the text is passed on as it comes; the answer is the same. A cancelled
-        call leaves no connection behind. Retries end at the deadline of the surrounding cancel scope.
+        call leaves no connection behind. Retries end at the chat's deadline, and at that of the surrounding cancel scope.
 
         Raises:
             ModelError: no answer, or a broken one. A refusal, a content filter and a cut at

@@ -17,6 +17,8 @@ from actgent.errors import (
     RateLimited,
 )
 
+from .secrets import Secrets
+
 Headers = Mapping[str, str]
 
 _WORDS: dict[str, type[ModelError]] = {
@@ -59,16 +61,14 @@ _STATUSES: dict[int, type[ModelError]] = {
     429: RateLimited,
 }
 _MAX_TEXT = 1000
-_SHORTEST_SECRET = 8
-"""A shorter key is a placeholder, and would blot out innocent words."""
 
 
 def provider_error(
-    detail: object, *, model: str, secret: str, headers: Headers, status: int | None = None
+    detail: object, *, model: str, secrets: Secrets, headers: Headers, status: int | None = None
 ) -> ModelError:
     """The exception for an error object of a provider; `detail` may be any JSON value, or text.
 
-    `status` is that of the HTTP response, None when the error came inside a 200. `secret` is blotted out of the text.
+    `status` is that of the HTTP response, None when the error came inside a 200. `secrets` are blotted out of the text.
     """
     fields: Mapping[str, Any] = detail if isinstance(detail, Mapping) else {"message": detail}
     words = [str(fields[key]) for key in ("code", "type") if fields.get(key) is not None]
@@ -76,11 +76,11 @@ def provider_error(
     kind = _kind(words, status)
     error = _build(
         kind,
-        _text(fields, status, secret),
+        _text(fields, status, secrets),
         retry_after(headers),
         model=model,
         status=status,
-        code=words[0] if words else None,
+        code=secrets.blotted(words[0]) if words else None,
         request_id=request_id(headers),
     )
     if headers.get("x-should-retry") == "false":
@@ -131,12 +131,9 @@ def _status_in(fields: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _text(fields: Mapping[str, Any], status: int | None, secret: str) -> str:
+def _text(fields: Mapping[str, Any], status: int | None, secrets: Secrets) -> str:
     message = fields.get("message") or fields.get("detail") or f"HTTP status {status}"
-    text = str(message)
-    if len(secret) >= _SHORTEST_SECRET:
-        text = text.replace(secret, "[api key]")
-    return text[:_MAX_TEXT]
+    return secrets.blotted(str(message))[:_MAX_TEXT]
 
 
 def _build(kind: type[ModelError], text: str, wish: float | None, **details: Any) -> ModelError:

@@ -1,6 +1,11 @@
 """A chain of models: when one is not available, the next one answers."""
 
+import math
 from collections.abc import Callable, Iterable
+from functools import partial
+
+import attrs
+import trio
 
 from actgent.errors import (
     BrokenAnswer,
@@ -11,6 +16,7 @@ from actgent.errors import (
     QuotaExhausted,
     RateLimited,
 )
+from actgent.foreign import failure_of
 from actgent.messages import Usage
 
 from .base import LLM, Answer, Chat, OnText
@@ -30,8 +36,10 @@ def is_unavailable(error: ModelError) -> bool:
 class Fallback(LLM):
     """Asks the first model, and each next one when `when(error)` says so (default: `is_unavailable`).
 
-    Each model's own retries come first, so give the first ones few. Thinking of one dialect is never sent
-    to another. The error of the last model is raised, with a note for each model before it.
+    Each model's own retries come first, so give the first ones few. Where the chat has a deadline, each model has an equal
+    share of the time that is left, and one that cannot answer in it is not waited for; whose text has begun to stream keeps
+    all of it. Thinking of one dialect is never sent to another. The error of the last model is raised, with a note for
+    each model before it.
     """
 
     def __init__(
@@ -54,9 +62,10 @@ class Fallback(LLM):
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         attempts = None if on_text is None else _RisingAttempts(on_text)
         failures: list[ModelError] = []
-        for model in self.models:
+        for place, model in enumerate(self.models):
             try:
-                return await model.complete(chat, on_text=attempts.next() if attempts else None)
+                shares = len(self.models) - place
+                return await _in_its_share(model, chat, shares, attempts.next() if attempts else None)
             except ModelError as error:
                 if len(failures) + 1 == len(self.models) or not self._when(error):
                     raise _with_notes(error, failures) from None
@@ -81,6 +90,31 @@ class Fallback(LLM):
 
 def _each(given: LLM | str | Iterable[LLM | str]) -> Iterable[LLM | str]:
     return given if isinstance(given, list | tuple) else (given,)
+
+
+async def _in_its_share(model: LLM, chat: Chat, shares: int, on_text: OnText | None) -> Answer:
+    """One model's answer, within the first of so many equal shares of the time that is left.
+
+    Raises:
+        ModelTimeout: it was not there by then, and had not begun to stream.
+    """
+    now = trio.current_time()
+    if shares == 1 or not now < chat.deadline < math.inf:
+        return await model.complete(chat, on_text=on_text)
+    seconds = (chat.deadline - now) / shares
+    with trio.move_on_after(seconds) as scope:
+        heard = None if on_text is None else partial(_hear, scope, on_text)
+        try:
+            return await model.complete(attrs.evolve(chat, deadline=now + seconds), on_text=heard)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - here, our own time can be told from what it raised
+            error = failure_of(raised, "model", model.name)
+        raise error
+    raise ModelTimeout(f"no answer within its share of the time, {seconds:.3g} s", model=model.name)
+
+
+async def _hear(scope: trio.CancelScope, on_text: OnText, text: str, attempt: int) -> None:
+    scope.deadline = math.inf
+    await on_text(text, attempt)
 
 
 class _RisingAttempts:

@@ -151,7 +151,8 @@ class Governor:
         """Wait until an attempt may go to the provider; it counts as running until the block is left.
 
         Args:
-            chat: Its session and priority decide its place, its `max_tokens` bounds what is reserved for it.
+            chat: Its session and priority decide its place, its `max_tokens` bounds what is reserved for it, its deadline how
+                long it may wait.
             model: Calls to different models wait apart, and share only what the user set.
             size: Bytes of the request.
             arrived: When the call first asked, where this is not its first attempt; it keeps its age.
@@ -165,11 +166,12 @@ class Governor:
         cost = lane.expectation.cost(size, chat.max_tokens)
         call = Call(
             session=chat.session,
+            owner=chat.owner,
             priority=chat.priority,
             cost=cost,
             arrived=now if arrived is None else arrived,
         )
-        await self._enter(lane, call, model)
+        await self._enter(lane, call, model, chat.deadline)
         permit = Permit(self, lane, call, size)
         try:
             yield permit
@@ -180,7 +182,7 @@ class Governor:
             self._desk.end(lane, call)
             self._admit_next()
 
-    async def _enter(self, lane: Lane, call: Call, model: str) -> None:
+    async def _enter(self, lane: Lane, call: Call, model: str, deadline: float) -> None:
         """Wait for admission. Whatever ends the waiting otherwise leaves nothing behind."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:
@@ -194,7 +196,7 @@ class Governor:
             if call.state == "running":
                 await trio.lowlevel.cancel_shielded_checkpoint()
             else:
-                self._check_hope(lane, call, model, now)
+                self._check_hope(lane, call, model, now, deadline)
                 with trio.move_on_at(now + self._max_wait):
                     await self._wait(call)
             is_admitted = call.state == "running"
@@ -204,10 +206,10 @@ class Governor:
         if not is_admitted:
             raise _limited(f"waited {self._max_wait:g} s for the provider's rate limit", model)
 
-    def _check_hope(self, lane: Lane, call: Call, model: str, now: float) -> None:
+    def _check_hope(self, lane: Lane, call: Call, model: str, now: float, deadline: float) -> None:
         """Fail at once where waiting cannot help."""
         soonest = self._desk.earliest(lane, call, now) - now
-        if soonest > min(self._max_wait, trio.current_effective_deadline() - now):
+        if soonest > min(self._max_wait, min(deadline, trio.current_effective_deadline()) - now):
             text = f"the provider's rate limit leaves no room for another {soonest:.1f} s"
             raise _limited(text, model, retry_after=soonest)
 

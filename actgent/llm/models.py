@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, nearest
 
 from .base import LLM
 
@@ -50,10 +50,17 @@ def resolve_model(model: str | LLM, **options: Any) -> LLM:
         raise ConfigurationError(
             f"llm= takes an LLM object or a text, not {type(model).__name__}; {_ALLOWED}"
         )
-    provider, _, name = (part.strip() for part in model.partition(":"))
+    provider, colon, name = split_model(model)
     if provider not in _CLIENTS or not name:
-        raise ConfigurationError(f"{model!r} names no model; {_ALLOWED}")
+        hint = f"{nearest(provider, PROVIDERS)} " if colon and provider not in _CLIENTS else ""
+        raise ConfigurationError(f"{model!r} names no model: {hint}{_ALLOWED}")
     return _CLIENTS[provider](name, **options)
+
+
+def split_model(model: str) -> tuple[str, str, str]:
+    """The provider of `provider:model`, the colon where there is one, and the model, whose own name may have more."""
+    provider, colon, name = model.partition(":")
+    return provider.strip(), colon, name.strip()
 
 
 _ALLOWED = (

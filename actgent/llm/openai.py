@@ -19,6 +19,7 @@ from .wire_values import (
     base64_text,
     count,
     data_url,
+    described,
     is_strict,
     read_arguments,
     read_call,
@@ -90,7 +91,7 @@ class OpenAI(Remote):
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
         choice = _first_choice(body["choices"])
         if error := choice.get("error"):
-            raise provider_error(error, model=self.name, secret=self._key, headers={})
+            raise provider_error(error, model=self.name, secrets=self._secrets, headers={})
         finish = choice.get("finish_reason")
         if not finish:
             raise ValueError("it has no finish_reason")
@@ -201,7 +202,7 @@ def _call(call: ToolCall) -> Body:
 
 
 def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
-    function = {"name": wire_name(name), "description": description, "parameters": parameters}
+    function = {"name": wire_name(name), **described(description), "parameters": parameters}
     return {"type": "function", "function": function}
 
 

@@ -18,6 +18,7 @@ from .wire_values import (
     Body,
     count,
     data_url,
+    described,
     is_strict,
     read_call,
     result_text,
@@ -201,7 +202,7 @@ def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
     return {
         "type": "function",
         "name": wire_name(name),
-        "description": description,
+        **described(description),
         "parameters": parameters,
         "strict": False,
     }

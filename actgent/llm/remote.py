@@ -27,6 +27,7 @@ from actgent.errors import (
     ConfigurationError,
     ModelError,
     ModelTimeout,
+    ParseError,
     ProviderUnavailable,
 )
 from actgent.messages import Usage
@@ -37,9 +38,10 @@ from .failures import broken, provider_error
 from .governor import Governor, Permit, door_of, shared_governor
 from .prices import check_price, cost_of, reported_cost
 from .retry import Retry
+from .secrets import Secrets, checked_headers
 from .sse import EventDecoder, EventTooLarge
 from .wire_names import real_names
-from .wire_values import Body, to_json
+from .wire_values import Body, check_decoded, to_json
 
 DEFAULT_TIMEOUT = 120.0
 _CLOSING = 1.0
@@ -131,6 +133,8 @@ class Remote(LLM):
         self.name = f"{self.provider}:{self.model}"
         self.base_url = self._url(options.get("base_url"))
         self._key = self._find_key(options.get("api_key"))
+        headers = checked_headers(options.get("extra_headers"))
+        self._secrets = Secrets((self._key, *headers.values()))
         self._temperature = options.get("temperature")
         self.max_tokens = options.get("max_tokens") or self.default_max_tokens
         self._price = check_price(options.get("price"))
@@ -148,7 +152,7 @@ class Remote(LLM):
             base_url=self.base_url,
             timeout=timeout,
             http_client=options.get("http_client"),
-            default_headers=dict(options.get("extra_headers") or {}),
+            default_headers=headers,
         )
 
     # --- what each client says -------------------------------------------------------------
@@ -188,7 +192,7 @@ class Remote(LLM):
         chat = self._with_defaults(chat)
         content = self._request(chat, streams=streams)
         call = _Call(chat, content, streams, real_names(chat.tools), on_text, trio.current_time())
-        answer = await self._retry.run(lambda attempt: self._attempt(call, attempt))
+        answer = await self._retry.run(lambda attempt: self._attempt(call, attempt), deadline=chat.deadline)
         return answer if answer.model else attrs.evolve(answer, model=self.model)
 
     def _request(self, chat: Chat, *, streams: bool) -> bytes:
@@ -239,7 +243,7 @@ class Remote(LLM):
         if _is_stream(response, asked=call.streams):
             body, shown = await self._read_events(response, call, attempt), True
         else:
-            body, shown = self._parse(await response.aread(), response), False
+            body, shown = self._parse_whole(await response.aread(), response), False
         answer = self._decode(body, call, response)
         if not shown and answer.text:
             await call.show([answer.text], attempt)
@@ -291,8 +295,17 @@ class Remote(LLM):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise broken(f"{_excerpt(data)} is not a JSON object", self.name, response.headers)
+            excerpt = self._secrets.blotted(_excerpt(data))
+            raise broken(f"{excerpt} is not a JSON object", self.name, response.headers)
         return value
+
+    def _parse_whole(self, data: bytes, response: httpx2.Response) -> Body:
+        body = self._parse(data, response)
+        try:
+            check_decoded(data)
+        except ParseError as error:
+            raise self._misshapen(ValueError(error.reason), response) from None
+        return body
 
     def _decode(self, body: Body, call: "_Call", response: httpx2.Response) -> Answer:
         self._check_error(body, response)
@@ -309,7 +322,7 @@ class Remote(LLM):
         detail = body.get("error") or (body if body.get("type") == "error" else None)
         if not detail:
             return
-        error = provider_error(detail, model=self.name, secret=self._key, headers=response.headers)
+        error = provider_error(detail, model=self.name, secrets=self._secrets, headers=response.headers)
         if begun and isinstance(error, ProviderUnavailable):
             reason = str(error).removeprefix(f"{self.name}: ")
             raise broken(
@@ -318,7 +331,7 @@ class Remote(LLM):
         raise error
 
     def _misshapen(self, error: Exception, response: httpx2.Response) -> BrokenAnswer:
-        what = str(error) if type(error) is ValueError else repr(error)
+        what = self._secrets.blotted(str(error) if type(error) is ValueError else repr(error))
         return broken(f"the answer is not what the API promises: {what}", self.name, response.headers)
 
     def _failure(self, error: Exception, permit: Permit) -> ModelError:
@@ -329,15 +342,25 @@ class Remote(LLM):
             return provider_error(
                 _detail(getattr(error, "body", None)),
                 model=self.name,
-                secret=self._key,
+                secrets=self._secrets,
                 headers=response.headers,
                 status=response.status_code,
             )
         if isinstance(error, self._sdk.timeout | httpx2.TimeoutException):
             return ModelTimeout("the provider did not answer in time", model=self.name)
         if isinstance(error, self._sdk.error):
-            return ProviderUnavailable(f"no connection to {self._host}: {_root(error)}", model=self.name)
-        return BrokenAnswer(f"the connection broke before the answer's end: {_root(error)}", model=self.name)
+            return ProviderUnavailable(f"no connection to {self._host}: {self._root(error)}", model=self.name)
+        return BrokenAnswer(
+            f"the connection broke before the answer's end: {self._root(error)}", model=self.name
+        )
+
+    def _root(self, error: BaseException) -> str:
+        """What the libraries below say, without our secrets; a request that they refuse may quote any header."""
+        while (cause := error.__cause__ or error.__context__) is not None:
+            error = cause
+        if "LocalProtocolError" in type(error).__name__ or isinstance(error, UnicodeError):
+            return "the request holds what HTTP cannot carry, look at the headers of http_client="
+        return self._secrets.blotted(str(error)) or type(error).__name__
 
     # --- where and who -------------------------------------------------------------------------
 
@@ -427,12 +450,6 @@ def _detail(body: object) -> object:
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     return body["error"] if isinstance(body, Mapping) and body.get("error") else body
-
-
-def _root(error: BaseException) -> str:
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return str(error) or type(error).__name__
 
 
 def _excerpt(data: bytes) -> str:

@@ -1,5 +1,6 @@
 """When a failed model call is tried again: one policy, under the deadline of whoever waits."""
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -38,11 +39,11 @@ class Retry:
             return pause
         return max(pause, wish) if wish <= self.max_retry_after else None
 
-    async def run(self, call: Callable[[int], Awaitable[T]]) -> T:
+    async def run(self, call: Callable[[int], Awaitable[T]], *, deadline: float = math.inf) -> T:
         """Await `call(attempt)` until it succeeds, and return its result.
 
         Raises:
-            ModelError: of the last attempt; at once if the pause would outlast the surrounding deadline.
+            ModelError: of the last attempt; at once if the pause would outlast the deadline, or the surrounding one.
         """
         attempt = 0
         while True:
@@ -50,7 +51,9 @@ class Retry:
                 return await call(attempt)
             except ModelError as error:
                 pause = self.delay(attempt, error)
-                if pause is None or trio.current_time() + pause >= trio.current_effective_deadline():
+                if pause is None:
+                    raise
+                if trio.current_time() + pause >= min(deadline, trio.current_effective_deadline()):
                     raise
             await trio.sleep(pause)
             attempt += 1

@@ -11,18 +11,23 @@
 An empty variable is not set; a temperature of 0 is. Keys never stand in a repr or an error.
 """
 
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, nearest
 from actgent.llm.base import LLM
-from actgent.llm.models import PROVIDERS, resolve_model
+from actgent.llm.models import PROVIDERS, resolve_model, split_model
 
 DEFAULT_PROVIDER = "openai"
 """Whose wire a model without `provider:` speaks, as most servers do."""
+FINE_TUNED = "ft"
+"""What stands before the first colon in the names of OpenAI's own fine-tuned models."""
+_SURE = 0.85
+"""How much of a known provider's name makes another word a misspelling of it, even at an address of one's own."""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -70,7 +75,10 @@ class LLMSettings:
     """Which model, where, and how it is asked. None leaves it to the client."""
 
     model: str | None = None
-    """`provider:MODEL`, or a name alone, which is asked over the wire of OpenAI chat completions."""
+    """`provider:MODEL`, or a name alone, which is asked over the wire of OpenAI chat completions.
+
+    A name alone may have a colon of its own (`llama3:8b`) where `base_url` says whom to ask; see `check_model`.
+    """
     base_url: str | None = attrs.field(default=None, repr=False)
     api_key: str | None = attrs.field(default=None, repr=False)
     stream: bool | None = None
@@ -79,17 +87,27 @@ class LLMSettings:
     timeout: float | None = attrs.field(default=None, validator=_at_least(0))
     """Seconds that one attempt may take."""
 
+    def check_model(self) -> None:
+        """Refuse a provider that nobody knows: its model would be asked of OpenAI, under all of the text as its name.
+
+        Raises:
+            ConfigurationError: it is not known; the text says the known ones, and the nearest.
+        """
+        if self.model and (reason := unknown_provider(self.model, has_address=self.base_url is not None)):
+            raise ConfigurationError(reason)
+
     def build(self) -> LLM:
         """The client.
 
         Raises:
-            ConfigurationError: no model is named, or the client takes it not.
+            ConfigurationError: no model is named, its provider is not known, or the client takes it not.
             MissingKey: the model needs a key, and there is none.
         """
         if not self.model:
             raise ConfigurationError(
                 "no model is named: pass llm=, set LLM_MODEL, or write `llm:` into brain.md"
             )
+        self.check_model()
         given = attrs.asdict(self, filter=lambda field, value: value is not None and field.name != "model")
         return resolve_model(_with_provider(self.model), **given)
 
@@ -132,4 +150,20 @@ def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, A
 
 
 def _with_provider(model: str) -> str:
-    return model if model.partition(":")[0] in PROVIDERS else f"{DEFAULT_PROVIDER}:{model}"
+    return model if split_model(model)[0] in PROVIDERS else f"{DEFAULT_PROVIDER}:{model}"
+
+
+def unknown_provider(model: str, *, has_address: bool) -> str | None:
+    """Why a text names a provider that is not known; None where it does not.
+
+    At an address of one's own the server knows what its models are called, so only what is plainly a misspelling counts.
+    """
+    provider, colon, _ = split_model(model)
+    if not colon or provider in (*PROVIDERS, FINE_TUNED):
+        return None
+    if has_address and not difflib.get_close_matches(provider.casefold(), PROVIDERS, 1, _SURE):
+        return None
+    return (
+        f"the model {model!r} is of no known provider: {nearest(provider, PROVIDERS)} The providers are "
+        f"{', '.join(PROVIDERS)}; a model with a colon in its name is written {DEFAULT_PROVIDER}:{model}"
+    )

@@ -1,14 +1,15 @@
-"""Who is next among the calls that wait: priority, ageing, and a turn for every session.
+"""Who is next among the calls that wait: priority, ageing, a turn for every owner, and among an owner's for every session.
 
 Theory. A session waits with one call at a time, its first; the others stand behind it. The place of that call is a
 static key, the time since which it is the session's first plus its level times `age_step`, as in the inbox: HIGH
 goes before NORMAL within a step of time, an older call of a lower level overtakes, and nothing starves. URGENT is
-minus infinity. When a session's call is admitted, its next one becomes first *now*, and so goes behind all sessions that
-wait already: that is round robin (Nagle, RFC 970), and a session with a hundred calls delays one with a single call by
-at most one of its own.
+minus infinity. When a session's call is admitted, its next one becomes first *now*, and so goes behind all sessions of the
+owner that wait already: that is round robin (Nagle, RFC 970), and a session with a hundred calls delays one with a single
+call by at most one of its own. Owners take turns in the same way, see `actgent/rotation.py`, over all models together; who
+names none is an owner for each session.
 
-Turns are fair in calls; to be fair in tokens, too, a session whose call was dear is first so much later as the others'
-fair shares take (a start tag as in start-time fair queueing, Goyal et al. 1996), but never later than `age_step`.
+Turns are fair in calls; to be fair in tokens, too, a session or owner whose call was dear has its next turn so much later as
+the others' fair shares take (a start tag as in start-time fair queueing, Goyal et al. 1996), but never later than `age_step`.
 """
 
 import heapq
@@ -19,6 +20,7 @@ from typing import Literal
 import attrs
 
 from actgent.messages import Priority
+from actgent.rotation import Rotation, Ticket, Turns
 
 from .rates import NO_COST, Cost
 
@@ -38,6 +40,8 @@ class Call:
     cost: Cost
     """What is reserved for it."""
     arrived: float
+    owner: str = ""
+    """For whom; empty is the session."""
     state: State = "new"
     started: float = -math.inf
     key: float = math.inf
@@ -48,6 +52,16 @@ class Call:
     """What its lane had taken when it was admitted, itself included."""
     task: object = None
     """The task that waits for it; nothing here looks at it."""
+
+    @property
+    def line(self) -> object:
+        """Whose calls it stands among."""
+        return self.session or self
+
+    @property
+    def party(self) -> object:
+        """Who has a turn with it."""
+        return self.owner or self.line
 
 
 _Entry = tuple[float, int, Call]
@@ -63,6 +77,8 @@ class _Line:
     calls: list[_Entry] = attrs.field(factory=list)
     gone: int = 0
     """Of `calls`, those that do not wait any more."""
+    place: Ticket[Call] | None = None
+    """That of its first among all."""
 
     def first(self) -> Call | None:
         while self.calls and self.calls[0][2].state != "waiting":
@@ -79,14 +95,14 @@ class _Line:
 
 
 class Waiting:
-    """The calls that wait, of all sessions."""
+    """The calls that wait, of all owners. Several of them may share `turns`."""
 
-    def __init__(self, age_step: float = AGE_STEP) -> None:
+    def __init__(self, age_step: float = AGE_STEP, turns: Turns | None = None) -> None:
         self._age_step = age_step
         self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
         self._lines: dict[object, _Line] = {}
-        self._heads: list[_Entry] = []
-        """The first call of each line, and entries that are not true any more."""
+        self._heads: Rotation[Call] = Rotation(len(Priority), turns)
+        """The first call of each line."""
         self._serial = itertools.count()
         self._count = 0
 
@@ -96,7 +112,7 @@ class Waiting:
     @property
     def entries(self) -> int:
         """What is kept, true or not: bounded by what waits."""
-        return len(self._heads) + sum(len(line.calls) for line in self._lines.values())
+        return self._heads.entries + sum(len(line.calls) for line in self._lines.values())
 
     def since(self, session: str) -> float | None:
         """When the call that is next in a session came; None where none waits."""
@@ -107,55 +123,56 @@ class Waiting:
     def add(self, call: Call) -> None:
         call.state = "waiting"
         self._count += 1
-        line = self._lines.setdefault(call.session or call, _Line(-math.inf))
+        line = self._lines.setdefault(call.line, _Line(-math.inf))
         before = line.first()
         heapq.heappush(line.calls, (call.arrived + self._delays[call.priority], next(self._serial), call))
         if line.first() is not before:
             self._list(line)
 
     def first(self) -> tuple[float, Call] | None:
-        """The call that is next, and its key."""
-        while self._heads:
-            key, _, call = self._heads[0]
-            if self._is_true(self._heads[0]):
-                return key, call
-            heapq.heappop(self._heads)
-        return None
-
-    def _is_true(self, entry: _Entry) -> bool:
-        key, _, call = entry
-        line = self._lines.get(call.session or call)
-        return line is not None and key == call.key and line.first() is call
+        """The call that is next, and where it stands among those of other models."""
+        place = self._heads.first()
+        return None if place is None else (place.owner.turn + self._delays[place.level], place.item)
 
     def admit(self, call: Call, now: float, *, seconds: float) -> None:
         """Take out the call that is next; `seconds` is what it takes of all that the provider grants."""
-        turn = now + min(self._age_step, seconds * len(self._lines))
-        self._remove(call, "running", turn)
+        line = self._lines[call.line]
+        if line.place is not None and line.place.item is call:
+            self._heads.take(line.place, now + self._share(seconds, len(self._heads.owners)))
+        self._remove(call, "running", now + self._share(seconds, len(self._lines)))
+
+    def _share(self, seconds: float, sharers: int) -> float:
+        """How long it takes until each of so many has had as much."""
+        return min(self._age_step, seconds * sharers)
 
     def withdraw(self, call: Call) -> None:
         """Take out a call that waits no more."""
         self._remove(call, "over", -math.inf)
 
     def _remove(self, call: Call, state: State, turn: float) -> None:
-        line = self._lines[call.session or call]
+        line = self._lines[call.line]
         was_first = line.first() is call
         call.state = state
         self._count -= 1
         line.leave()
         line.turn = max(line.turn, turn)
-        if line.first() is None:
-            del self._lines[call.session or call]
-        elif was_first:
+        if was_first:
             self._list(line)
-        if len(self._heads) > 2 * len(self._lines) + 16:
-            self._relist()
+        if line.first() is None:
+            del self._lines[call.line]
 
     def _list(self, line: _Line) -> None:
+        """Let a line stand for its first call, where it has one."""
+        before, line.place = line.place, None
         if (call := line.first()) is not None:
             call.key = max(call.arrived, line.turn) + self._delays[call.priority]
-            heapq.heappush(self._heads, (call.key, next(self._serial), call))
-
-    def _relist(self) -> None:
-        """Throw the entries away that are not true any more."""
-        self._heads = list({entry[2]: entry for entry in self._heads if self._is_true(entry)}.values())
-        heapq.heapify(self._heads)
+            line.place = self._heads.add(
+                call,
+                owner=call.party,
+                level=call.priority,
+                key=call.key,
+                serial=next(self._serial),
+                turn=call.arrived,
+            )
+        if before is not None:  # after that, so that its owner keeps its place
+            self._heads.remove(before)

@@ -2,13 +2,17 @@
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from actgent.errors import ParseError
 from actgent.messages import Media, Part, ToolCall, ToolResult
+from actgent.strict_json import loads, unique
 
+_DECODED_CALL = re.compile(rb'"tool_use"|"arguments"\s*:\s*\{')
 Body = dict[str, Any]
 """A JSON object of the wire."""
 
@@ -28,6 +32,11 @@ def _plain(value: object) -> object:
     if isinstance(value, Sequence):
         return list(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def described(description: str) -> Body:
+    """The description of a tool, left out if there is none."""
+    return {"description": description} if description else {}
 
 
 def data_url(part: Media) -> str:
@@ -55,10 +64,20 @@ def read_arguments(arguments: object) -> Mapping[str, Any] | str:
     if not text.strip():
         return {}
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = loads(text)
+    except ParseError:
         return text
     return value if isinstance(value, dict) else text
+
+
+def check_decoded(data: bytes) -> None:
+    """Refuse a body with a call whose arguments came decoded, where the decoder has left out a key that is there twice.
+
+    Raises:
+        ParseError: a key is.
+    """
+    if _DECODED_CALL.search(data):
+        json.loads(data, object_pairs_hook=unique)
 
 
 def write_arguments(arguments: Mapping[str, Any] | str) -> str:

@@ -17,6 +17,13 @@ class ModelView(abc.ABC):
     def add(self, message: Message, *, answered: bool = False) -> None:
         """Take the record's next message; `answered` is True for one that the model is to answer now."""
 
+    def check_room(self, tail: str = "") -> None:
+        """See that the conversation fits into the context with `tail` behind it; what fits without older messages does fit.
+
+        Raises:
+            ContextOverflow: what has to be shown is too much.
+        """
+
     @abc.abstractmethod
     def messages(self) -> Sequence[ChatMessage]:
         """The conversation to send: complete call/result pairs only, its prefix unchanged since the last call."""

@@ -16,30 +16,21 @@ from actgent.messages import (
 )
 
 from .base import Memory, ModelView
+from .marks import unmarked, unmarked_parts, unmarked_result
+from .room import CHARACTERS_A_TOKEN, count_characters, instead_of, length, overflow
+from .shortened import shortened
+from .shown import Shown
 
-CHARACTERS_A_TOKEN = 4
-"""A rough estimate that holds for English text; only the budget depends on it."""
-MEDIA_CHARACTERS = 4000
-"""What a picture, document or opaque block is counted as."""
+_SHORT = 200
+"""Messages up to which a copy costs less than a `Shown`."""
 _OWN = ("assistant", "agent")
 """Kinds of senders whose words are the assistant's, unless they are to be answered."""
+_FRONT = 100
+"""Characters of the note that stands where messages are left out, at most."""
 _OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
 """Goes before it: many models take no conversation that the assistant begins."""
 _TOLD = "Tool results:"
 """What results of calls that stood in text begin with."""
-
-
-def count_characters(parts: Sequence[Part]) -> int:
-    """How much room some parts take, about."""
-    characters = 0
-    for part in parts:
-        if isinstance(part, (Text, Thinking, ToolResult)):
-            characters += len(part.text)
-        elif isinstance(part, ToolCall):
-            characters += len(part.name) + len(str(part.arguments))
-        else:
-            characters += MEDIA_CHARACTERS
-    return characters
 
 
 def left_out_note(count: int) -> ChatMessage:
@@ -67,15 +58,17 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
         parts = _marked(message)
     elif kind in _OWN and not answered:
         role, parts = "assistant", _sayable(message)
+    else:
+        parts = unmarked_parts(parts)
     return [ChatMessage(role, parts)] if parts else []
 
 
 def _marked(message: Message) -> tuple[Part, ...]:
-    """The parts of a system message, its words in a block that tells them from the user's."""
+    """The parts of a system message, its words in a block that tells them from the user's; nobody else's has its marks."""
     if not message.text:
-        return message.parts
+        return unmarked_parts(message.parts)
     others = tuple(part for part in message.parts if not isinstance(part, Text))
-    return (Text(f"<system>\n{message.text}\n</system>"), *others)
+    return (Text(f"<system>\n{unmarked(message.text)}\n</system>"), *others)
 
 
 def _sayable(message: Message) -> tuple[Part, ...]:
@@ -98,6 +91,7 @@ def _says_something(part: Part) -> bool:
 
 def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     """Results of native calls as they are; those of calls that stood in text as text."""
+    results = [unmarked_result(result) for result in results]
     native = tuple([result for result in results if result.native])
     chat = [ChatMessage("tool", native)] if native else []
     if len(native) < len(results):
@@ -117,10 +111,14 @@ class ShortTermMemory(Memory):
 
     Leaving out much and seldom keeps the prompt's prefix, and with it the provider's cache, as it is between two cuts.
     The last note of each source, such as that of the mode, stays in front of what is shown: it still holds.
+
+    What does not fit even by itself, a message or an answer's calls with their results, ends its turn with `ContextOverflow`;
+    with the next message a note stands in its place.
     """
 
     max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
-    """The context budget, estimated; system prompt, tools and answer come on top."""
+    """The most that is sent of a conversation, with what a protocol says at its end, estimated by the rule of `room.py`;
+    system prompt, tools and answer come on top."""
 
     def open_view(self) -> "ShortTermView":
         return ShortTermView(self.max_tokens * CHARACTERS_A_TOKEN)
@@ -133,53 +131,106 @@ class ShortTermView(ModelView):
     _budget: int
     """In characters."""
     _chat: list[ChatMessage] = attrs.field(factory=list)
+    """Only grows, as calls are shown it by `Shown`; whoever changes what stands in it makes another list."""
+    _room: int = attrs.field(init=False)
+    """The same without what tells that there was more."""
     _characters: int = 0
+    _is_too_long: bool = False
+    """Whether what stands at the end and cannot be taken apart takes more than there is."""
     _left_out: int = 0
     _notes: dict[str, ChatMessage] | None = None
     """The last of each source."""
     _kept: tuple[ChatMessage, ...] = ()
     """Those of them that were said before the cut."""
-    _settles: bool = False
-    """Whether the newest message goes as user only as long as it is the one to be answered."""
+    _settles: tuple[Part, ...] | None = None
+    """The newest message's parts, where it goes as user only as long as it is the one to be answered."""
+
+    def __attrs_post_init__(self) -> None:
+        self._room = self._budget
 
     def add(self, message: Message, *, answered: bool = False) -> None:
-        if self._settles:
-            self._chat[-1] = ChatMessage("assistant", self._chat[-1].parts)
-            self._settles = False
+        if self._settles is not None:
+            self._chat = [*self._chat[:-1], ChatMessage("assistant", self._settles)]
+            self._settles = None
         for said in to_chat(message, answered=answered):
+            size = count_characters(said.parts)
+            if size * 2 > self._budget and said.role == "assistant":
+                said = shortened(said)  # noqa: PLW2901 - what is shown of it
+                size = count_characters(said.parts)
             self._chat.append(said)
-            self._characters += count_characters(said.parts)
+            if self._is_too_long:
+                self._leave_out_last()
+            self._characters += size
             if answered:
-                self._settles = message.sender.kind in _OWN
+                self._settles = message.parts if message.sender.kind in _OWN else None
             elif message.is_note:
                 self._notes = {**(self._notes or {}), message.sender.name: said}
-        if self._characters > self._budget:
-            self._leave_out()
+        if self._characters > self._room:
+            self._make_room(self._room)
+
+    def _leave_out_last(self) -> None:
+        """Put a note in the place of what was too long, if the message that has just come does not belong to it."""
+        if self._begins(len(self._chat) - 1):
+            start = self._last(len(self._chat) - 1)
+            gone = self._chat[start:-1]
+            size = _size(gone)
+            told = instead_of(gone, size, self._budget)
+            self._chat = [*self._chat[:start], told, self._chat[-1]]
+            self._characters += count_characters(told.parts) - size
+            self._is_too_long = False
+
+    def _last(self, end: int) -> int:
+        """Where what cannot be taken apart begins that ends there: a message, or an answer with its results."""
+        return next((place for place in reversed(range(end)) if self._begins(place)), 0)
+
+    def check_room(self, tail: str = "") -> None:
+        room = self._room - length(tail) if tail else self._room
+        if self._characters > room:
+            self._make_room(room)
+            if self._characters > self._room - length(tail):
+                raise overflow((*self._kept, *self._chat[self._last(len(self._chat)) :]), tail, self._budget)
 
     def messages(self) -> Sequence[ChatMessage]:
+        chat = self._chat
         if self._left_out:
-            return (left_out_note(self._left_out - len(self._kept)), *self._kept, *self._chat)
-        if self._chat and self._chat[0].role == "assistant":
-            return (_OPENING, *self._chat)
-        return tuple(self._chat)
+            return Shown(chat, front=(left_out_note(self._left_out - len(self._kept)), *self._kept))
+        if len(chat) > _SHORT:
+            return Shown(chat, front=(_OPENING,) if chat[0].role == "assistant" else ())
+        return (_OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
 
-    def _leave_out(self) -> None:
-        """Forget the oldest messages until half of the budget is free, but never one of an answer and its results."""
+    def _make_room(self, room: int) -> None:
+        """Leave out what is old; what is too long by itself is not what the others have to make room for."""
+        last = _size(self._chat[self._last(len(self._chat)) :])
+        self._is_too_long = last > self._budget
+        too_long = last if last > room else 0
+        if self._characters - too_long > room:
+            self._leave_out(max(0, room) // 2 + too_long)
+
+    def _leave_out(self, wanted: int) -> None:
+        """Forget the oldest messages until it is `wanted` characters long, but never one of an answer and its results."""
         gone = 0
         for place in range(1, len(self._chat)):
             self._characters -= count_characters(self._chat[place - 1].parts)
             if self._begins(place):
                 gone = place
-                if self._characters <= self._budget // 2:
+                if self._characters <= wanted:
                     break
-        del self._chat[:gone]
+        self._chat = self._chat[gone:]  # what models were shown before stays as it was
         self._left_out += gone
+        if gone:
+            self._room = self._budget - _FRONT
         self._kept = missing_from(self._chat, (self._notes or {}).values())
         self._characters = sum(count_characters(message.parts) for message in (*self._kept, *self._chat))
 
     def _begins(self, place: int) -> bool:
         """Whether a message stands by itself, so that what is before it can be left out."""
         message = self._chat[place]
+        if not place:
+            return True
         if message.role == "tool" or any(isinstance(part, ToolCall) for part in self._chat[place - 1].parts):
             return False
         return not (isinstance(text := message.parts[0], Text) and text.text.startswith(_TOLD))
+
+
+def _size(messages: Iterable[ChatMessage]) -> int:
+    return sum(count_characters(message.parts) for message in messages)

@@ -9,12 +9,17 @@ from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import Event, ToolCall
 
 from .base import CallTools, ClassificationType, Outcome, Say
+from .calls import ARGUMENTS, IDS, CallForm, arguments_in, check_keys, stray_arguments
 from .extract import loads, unfenced, visible
 from .schemas import schema_check
 
 DIRECT_RESPONSE = "DIRECT_RESPONSE"
 TOOL_INVOCATION = "TOOL_INVOCATION"
 _TEXT_FIELDS = ("content", "text", "message")
+_INVOCATION = CallForm(("name",), f'{TOOL_INVOCATION} needs {{"name": "<tool>", "parameters": {{...}}}}')
+_BESIDE_FUNCTION = frozenset((*IDS, "type", "index", "function"))
+_IN_FUNCTION = frozenset(("name", *ARGUMENTS)) - {"parameters"}
+"""A function with `parameters` is described, not called."""
 
 
 def answer_text(text: str) -> str:
@@ -105,10 +110,19 @@ def _marked_call(match: re.Match[str] | None) -> ToolCall | None:
         )
     except ParseError:
         return None
-    match value:
-        case {"name": str(name), "arguments": dict(arguments), **rest} if name.strip() and not rest:
-            return ToolCall(name, arguments, native=False)
-    return None
+    if not isinstance(value, dict) or value.keys() - {"name", *ARGUMENTS}:
+        return None
+    return _whole_call(value)
+
+
+def _whole_call(value: Mapping[str, Any]) -> ToolCall | None:
+    """A call that names its arguments, an object; None for anything else."""
+    try:
+        call = _INVOCATION.read(value)
+    except ParseError:
+        return None
+    is_whole = value.keys() & set(ARGUMENTS) and isinstance(call.arguments, dict)
+    return ToolCall(call.name, call.arguments, native=False) if is_whole else None
 
 
 def _entries(value: Any) -> list[Any]:
@@ -123,11 +137,12 @@ def _encoded_call(item: Any) -> ToolCall | None:
     function, given = item.get("function"), item.get("id")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         return None
-    if function.keys() - {"name", "arguments"}:
+    if function.keys() - _IN_FUNCTION:
         return None  # a function that is described, not called
+    check_keys(item, _BESIDE_FUNCTION, function["name"])
     return ToolCall(
         name=function["name"],
-        arguments=_arguments(function.get("arguments")),
+        arguments=_arguments(arguments_in(function, function["name"])),
         provider_id=given if isinstance(given, str) else None,
         native=False,
     )
@@ -152,18 +167,21 @@ def _arguments(given: Any) -> Mapping[str, Any] | str:
 def invocation_reason(content: Any) -> str | None:
     """What is wrong with the content of a TOOL_INVOCATION, None if nothing: one call, or a list of them."""
     calls = content if isinstance(content, list) else [content]
-    for call in calls:
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"].strip():
-            return f'{TOOL_INVOCATION} needs {{"name": "<tool>", "parameters": {{...}}}}'
-        if not isinstance(call.get("parameters", {}), dict):
-            return f"the parameters of {call['name']!r} must be an object"
-    return None if calls else f"{TOOL_INVOCATION} names no tool"
+    if not calls:
+        return f"{TOOL_INVOCATION} names no tool"
+    return next(filter(None, map(_INVOCATION.reason, calls)), None)
+
+
+def beside_invocation(*envelopes: Mapping[str, Any]) -> str | None:
+    """What is wrong beside a TOOL_INVOCATION's content, None if nothing: arguments that it does not hold."""
+    return next(filter(None, (stray_arguments(envelope, TOOL_INVOCATION) for envelope in envelopes)), None)
 
 
 def invocation(content: Any) -> CallTools:
     """The calls of a content that `invocation_reason` found right."""
     calls = content if isinstance(content, list) else [content]
-    return CallTools([ToolCall(call["name"], call.get("parameters", {}), native=False) for call in calls])
+    written = map(_INVOCATION.read, calls)
+    return CallTools([ToolCall(call.name, call.arguments, native=False) for call in written])
 
 
 # --- instructions -----------------------------------------------------------------------------

@@ -8,10 +8,14 @@ from actgent.llm.base import Answer
 from .actions import answer_text, encoded_calls
 from .base import Outcome, Profile, Protocol, Say, View
 from .extract import is_cut, loads, unfenced, visible
+from .growing import Growth, follow_prose
 from .templates import WHO
 
 _MAY_BE_JSON = frozenset('{["`n<')
 """What a text begins with that is not simply text: JSON, a fence, `null`, a tag of thoughts."""
+
+_TAGS = ("<think>", "<thinking>")
+"""What thoughts begin with, before the answer."""
 
 
 class Bare(Protocol):
@@ -27,7 +31,13 @@ class Bare(Protocol):
         return [Say(text=text, message_type=_first_type(view.profile))]
 
     def partial(self, text: str) -> str | None:
-        return visible(text) if text.lstrip().startswith("<think") else text
+        head = text.lstrip()
+        if any(tag.startswith(head) for tag in _TAGS):
+            return None  # it may become a tag, or is one, and what it holds is not shown
+        return visible(text) if head.startswith("<think") else text
+
+    def growth(self) -> Growth:
+        return Growth(self.partial, follow_prose)
 
 
 def _first_type(profile: Profile) -> str | None:

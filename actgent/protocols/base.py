@@ -16,6 +16,7 @@ from actgent.llm.base import Answer, ResponseFormat
 from actgent.messages import Event, Message, Route, ToolCall, ToolSpec
 
 from .extract import extract, visible
+from .growing import Growth
 from .output import output_of
 
 _JSON_STARTS = ("{", "[", "`")
@@ -164,12 +165,18 @@ class Protocol(abc.ABC):
     max_iterations: int | None = None
     """Model calls a turn, where the protocol has a limit of its own; None takes the agent's."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Whoever overrides `partial` alone is asked for it: what follows the inherited one would show something else."""
+        super().__init_subclass__(**options)
+        if "partial" in vars(cls) and "growth" not in vars(cls):
+            cls.growth = Protocol.growth  # type: ignore[method-assign]
+
     def request(self, view: View) -> Request:
         """What this call adds to the conversation."""
         return PLAIN_REQUEST
 
     @abc.abstractmethod
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
         """What the answer means. Native calls of the answer are read by the core before this.
 
         Raises:
@@ -177,7 +184,25 @@ class Protocol(abc.ABC):
         """
 
     def partial(self, text: str) -> str | None:
-        """The part of a growing answer that may be shown; None shows nothing yet."""
+        """The part of a growing answer that may be shown; None shows nothing yet.
+
+        Asked at each piece of a short text, and whenever a longer one has grown by 1/64; see `growth`.
+        """
+        return None
+
+    def growth(self) -> Growth:
+        """One growing answer, of which it says what may be shown.
+
+        Override it where pieces can be shown without another look at the whole text, as `follow_strings` does for a
+        member of a JSON object, and `follow_prose` for plain text.
+        """
+        return Growth(self.partial)
+
+    def shortfall(self, message_type: str | None) -> str | None:
+        """What is to be told beside a turn's last reply of this type that is less than what was asked, e.g. `partial`.
+
+        None where it is all of it. Whoever has the agent as a tool reads it; see `Reply.message_type`.
+        """
         return None
 
     def with_output(self, output: Any) -> "Protocol":
@@ -216,7 +241,7 @@ class WithOutput(Protocol):
         tail = f"{request.tail}\n\n{self._hint}" if request.tail else self._hint
         return attrs.evolve(request, tail=tail, response_format=request.response_format or self._format)
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
         try:
             outcomes = self.inner.read(answer, view)
         except ParseError as error:
@@ -232,6 +257,12 @@ class WithOutput(Protocol):
 
     def partial(self, text: str) -> str | None:
         return self.inner.partial(text)
+
+    def growth(self) -> Growth:
+        return self.inner.growth()
+
+    def shortfall(self, message_type: str | None) -> str | None:
+        return self.inner.shortfall(message_type)
 
     def _may_be_value(self, error: ParseError) -> bool:
         """Whether an answer that the inner protocol cannot read may be the value alone."""

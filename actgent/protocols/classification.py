@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from actgent.errors import ConfigurationError
-from actgent.tools.validation import compile_schema
+from actgent.tools.checking import compile_schema
 
 from .base import ClassificationType, Instruction
 from .schemas import is_json_schema

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
+from actgent.foreign import failure_of
 from actgent.llm.base import Answer
 from actgent.messages import Message, ToolCall
 from actgent.tools.cache import canonical
@@ -26,6 +27,7 @@ from .actions import answer_text, encoded_calls
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .goal_decisions import FORMS, CustomAction, Decision, DecisionReader
 from .goal_progress import (
+    WHOLE,
     Progress,
     Status,
     detect_action_loop,
@@ -61,7 +63,7 @@ You work towards the user's goal, one action at a time. Answer with exactly one 
 
 The tools:
 {% for tool in profile.tools %}
-- {{ tool.name }}({{ tool.parameters.get("properties", {}) | join(", ") }}): {{ tool.description }}
+- {{ tool.name }}({{ tool.parameters.get("properties", {}) | join(", ") }}){% if tool.description %}: {{ tool.description }}{% endif %}
 {% endfor %}
 {% endif %}
 """
@@ -118,6 +120,9 @@ class Goal(Protocol):
         other = copy.copy(self)
         other._has_form, other._final = True, WithOutput(_Final(), output)  # noqa: SLF001 - of our own kind
         return other
+
+    def shortfall(self, message_type: str | None) -> str | None:
+        return None if message_type in (None, *WHOLE) else message_type
 
     # --- what is asked -----------------------------------------------------------------------
 
@@ -186,7 +191,12 @@ class Goal(Protocol):
         return self._carried_out(decision, progress, view)
 
     def _refused(self, action: str, progress: Progress, view: View, choice: Sequence[str]) -> list[Outcome]:
-        """A sound decision that cannot come now: said so, and what can; nothing else is done in its place."""
+        """A sound decision that cannot come now: said so, and what can; nothing else is done in its place.
+
+        At the limit it ends the goal: who does not sum up when nothing else is asked for is not asked on.
+        """
+        if progress.calls >= self.iterations:
+            return self._ended(progress, view, "incomplete", error=self._limit)
         reason = refusal(action, progress, has_tools=bool(view.tools)) or "something else is asked for"
         note = f"{action} is not possible now: {reason}. Possible: {', '.join(choice)}."
         progress.add_action(f"refused {action}")
@@ -286,9 +296,10 @@ def _own(own: CustomAction, params: Mapping[str, Any], progress: Progress, view:
     try:
         changes = changes_of(own.run(copy.deepcopy(dict(view.state)), params))
         note = f"{own.name}: {to_text(changes)}"
-    except Exception as error:  # noqa: BLE001 - the edge to foreign code: the model reads what went wrong
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code: the model reads of it
+        error = failure_of(raised, "action", own.name)
         progress.has_failed = True
-        return _going_on(progress, f"{own.name}: Error: {describe(error)}")
+        return _going_on(progress, f"{own.name}: Error: {describe(error)}")  # noqa: ASYNC104
     progress.phase = "executing"
     if changes:
         progress.found += len(changes)

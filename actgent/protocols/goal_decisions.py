@@ -9,9 +9,10 @@ from typing import Any
 
 import attrs
 
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, ParseError
 from actgent.messages import ToolCall
 
+from .calls import ARGUMENTS, CallForm, arguments_in, stray_arguments
 from .extract import extract_only
 from .schemas import schema_check
 
@@ -25,6 +26,8 @@ FORMS: Mapping[str, str] = {
     '"suggestions": ["..."], "answer": "<only if achieved: what the user reads>"}',
 }
 """What the model is told of each action."""
+_CALL = CallForm(("tool",), "each call names its tool")
+_ENVELOPE = frozenset(("action", "reasoning", "thought", "thoughts", *ARGUMENTS))
 
 
 @attrs.frozen
@@ -85,6 +88,8 @@ class DecisionReader:
             return f"unknown action {action!r} (known: {', '.join([*ACTIONS, *self.custom])})"
         if not isinstance(params, dict):
             return f"the params of {action} must be one object"
+        if action in self.custom and not params and (stray := value.keys() - _ENVELOPE):
+            return f"{action}: put {min(stray)!r} into its params"
         if not params and not needs_params and action in _MAY_BE_ASKED:
             return None
         return self._params_reason(action, params)
@@ -98,9 +103,11 @@ class DecisionReader:
 
 
 def _params(value: Mapping[str, Any]) -> Any:
-    """The params under either of their names; None where both stand there and differ."""
-    given = value.get("params", value.get("parameters", {}))
-    return given if value.get("parameters", given) == given else None
+    """The params under any of their names; None where two stand there and differ."""
+    try:
+        return arguments_in(value, value["action"])
+    except ParseError:
+        return None
 
 
 # --- the params of each action ---------------------------------------------------------------
@@ -118,12 +125,9 @@ def _execute(params: Mapping[str, Any]) -> str | None:
     wanted = _wanted(params)
     if not isinstance(wanted, list) or not wanted:
         return 'give {"tool": "<name>", "args": {...}}, or a list of such "calls"'
-    for call in wanted:
-        if not isinstance(call, dict) or not _is_text(call.get("tool")):
-            return "each call names its tool"
-        if not isinstance(call.get("args", {}), dict):
-            return f"the args of {call['tool']!r} must be an object"
-    return None
+    if reason := next(filter(None, map(_CALL.reason, wanted)), None):
+        return reason
+    return stray_arguments(params, "calls") if wanted is params.get("calls") else None
 
 
 def _summarize(params: Mapping[str, Any]) -> str | None:
@@ -157,7 +161,8 @@ def _wanted(params: Mapping[str, Any]) -> Any:
 
 
 def _calls(params: Mapping[str, Any]) -> list[ToolCall]:
-    return [ToolCall(call["tool"], call.get("args", {}), native=False) for call in _wanted(params)]
+    written = map(_CALL.read, _wanted(params))
+    return [ToolCall(call.name, call.arguments, native=False) for call in written]
 
 
 def _is_text(value: Any) -> bool:

@@ -24,6 +24,8 @@ Status = Literal[
     "incomplete",
 ]
 """How a goal ended; empty while it goes on. Only `Progress.achieved` says whether it was reached."""
+WHOLE: tuple[Status, ...] = ("completed", "completed_with_formatting")
+"""Those that leave nothing to be told beside the answer."""
 
 STATE_KEY = "_goal"
 """Where the session's state holds the progress. Tools with `(state, args)` cannot write keys that begin with `_`."""

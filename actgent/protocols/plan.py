@@ -23,6 +23,7 @@ from actgent.messages import Event, Message, ToolCall
 from .actions import encoded_calls, text_of
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .extract import extract_only, unfenced
+from .growing import Growth, follow_prose
 from .plan_answers import END, START, Executed, read_calls, read_executed, read_planned, split_thoughts
 from .templates import WHO
 from .todo import (
@@ -165,6 +166,12 @@ class Planning(Protocol):
         # Planning and execution are JSON; what begins as prose is the synthesis.
         return text if text.lstrip()[:1] not in ("", "{", "[", "`", "-", "<") else None
 
+    def growth(self) -> Growth:
+        return Growth(self.partial, follow_prose)
+
+    def shortfall(self, message_type: str | None) -> str | None:
+        return None if message_type == "success" else message_type or "partial"
+
     def with_output(self, output: Any) -> Protocol:
         return PlanningOutput(self, output)
 
@@ -263,7 +270,7 @@ class PlanningOutput(WithOutput):
             return self.inner.request(view)
         return super().request(view)
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
         if self.inner.stage_of(view) != SYNTHESIZE:
             return self.inner.read(answer, view)
         outcomes = super().read(answer, view)

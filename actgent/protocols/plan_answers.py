@@ -15,6 +15,7 @@ from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
 
 from .actions import misspelt
+from .calls import CallForm, stray_arguments
 from .extract import extract_only, is_cut, loads, visible
 from .todo import STATUSES, Plan, TodoItem
 
@@ -35,7 +36,11 @@ _THINK = re.compile(r"<think(?:ing)?>(.*?)</think(?:ing)?>", re.DOTALL)
 _SECTION = re.compile(r"^[ \t]*[*#]*[ \t]*(Title|Intent|Plan)[ \t]*:[ \t*]*", re.MULTILINE)
 _SNAKE = re.compile(r"_([a-z])")
 _JSON_LIKE = ("{", "[", "`", "---")
-_CALL_FORM = 'each of toolCalls needs {"toolName": "<tool>", "arguments": {...}}'
+_CALL = CallForm(
+    ("toolName", "tool_name", "name"),
+    'each of toolCalls needs {"toolName": "<tool>", "arguments": {...}}',
+    decodes=True,
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -99,13 +104,21 @@ def read_executed(text: str, *, now: float) -> Executed:
 
 
 def read_calls(text: str) -> tuple[ToolCall, ...]:
-    """The tool calls of an answer that is nothing but such JSON; empty for any other text."""
+    """The tool calls of an answer that is nothing but such JSON; empty for any other text.
+
+    Raises:
+        ParseError: one of them cannot be read.
+    """
     try:
         value = loads(_unwrapped(text))
     except ParseError:
         return ()
     value = _normal(value)
-    return (_calls(value.get("toolCalls")) or ()) if isinstance(value, dict) else ()
+    if not isinstance(value, dict):
+        return ()
+    if reason := _calls_reason(value):
+        raise ParseError(reason, text)
+    return _calls(value.get("toolCalls")) or ()
 
 
 def split_thoughts(text: str) -> tuple[str | None, str]:
@@ -170,7 +183,12 @@ def _normal(value: Any) -> Any:
 def _camel(value: Mapping[str, Any]) -> dict[str, Any]:
     if not any("_" in key for key in value):
         return dict(value)
-    return {_SNAKE.sub(lambda match: match[1].upper(), key): member for key, member in value.items()}
+    members: dict[str, Any] = {}
+    for key, member in value.items():
+        name = _SNAKE.sub(lambda match: match[1].upper(), key)
+        if members.setdefault(name, member) != member:
+            raise ParseError(f"{key!r} stands there in two spellings, which differ: give it once")
+    return members
 
 
 def _sections(text: str) -> Plan | None:
@@ -192,11 +210,7 @@ def _planned_reason(value: Any) -> str | None:
         return PLAN_FORM
     if not (_outline(value.get("plan")) or value.get("todoList") or value.get("toolCalls")):
         return PLAN_FORM
-    return (
-        misspelt(value, _NAMES)
-        or _list_reason(value.get("todoList", []))
-        or _calls_reason(value.get("toolCalls"))
-    )
+    return misspelt(value, _NAMES) or _list_reason(value.get("todoList", [])) or _calls_reason(value)
 
 
 def _list_reason(items: Any) -> str | None:
@@ -324,7 +338,7 @@ def _executed_reason(value: Any) -> str | None:
         return "content must be text"
     if value.get("nextStepDecision") not in (None, *DECISIONS):
         return f"nextStepDecision must be one of {', '.join(DECISIONS)}"
-    return misspelt(value, _NAMES) or _update_reason(value) or _calls_reason(value.get("toolCalls"))
+    return misspelt(value, _NAMES) or _update_reason(value) or _calls_reason(value)
 
 
 def _update_reason(value: Mapping[str, Any]) -> str | None:
@@ -352,58 +366,21 @@ def _is_call_like(value: Any) -> bool:
     return isinstance(value, dict) and bool({"toolName", "tool_name", "function"} & value.keys())
 
 
-def _calls_reason(calls: Any) -> str | None:
+def _calls_reason(value: Mapping[str, Any]) -> str | None:
+    """What is wrong with the calls of an answer, None if nothing."""
+    calls = value.get("toolCalls")
     if calls is None:
         return None
     if not isinstance(calls, list):
-        return _CALL_FORM
-    return next((reason for call in calls if (reason := _call_reason(call))), None)
-
-
-def _call_reason(call: Any) -> str | None:
-    flat = _flat(call)
-    if not _text(flat.get("toolName")):
-        return _CALL_FORM
-    if _arguments(flat) is None:
-        return f"the arguments of {flat['toolName']!r} must be an object"
-    return None
+        return _CALL.wanted
+    reasons = filter(None, map(_CALL.reason, calls))
+    return next(reasons, None) or stray_arguments(value, "toolCalls") if calls else None
 
 
 def _calls(calls: Any) -> tuple[ToolCall, ...] | None:
-    return None if calls is None else tuple(_call(_flat(call)) for call in calls)
+    return None if calls is None else tuple(map(_call, calls))
 
 
-def _call(flat: Mapping[str, Any]) -> ToolCall:
-    given = flat.get("callId")
-    return ToolCall(
-        name=flat["toolName"].strip(),
-        arguments=_arguments(flat) or {},
-        provider_id=given if isinstance(given, str) else None,
-        native=False,
-    )
-
-
-def _flat(call: Any) -> dict[str, Any]:
-    """A call with the members of ours, also where it came in the form of the provider's."""
-    if not isinstance(call, dict):
-        return {}
-    function = call.get("function")
-    if isinstance(function, dict):
-        if function.keys() - {"name", "arguments"}:
-            return {}  # a function that is described, not called
-        return {"toolName": function.get("name"), "callId": call.get("id"), **function}
-    flat = _camel(call)
-    return {"toolName": flat.get("name"), "callId": flat.get("id"), **flat}
-
-
-def _arguments(flat: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The arguments as an object, None if they are none; they may come as its text."""
-    given = flat.get("arguments", flat.get("parameters"))
-    if isinstance(given, str) and given.strip():
-        try:
-            given = loads(given)
-        except ParseError:
-            return None
-    if given is None or given == "":
-        return {}
-    return given if isinstance(given, dict) else None
+def _call(call: Any) -> ToolCall:
+    written = _CALL.read(call)
+    return ToolCall(name=written.name, arguments=written.arguments, provider_id=written.id, native=False)

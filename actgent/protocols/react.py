@@ -16,6 +16,7 @@ from .actions import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,
+    beside_invocation,
     classified,
     encoded_calls,
     invocation,
@@ -24,6 +25,7 @@ from .actions import (
 )
 from .base import ClassificationType, Outcome, Protocol, Request, Say, View
 from .extract import extract_only, grown, loads, unfenced
+from .growing import Growth, follow_strings
 from .schemas import schema_check
 from .strategies import KeywordStrategy, Mode, Strategy
 from .templates import TYPES, WHO
@@ -93,6 +95,9 @@ class ReAct(Protocol):
             return _growing_description(text)
         return _growing_final(text) if "Answer" in text and '"primary_action"' not in text else None
 
+    def growth(self) -> Growth:
+        return Growth(self.partial, follow_strings(self.partial))
+
 
 # --- the JSON form -----------------------------------------------------------------------------
 
@@ -106,7 +111,7 @@ def _reason(value: Any) -> str | None:
         return "primary_action: response_content is missing"
     match action.get("response_purpose"):
         case "TOOL_INVOCATION":
-            return invocation_reason(content)
+            return invocation_reason(content) or beside_invocation(action, value)
         case "DIRECT_RESPONSE":
             return None if _words(action) else "primary_action: response_description is missing"
         case purpose:

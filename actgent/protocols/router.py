@@ -1,5 +1,6 @@
 """The `router` protocol: a top-level intent, and below it the action that someone else shall take."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ from actgent.messages import Event, Route
 from .actions import answer_text, classified, encoded_calls, fitting, misfit, named, text_of
 from .base import ClassificationType, Outcome, Protocol, Say, View
 from .extract import extract_only, grown, loads, unfenced
+from .growing import Growth, follow_strings
 from .templates import TYPES, WHO
 
 _FORMAT = """\
@@ -49,11 +51,35 @@ class Router(Protocol):
         response = value.get("response")
         return response if isinstance(response, str) else None
 
+    def growth(self) -> Growth:
+        return Growth(self.partial, follow_strings(self.partial))
+
+
+_FENCE = re.compile(r"\A\s*```[\w+-]*\s*")
+_LABEL = re.compile(r"\[[^\[\]{}\"',]{1,80}\](?:\(\S+\)|:?\s+\w)")
+"""`[1] says so`, `[Note] it is late`, `[here](https://...)`: prose that begins with a bracket."""
+_DATA_ONLY = re.compile(
+    r"""[-+.\deE,\s]+ | None | True | False | undefined | NaN
+    | [A-Za-z_][\w.]*\(.*\)\s*;?              # a call
+    | \(+\s*[\d"'\[{].*\)                    # a tuple
+    | "[^"]*                                  # a string without its end
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_DATA_IN = re.compile(
+    r"""```json | [{(]\s*[{\[] | \{\s*["'“] | \{\s*\}[\s;)`]*\Z | "\s*:\s*["\[{]
+    | (?<![\w)\]])\[\s*(?:["'“\[{] | \( | [A-Za-z_][\w.\\]*\()
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
 
 def _is_prose(text: str) -> bool:
-    """True for text that is no JSON and holds nothing that looks like the beginning of an object."""
-    dense = "".join(text.split())
-    if dense.startswith(("{", "[{")) or '{"' in dense:
+    """True for words to a reader: neither JSON, whole or cut, nor calls and literals of a program."""
+    inner = _FENCE.sub("", text).strip().removesuffix("```").strip()
+    if inner.startswith("{") or (inner.startswith("[") and not _LABEL.match(inner)):
+        return False
+    if _DATA_ONLY.fullmatch(inner) or _DATA_IN.search(text):
         return False
     try:
         loads(unfenced(text))

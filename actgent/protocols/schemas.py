@@ -11,15 +11,12 @@ that names a JSON type, `properties`, `$ref`, and so on. Everything else is a te
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jsonschema_rs
-
-from actgent.tools.validation import compile_schema
+from actgent.errors import ConfigurationError
+from actgent.tools.checking import MAX_LEVELS, compile_schema, is_deep
 
 from .extract import Check
 
 _MAX_CHECKS = 1_024
-_SHOWN_ERRORS = 5
-_SHOWN_CHARACTERS = 300
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _DECIDING: dict[str, Callable[[Any], bool]] = {
     "$schema": lambda value: isinstance(value, str),
@@ -70,23 +67,12 @@ def schema_check(schema: Mapping[str, Any]) -> Check:
 
 
 def _compiled(schema: Mapping[str, Any]) -> Check:
+    if is_deep(schema):
+        raise ConfigurationError(f"a form of an answer is nested deeper than {MAX_LEVELS} levels")
     if not is_json_schema(schema):
         return lambda value: _against_template(value, schema, "")
-    validator = compile_schema(schema, owner="an instruction or output=")
-    return lambda value: _against_schema(value, validator)
-
-
-def _against_schema(value: Any, validator: jsonschema_rs.Validator) -> str | None:
-    if validator.is_valid(value):
-        return None
-    errors = list(validator.iter_errors(value))
-    more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
-    return "; ".join(map(_worded, errors[:_SHOWN_ERRORS])) + more
-
-
-def _worded(error: jsonschema_rs.ValidationError) -> str:
-    path = "/" + "/".join(map(str, error.instance_path))
-    return f"{path}: {error.message[:_SHOWN_CHARACTERS]}"
+    checked = compile_schema(schema, owner="an instruction or output=")
+    return lambda value: checked.reason(value, root="/")
 
 
 # --- templates -----------------------------------------------------------------------------------

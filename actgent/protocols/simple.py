@@ -9,6 +9,7 @@ from .actions import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,
+    beside_invocation,
     classified,
     encoded_calls,
     fitting,
@@ -20,6 +21,7 @@ from .actions import (
 )
 from .base import ClassificationType, Outcome, Protocol, Say, View
 from .extract import extract_only, grown
+from .growing import Growth, follow_strings
 from .templates import TYPES, WHO
 
 _FORMAT = """\
@@ -57,6 +59,9 @@ class Simple(Protocol):
         # The type is known to be whole only when something follows it.
         return content if isinstance(content, str) and list(value)[-1] != "messageType" else None
 
+    def growth(self) -> Growth:
+        return Growth(self.partial, follow_strings(self.partial))
+
 
 def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
     if not isinstance(value, dict):
@@ -67,7 +72,7 @@ def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
     if "content" not in value:
         return f"missing content of messageType {name!r}"
     if name == TOOL_INVOCATION:
-        return invocation_reason(value["content"])
+        return invocation_reason(value["content"]) or beside_invocation(value)
     kind = named(kinds, name)
     if name == DIRECT_RESPONSE and kind is None:
         return None if text_of(value["content"]) else "the content of DIRECT_RESPONSE must be text"

@@ -25,7 +25,9 @@ from actgent.messages import ToolCall
 
 from .actions import answer_text, encoded_calls, misspelt
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
+from .calls import CallForm, stray_arguments
 from .extract import extract, grown, visible
+from .growing import Growth, follow_strings
 from .templates import WHO
 
 DEFAULT_ITERATIONS = 10
@@ -58,6 +60,9 @@ _MEANT_AS_JSON = re.compile(
 )
 
 _NAMES = {name: name for name in ("plan", "tool_calls", "final_answer")}
+_CALL = CallForm(
+    ("tool_name",), 'each of tool_calls needs {"id": ..., "tool_name": "<tool>", "parameters": {...}}'
+)
 _BROKEN = ("truncated", "broken", "nested")
 """What the reasons begin with for which JSON cannot be read."""
 _NO_OBJECT = "the answer must be one JSON object"
@@ -147,6 +152,9 @@ class Steps(Protocol):
             return None
         step = grown_step(text)
         return step.answer if step and step.kind == "final" and isinstance(step.answer, str) else None
+
+    def growth(self) -> Growth:
+        return Growth(self.partial, follow_strings(self.partial))
 
     def with_output(self, output: Any) -> Protocol:
         return StepsOutput(self, output)
@@ -262,7 +270,7 @@ def _reason(value: Any) -> str | None:
     if reason := misspelt(value, _NAMES):
         return reason
     if calls := value.get("tool_calls"):
-        return _calls_reason(calls)
+        return _calls_reason(calls) or stray_arguments(value, "tool_calls")
     if (answer := value.get("final_answer")) is not None:
         return "final_answer is empty" if isinstance(answer, str) and not answer.strip() else None
     return None if _plan(value.get("plan")) else _nothing_reason(value)
@@ -278,11 +286,7 @@ def _nothing_reason(value: Mapping[str, Any]) -> str:
 def _calls_reason(calls: Any) -> str | None:
     if not isinstance(calls, list):
         return "tool_calls must be a list"
-    for call in calls:
-        name = call.get("tool_name") if isinstance(call, dict) else None
-        if not isinstance(name, str) or not name.strip():
-            return 'each of tool_calls needs {"id": ..., "tool_name": "<tool>", "parameters": {...}}'
-    return None
+    return next(filter(None, (_CALL.reason(call, takes_any=True) for call in calls)), None)
 
 
 def _step(value: dict[str, Any]) -> Step:
@@ -312,15 +316,11 @@ def _thought(value: Mapping[str, Any]) -> str:
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
     """A call as it is written; parameters that are no object stay text, so that it is answered with an error."""
-    given, parameters = call.get("id"), call.get("parameters")
-    if not isinstance(parameters, dict) and parameters is not None:
+    written = _CALL.read(call)
+    parameters = written.arguments
+    if not isinstance(parameters, dict):
         parameters = json.dumps(parameters, ensure_ascii=False)
-    return ToolCall(
-        call["tool_name"].strip(),
-        parameters or {},
-        provider_id=given if isinstance(given, str) and given else None,
-        native=False,
-    )
+    return ToolCall(written.name, parameters, provider_id=written.id, native=False)
 
 
 # --- an answer that still grows --------------------------------------------------------------
@@ -346,7 +346,7 @@ def grown_step(text: str) -> Step | None:
 
 def _named(calls: list[Any]) -> list[Mapping[str, Any]]:
     """The calls whose tool is known: a name may still grow until something follows it."""
-    named = [call for call in calls if isinstance(call, dict) and isinstance(call.get("tool_name"), str)]
+    named = [call for call in calls if _CALL.reason(call, takes_any=True) is None]
     if named and named[-1] is calls[-1] and list(named[-1])[-1] == "tool_name":
         named.pop()
-    return [call for call in named if call["tool_name"].strip()]
+    return named

@@ -1,8 +1,12 @@
 """A process that dies, without a process: a journal after one of whose writes nothing happens any more."""
 
+import math
+from collections.abc import Sequence
+
 import trio
 
 from actgent.journal.base import Entry, Journal
+from actgent.journal.listing import SessionKey
 from actgent.journal.wrapper import WrappedJournal
 
 
@@ -41,6 +45,12 @@ class DyingJournal(WrappedJournal):
         await self.inner.commit(entry, epoch=epoch, durable=durable)
         self._count()
         await self._go_on()
+
+    async def erase_trees(
+        self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
+    ) -> list[SessionKey]:
+        await self._go_on()
+        return await self.inner.erase_trees(roots, unchanged_since=unchanged_since)
 
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
         if not self.is_dead:

@@ -98,13 +98,19 @@ class Recording:
         return None if goes_on and _is_unfinished(self.records) else difference
 
 
-async def load_recording(source: Journal | str | Path, session_id: str | None = None) -> Recording:
+async def load_recording(
+    source: Journal | str | Path, session_id: str | None = None, *, agent: str | None = None
+) -> Recording:
     """A session of an open journal, of a journal's address or file, or of a file of `actgent journal export`.
+
+    Of several sessions that fit it is the one of the agent of this name.
 
     Raises:
         ConfigurationError: there is no such file or session, or several sessions and no `session_id`.
     """
     found = [s for s in await _sessions(source, session_id) if session_id in (None, s.session_id)]
+    if len(found) > 1:
+        found = [session for session in found if session.agent == agent] or found
     if len(found) != 1:
         known = ", ".join(session.session_id for session in found[:20]) or "none of this id"
         raise ConfigurationError(f"name one session of {source}; there are: {known}")
@@ -120,7 +126,11 @@ async def assert_replays(
     prompts: bool = True,
 ) -> None:
     """Fail unless the agent's code makes of a recorded session what it made of it then; see `Recording.compare`."""
-    recording = source if isinstance(source, Recording) else await load_recording(source, session_id)
+    recording = (
+        source
+        if isinstance(source, Recording)
+        else await load_recording(source, session_id, agent=agent.name)
+    )
     difference = await recording.compare(agent, run_tools=run_tools, prompts=prompts)
     if difference is not None:
         raise AssertionError(f"session {recording.session_id} does not come out the same: {difference}")
@@ -186,7 +196,7 @@ async def _replay(
         running.core.router = _Router(actor).route
         if not run_tools:
             running.core.calling = _recorded_calling(running.core.calling, recording.records)
-        session = await actor.create_session(opened.owner, session_id=recording.session_id)
+        session = await actor._opener.create(opened.owner, session_id=recording.session_id)  # noqa: SLF001 - of any length
         session.on_exception(_ignore)
         for changes, message in _taken_up(recording.records):
             _restore(session.state, changes)

@@ -11,7 +11,7 @@ from actgent.approvals import Ask, Grant
 from actgent.messages import ToolCall, ToolResult, ToolSpec
 
 from .cache import ResultCache
-from .threads import Threads
+from .threads import Threads, ThreadShare
 from .validation import ArgumentsValidator
 
 Effect = Literal["pure", "idempotent", "once"]
@@ -27,14 +27,26 @@ class ToolContext:
     agent: str = ""
     call_id: str = ""
     effect_key: str = ""
-    """The same for every repetition of this call, e.g. after a crash: hand it to services that drop duplicates."""
+    """The same for every repetition of this call, e.g. after a crash: hand it to services that drop duplicates.
+
+    No other call has it, in no session of any agent.
+    """
+    _scope: str = ""
     _state: Any = None
     session: Any = None
     """The `Session`, for tools that talk to it; None outside of an agent."""
-    threads: Threads | None = attrs.field(default=None, repr=False)
+    threads: Threads | ThreadShare | None = attrs.field(default=None, repr=False)
     """Where sync functions run; None outside of an agent."""
     approval: Grant | None = None
     """What a person said who let this call run: `Approve` or `Edit`; None: nobody was asked."""
+    has_begun: bool = attrs.field(default=False, init=False, repr=False)
+    """Whether an attempt was made before, which may have done something."""
+    waits_to_begin: bool = attrs.field(default=False, init=False, repr=False)
+    """Whether it was stopped while it waited for a thread, so that nothing of it was done."""
+
+    def never_began(self) -> None:
+        """The call was stopped while it waited for a thread."""
+        self.waits_to_begin = not self.has_begun
 
     @property
     def state(self) -> Any:
@@ -48,7 +60,7 @@ class ToolContext:
             owner=self.owner,
             agent=self.agent,
             call_id=call.id,
-            effect_key=f"{self.session_id}/{call.id}",
+            effect_key=f"{self._scope or self.session_id}/{call.id}",
             state=self._state if is_inline else self.state,
             session=self.session,
             threads=self.threads,
@@ -74,7 +86,8 @@ class Tool(abc.ABC):
 
     name: str
     """`^[a-zA-Z0-9_.-]{1,64}$`; what the model calls it by."""
-    description: str
+    description: str = ""
+    """When to call it, in words for the model; real definitions often have none."""
     parameters: Mapping[str, Any]
     """JSON Schema of the arguments (an object); checked before each call."""
     effect: Effect = "once"

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from actgent.errors import AskPerson, InvalidArguments, ToolError
+from actgent.foreign import failure_of, leaves
 
 from .base import Tool, ToolContext
-from .results import describe, leaves, to_text
+from .results import describe, to_text
 
 
 class _WorthRepeating(ToolError):
@@ -32,9 +33,10 @@ class EnvelopedTool(Tool):
             return {"success": True, "result": await self.inner.execute(arguments, context)}
         except AskPerson:
             raise  # a question, and no error
-        except Exception as error:
-            kind = _WorthRepeating if self._is_retryable(error) else ToolError
-            raise kind(to_text(_failed(error))) from error
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+            error = failure_of(raised, "tool", self.name)
+        kind = _WorthRepeating if self._is_retryable(error) else ToolError
+        raise kind(to_text(_failed(error))) from error
 
     def _is_retryable(self, error: Exception) -> bool:
         return all(

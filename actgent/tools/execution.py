@@ -4,13 +4,12 @@ A call goes `waiting -> started -> finished`. What a call is told apart by when 
 
     waiting     `cancelled`: its tool never ran
     started     `outcome_unknown`, or `cancelled` where its effect is pure or idempotent
+    begun       `outcome_unknown`: it may have run before a restart, and has not run again yet
     finished    its result
     asked       `cancelled`, as withdrawn: it waits for a person, and has not run or asked itself
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -18,22 +17,24 @@ import attrs
 import trio
 
 from actgent.approvals import Ask, Edit, Grant
-from actgent.errors import AskPerson, InvalidArguments, ToolError, ToolTimeout
+from actgent.errors import AskPerson, InvalidArguments, NoThread, ToolError, ToolTimeout
+from actgent.foreign import failure_of, leaves
+from actgent.logs import logger_of
 from actgent.messages import ToolCall, ToolResult, ToolStatus
 
 from .base import Tool, ToolContext
 from .cache import canonical
 from .registry import ToolRegistry
-from .results import capped, describe, leaves, to_text
+from .results import capped, describe, to_text
+from .time_limits import TimeLimit, time_limits
 
-time_limits: ContextVar[tuple[trio.CancelScope, ...]] = ContextVar("time_limits", default=())
-"""The time limits, of the tool call that a task, or a thread that it waits for, runs, and of asks in it."""
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 DEFAULT_TIMEOUT = 60.0
 DEFAULT_MAX_CHARACTERS = 60_000
 _NOT_STARTED = "cancelled before it started"
 _STOPPED = "cancelled while it ran"
+_REFUSED = "it did not run, see the first result of this answer"
 _WITHDRAWN = "withdrawn before a person decided: it did not run"
 _UNKNOWN = "stopped while it ran: whether it took effect is not known"
 
@@ -66,10 +67,14 @@ class Batch:
     """Awaited with the places of calls that may run side by side, before the first of them starts."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
     """Told of each result as soon as it is there."""
-    _started: dict[int, Tool] = attrs.field(factory=dict, init=False, repr=False)
+    begun: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
+    """The places of calls that may have run before a restart, and are to run again if they still may."""
+    _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
     asked: Mapping[int, AskPerson] = attrs.field(default=_NOTHING_ASKED, init=False, repr=False)
     """By their places the calls that wait for a person."""
+    is_refused: bool = attrs.field(default=False, init=False)
+    """Whether the answer as a whole was refused."""
     _asks: Mapping[int, Ask] = attrs.field(default=_NO_ASKS, init=False, repr=False)
 
     # --- what came of them -----------------------------------------------------------------
@@ -83,10 +88,10 @@ class Batch:
         call = self.calls[place]
         if place in self.asked:
             return _failed(call, _WITHDRAWN, status="cancelled")
-        tool = self._started.get(place)
-        if tool is None:
+        tool, told = self._started.get(place, (None, None))
+        if (told is None or told.waits_to_begin) and place not in self.begun:
             return _failed(call, _NOT_STARTED, status="cancelled")
-        if tool.effect == "once":
+        if tool is None or tool.effect == "once":
             return _failed(call, _UNKNOWN, status="outcome_unknown")
         return _failed(call, _STOPPED, status="cancelled")
 
@@ -102,6 +107,12 @@ class Batch:
             self._finished[place] = _failed(call, self._capped(error))
             return
         self._finished[place] = _succeeded(call, self._capped(content))
+
+    def refuse(self, reason: str) -> None:
+        """None of the calls runs: the first tells why."""
+        self.is_refused = True
+        for place, call in enumerate(self.calls):
+            self._finished[place] = _failed(call, reason if place == 0 else _REFUSED)
 
     def is_settled(self, place: int) -> bool:
         """Whether a call will not run any more: it has its result, or waits for a person."""
@@ -169,6 +180,9 @@ class Batch:
         if self.is_settled(place):  # by what happened before
             return None
         call = self.calls[place]
+        if place in self.begun and not self.would_start(place):
+            self.settle(place, None)  # "it may not run" would be read as "it never ran"
+            return None
         try:
             return self._admit(place, call)
         except AskPerson as question:
@@ -180,13 +194,15 @@ class Batch:
 
     def would_start(self, place: int) -> bool:
         """Whether a call may run as things are now; nothing is changed by the question."""
-        if self.is_settled(place):
-            return False
+        return not self.is_settled(place) and self.obstacle(place) is None
+
+    def obstacle(self, place: int) -> ToolError | None:
+        """What keeps a call from running as things are now; `AskPerson`: it waits for a person first."""
         try:
             self._admit(place, self.calls[place])
-        except (AskPerson, ToolError):
-            return False
-        return True
+        except ToolError as error:
+            return error
+        return None
 
     def _admit(self, place: int, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
         tool = self.registry.find(call)
@@ -217,11 +233,13 @@ class Batch:
 
     async def _run_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
         call = self.calls[place]
-        self._started[place] = tool
+        grant = self.grants.get(call.id) if self.grants else None
+        told = self.context.of_call(call, grant, is_inline=tool.inline)
+        self._started[place] = tool, told
         if tool.hooks:
             _notify(tool, "on_start", call)
         try:
-            result = await self._outcome(call, tool, arguments)
+            result = await self._outcome(call, tool, arguments, told)
         except AskPerson as question:
             self.asked = {**self.asked, place: question}
             return
@@ -233,51 +251,60 @@ class Batch:
         if tool.hooks:
             _notify(tool, "on_success" if result.error is None else "on_error", call, result)
 
-    async def _outcome(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+    async def _outcome(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
+    ) -> ToolResult:
         try:
-            text = await self._text(call, tool, arguments)
-        except Exception as error:  # noqa: BLE001 - the edge to foreign code: the model reads what went wrong
+            text = await self._text(call, tool, arguments, told)
+        except Exception as error:  # noqa: BLE001 - the model reads what went wrong
             if (question := _question_in(error)) is not None:
                 raise question from None
             return _failed(call, self._capped(describe(error)))
         return _succeeded(call, self._capped(text))
 
-    async def _text(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> str:
+    async def _text(self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext) -> str:
         if not tool.cache:
-            return to_text(await self._value(call, tool, arguments))
+            return to_text(await self._value(call, tool, arguments, told))
         key = canonical(arguments)
         text = tool.result_cache.get(key)
         if text is None:
-            text = to_text(await self._value(call, tool, arguments))
+            text = to_text(await self._value(call, tool, arguments, told))
             if len(text) <= self.max_characters:
                 tool.result_cache.put(key, text)
         return text
 
-    async def _value(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> object:
-        grant = self.grants.get(call.id) if self.grants else None
-        context = self.context.of_call(call, grant, is_inline=tool.inline)
+    async def _value(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
+    ) -> object:
         if _is_immediate(tool):
-            return await tool.execute(arguments, context)
+            try:
+                return await tool.execute(arguments, told)
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+                error = failure_of(raised, "tool", tool.name)
+            raise error
         seconds = self.timeout if tool.timeout is None else tool.timeout
         with trio.move_on_after(seconds) as scope:
-            time_limits.set((scope,))
-            return await _attempts(call, tool, arguments, context)
+            time_limits.set((TimeLimit(scope),))
+            return await _attempts(call, tool, arguments, told)
         raise ToolTimeout(tool.name, seconds)
 
     def _capped(self, text: str) -> str:
         return capped(text, self.max_characters)
 
 
-async def _attempts(call: ToolCall, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> object:
-    for attempt in range(tool.retries):
+async def _attempts(call: ToolCall, tool: Tool, arguments: Mapping[str, Any], told: ToolContext) -> object:
+    attempt = 0
+    while True:
         try:
-            return await tool.execute(arguments, context)
-        except Exception as error:
-            if not _is_retryable(error, tool):
-                raise
-            _notify(tool, "on_retry", call, error)
-            await trio.sleep(tool.retry_delay * 2**attempt)
-    return await tool.execute(arguments, context)
+            return await tool.execute(arguments, told)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+            error = failure_of(raised, "tool", tool.name)
+        if attempt >= tool.retries or not _is_retryable(error, tool):
+            raise error
+        _notify(tool, "on_retry", call, error)
+        await trio.sleep(tool.retry_delay * 2**attempt)
+        attempt += 1
+        told.has_begun = True
 
 
 def _is_immediate(tool: Tool) -> bool:
@@ -300,7 +327,7 @@ def _question_in(error: Exception) -> AskPerson | None:
 def _is_retryable(error: Exception, tool: Tool) -> bool:
     """Whether the tool declared it; of a group, all that is in it."""
     return all(
-        isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments | AskPerson)
+        isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments | AskPerson | NoThread)
         for leaf in leaves(error)
     )
 
@@ -334,5 +361,6 @@ def _notify(tool: Tool, event: str, call: ToolCall, *details: object) -> None:
             continue
         try:
             hook(call, *details)
-        except Exception as error:  # noqa: BLE001 - a watcher never changes the outcome
-            logger.warning("the %s hook of tool %r raised %s", event, tool.name, type(error).__name__)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - a watcher never changes the outcome
+            failure_of(raised, "hook", event)
+            logger.warning("the %s hook of tool %r raised %s", event, tool.name, type(raised).__name__)

@@ -12,6 +12,7 @@ from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments
 
 from .base import Effect, Tool, ToolContext, ToolHooks
+from .checking import MAX_LEVELS, is_deep
 from .options import check_options
 from .schema import compile_signature, description_of, parameter_texts
 from .threads import Threads
@@ -37,7 +38,7 @@ class FunctionTool(Tool, Generic[P, R]):
     def __init__(
         self,
         name: str,
-        description: str,
+        description: str | None,
         func: Callable[P, R],
         *,
         parameters: Mapping[str, Any] | None = None,
@@ -56,7 +57,7 @@ class FunctionTool(Tool, Generic[P, R]):
         functools.update_wrapper(self, inner)
         self.__wrapped__ = func  # so that `inspect.signature` knows what a partial has fixed
         self.name = name
-        self.description = description
+        self.description = description or ""
         self.effect = effect
         self.timeout = timeout
         self.retries = retries
@@ -82,6 +83,8 @@ class FunctionTool(Tool, Generic[P, R]):
                 f"{label} takes a ToolContext: its results depend on the session, so cache=0"
             )
         self._convert: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+        if parameters is not None and is_deep(parameters):
+            raise ConfigurationError(f"{label}: parameters= is nested deeper than {MAX_LEVELS} levels")
         self.parameters = self._derived(hints, label) if parameters is None else copy.deepcopy(parameters)
 
     def _derived(self, hints: Mapping[str, Any], label: str) -> Mapping[str, Any]:
@@ -116,7 +119,8 @@ class FunctionTool(Tool, Generic[P, R]):
         if self.inline:
             return func(**keywords)
         threads = context.threads or Threads()
-        result = await threads.run_sync(functools.partial(func, **keywords), name=self.name)
+        call = functools.partial(func, **keywords)
+        result = await threads.run_sync(call, name=self.name, never_began=context.never_began)
         return await result if inspect.isawaitable(result) else result
 
     def _bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from actgent.approvals import Ask
 from actgent.errors import ConfigurationError
 
 from .base import Effect, Tool, ToolHooks
+from .generators import NO_GENERATOR, is_generator
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
@@ -22,6 +23,7 @@ def check_options(tool: Tool) -> None:
         ConfigurationError: something is wrong; the text names the tool, the option and the remedy.
     """
     _check_texts(tool)
+    _require(not is_generator(tool.execute), tool, f"execute: {NO_GENERATOR}")
     _check_numbers(tool)
     _check_repetition(tool)
     _check_hooks(tool)
@@ -31,10 +33,6 @@ def check_options(tool: Tool) -> None:
 def _require(condition: object, tool: Tool, reason: str) -> None:
     if not condition:
         raise ConfigurationError(f"tool {tool.name!r}: {reason}")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_name(value: object) -> bool:
@@ -49,9 +47,7 @@ def _check_texts(tool: Tool) -> None:
     _require(
         _is_name(tool.name), tool, "a name is 1 to 64 of the characters a-z, A-Z, 0-9, _, . and -; pass name="
     )
-    _require(
-        _is_text(tool.description), tool, "the description is empty: a model cannot know when to call it"
-    )
+    _require(isinstance(tool.description, str), tool, "description= is text")
 
 
 def _check_numbers(tool: Tool) -> None:
@@ -78,3 +74,4 @@ def _check_hooks(tool: Tool) -> None:
         _require(isinstance(hooks, ToolHooks), tool, "hooks= takes ToolHooks(...)")
         for hook in attrs.astuple(hooks, recurse=False):
             _require(not inspect.iscoroutinefunction(hook), tool, "hooks are sync functions")
+            _require(hook is None or not is_generator(hook), tool, f"a hook: {NO_GENERATOR}")

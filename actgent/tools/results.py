@@ -7,13 +7,14 @@ import enum
 import json
 import pathlib
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
 import msgspec
 
 from actgent.errors import ToolError
+from actgent.foreign import leaves
 
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
 _TEMPORAL = (dt.date, dt.time)
@@ -101,19 +102,11 @@ def capped(text: str, limit: int) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in words for a model: a `ToolError` by its text, others with their class; groups flattened."""
-    return _carried("; ".join(dict.fromkeys(map(_worded, leaves(error)))))
+    return _carried("; ".join(dict.fromkeys(map(worded, leaves(error)))))
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group, however deep; an exception that is no group is its only leaf."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error
-
-
-def _worded(error: BaseException) -> str:
+def worded(error: BaseException) -> str:
+    """An exception in words, without a look at what is in it."""
     kind = type(error).__name__
     try:
         text = str(error).strip()

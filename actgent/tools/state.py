@@ -10,6 +10,7 @@ from typing import Any
 from actgent.errors import ConfigurationError, ToolError
 
 from .base import Effect, Tool, ToolContext
+from .generators import NO_GENERATOR, is_generator
 from .results import to_text
 from .threads import Threads
 
@@ -41,6 +42,8 @@ class StateTool(Tool):
     ) -> None:
         if not takes_state(func):
             raise ConfigurationError(f"tool {name!r}: a function with the parameters (state, args) is needed")
+        if is_generator(func):
+            raise ConfigurationError(f"tool {name!r}: {NO_GENERATOR}")
         self.name = name
         self.description = description
         self.func = func
@@ -64,7 +67,8 @@ class StateTool(Tool):
         if inspect.iscoroutinefunction(self.func):
             return await self.func(state, arguments)
         threads = context.threads or Threads()
-        result = await threads.run_sync(functools.partial(self.func, state, arguments), name=self.name)
+        call = functools.partial(self.func, state, arguments)
+        result = await threads.run_sync(call, name=self.name, never_began=context.never_began)
         return await result if inspect.isawaitable(result) else result
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
-"""The inbox against a naive model: one list, scanned for each question."""
+"""The inbox against a naive model: one list, scanned for each question; for one owner, and for several who take turns."""
 
 import itertools
+import typing
 
 import attrs
 import pytest
@@ -13,6 +14,7 @@ from actgent.messages import Priority
 
 CAPACITY, SESSION_CAPACITY, URGENT_CAPACITY, CONCURRENCY, AGE_STEP = 8, 4, 2, 2, 30.0
 URGENT = Priority.URGENT
+URGENT_RUN = 2
 
 
 @attrs.frozen
@@ -25,9 +27,20 @@ class Note:
 
 @attrs.define
 class NaiveInbox:
+    owners: dict[str, str]
+    urgent_concurrency: int
     waiting: list[tuple[float, Note]] = attrs.field(factory=list)
     followups: dict[str, list[Note]] = attrs.field(factory=dict)
     parked: set[str] = attrs.field(factory=set)
+    urgent: set[str] = attrs.field(factory=set)
+    """Sessions that an URGENT message is out of."""
+    run: int = 0
+    flooded: bool = False
+    turns: dict[str, int] = attrs.field(factory=dict)
+    """When each owner had its last turn."""
+    places: dict[str, int] = attrs.field(factory=dict)
+    """Where new ones stand, while anything of theirs may go out."""
+    clock: int = 0
 
     def of(self, session: str | None, *, urgent: bool) -> list[Note]:
         return [
@@ -42,27 +55,97 @@ class NaiveInbox:
         in_session = len(self.of(note.session_id, urgent=False))
         return in_session < SESSION_CAPACITY and len(self.of(None, urgent=False)) < CAPACITY
 
-    def ranked(self) -> list[Note]:
-        def rank(item: tuple[float, Note]) -> tuple[bool, float, int]:
-            arrival, note = item
-            urgent = note.priority is URGENT
-            return (not urgent, 0 if urgent else arrival + note.priority * AGE_STEP, note.serial)
+    def rank(self, item: tuple[float, Note]) -> tuple[bool, float, int]:
+        arrival, note = item
+        urgent = note.priority is URGENT
+        return (not urgent, 0 if urgent else arrival + note.priority * AGE_STEP, note.serial)
 
-        return [note for _, note in sorted(self.waiting, key=rank)]
+    def ranked(self) -> list[Note]:
+        return [note for _, note in sorted(self.waiting, key=self.rank)]
+
+    def heads(self) -> dict[str, Note]:
+        """The first of each owner that is not of a session that is out."""
+        free = [note for note in self.ranked() if note.session_id not in {*self.followups, *self.parked}]
+        return {self.owners[note.session_id]: note for note in reversed(free)}
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def look(self) -> None:
+        """Give new owners a place."""
+        heads = self.heads()
+        self.places = {owner: place for owner, place in self.places.items() if owner in heads}
+        for owner in heads:
+            if owner not in self.places:
+                self.places[owner] = self.tick()
+
+    def best(self, heads: dict[str, Note]) -> Note | None:
+        """In each level it is the turn of one; of those the first in rank goes."""
+        chosen = {}
+        for owner, note in heads.items():
+            turn = self.turns.get(owner, self.places[owner])
+            if note.priority not in chosen or turn < chosen[note.priority][0]:
+                chosen[note.priority] = (turn, note)
+        turn_of = {note.serial for _, note in chosen.values()}
+        return next((note for note in self.ranked() if note.serial in turn_of), None)
+
+    def others(self, heads: dict[str, Note]) -> dict[str, Note]:
+        return {owner: note for owner, note in heads.items() if note.priority is not URGENT}
+
+    def is_throttled(self, out: set[str]) -> bool:
+        is_out = len(out) >= CONCURRENCY and bool(out - self.urgent)
+        return self.flooded and self.run >= URGENT_RUN and (is_out or bool(self.others(self.heads())))
 
     def next(self) -> Note | None:
-        for note in self.ranked():
-            crowded = len(self.followups) >= CONCURRENCY and note.priority is not URGENT
-            is_held = note.session_id in self.followups or note.session_id in self.parked
-            if not is_held and not crowded:
+        heads, out = self.heads(), set(self.followups)
+        if len(out) >= CONCURRENCY + self.urgent_concurrency:
+            return None
+        note = self.best(heads)
+        if note is not None and note.priority is URGENT:
+            if not self.is_throttled(out):
                 return note
-        return None
+            note = self.best(self.others(heads))
+        if note is None:
+            return None
+        owner = self.owners[note.session_id]
+        is_alone = heads.keys() == {owner} and {self.owners[each] for each in self.urgent} <= {owner}
+        return note if len(out if is_alone else out - self.urgent) < CONCURRENCY else None
+
+    def begin(self, note: Note) -> None:
+        owner, out = self.owners[note.session_id], len(self.followups)
+        self.remove([note])
+        self.turns[owner] = self.tick()
+        self.followups[note.session_id] = []
+        if note.priority is URGENT:
+            self.urgent.add(note.session_id)
+            self.run += 1
+            self.flooded |= bool(self.others(self.heads()).keys() - {owner})
+        else:
+            self.run = 0
+            self.flooded |= out >= CONCURRENCY
+
+    def end(self, session: str) -> None:
+        del self.followups[session]
+        if session in self.urgent:
+            self.urgent.remove(session)
+            if not self.urgent and not self.of(None, urgent=True):
+                self.flooded = False
+
+    def gives_way(self, session: str) -> bool:
+        out = set(self.followups)
+        if len(out) >= CONCURRENCY + self.urgent_concurrency and self.heads().keys() - {self.owners[session]}:
+            return True
+        return self.is_throttled(out - {session})
 
     def remove(self, gone: list[Note]) -> None:
         self.waiting = [item for item in self.waiting if item[1] not in gone]
 
 
 class InboxMachine(RuleBasedStateMachine):
+    owners: typing.ClassVar[dict[str, str]] = dict.fromkeys("abcdef", "")
+    urgent_concurrency = 16
+
     def __init__(self) -> None:
         super().__init__()
         self.inbox = PriorityInbox[Note](
@@ -70,9 +153,11 @@ class InboxMachine(RuleBasedStateMachine):
             session_capacity=SESSION_CAPACITY,
             urgent_capacity=URGENT_CAPACITY,
             concurrency=CONCURRENCY,
+            urgent_concurrency=self.urgent_concurrency,
             age_step=AGE_STEP,
+            owner_of=self.owners.__getitem__,
         )
-        self.model = NaiveInbox()
+        self.model = NaiveInbox(self.owners, self.urgent_concurrency)
         self.now = 0.0
         self.serials = itertools.count()
 
@@ -83,7 +168,7 @@ class InboxMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(session=st.sampled_from("abcd"), level=st.sampled_from(Priority), as_try=st.booleans())
+    @rule(session=st.sampled_from("abcdef"), level=st.sampled_from(Priority), as_try=st.booleans())
     def put(self, session: str, level: Priority, as_try: bool) -> None:
         note = Note(next(self.serials), session, level)
         room = self.model.has_room(note)
@@ -102,15 +187,14 @@ class InboxMachine(RuleBasedStateMachine):
         expected = self.model.next()
         assert self.inbox.poll() == expected
         if expected is not None:
-            self.model.remove([expected])
-            self.model.followups[expected.session_id] = []
+            self.model.begin(expected)
 
     @precondition(lambda self: self.model.followups)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         session = self.claimed(data)
         self.inbox.release(session)
-        del self.model.followups[session]
+        self.model.end(session)
 
     @precondition(lambda self: self.model.followups)
     @rule(data=st.data())
@@ -130,11 +214,11 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def take_urgent(self, data: st.DataObject) -> None:
         session = self.claimed(data)
-        expected = next(iter(self.model.of(session, urgent=True)), None)
+        gives_way = self.model.gives_way(session)
+        expected = None if gives_way else next(iter(self.model.of(session, urgent=True)), None)
         assert self.inbox.next_urgent(session) == expected
         if expected is not None:
-            self.model.remove([expected])
-            self.model.followups[session].clear()
+            self.model.begin(expected)
 
     @precondition(lambda self: self.model.followups)
     @rule(data=st.data(), lent=st.booleans())
@@ -143,7 +227,7 @@ class InboxMachine(RuleBasedStateMachine):
         if lent:
             self.inbox.lend(session)
         self.inbox.park(session)
-        del self.model.followups[session]
+        self.model.end(session)
         self.model.parked.add(session)
 
     @precondition(lambda self: self.model.parked)
@@ -162,11 +246,15 @@ class InboxMachine(RuleBasedStateMachine):
             self.inbox.forget_parked(session)
             self.inbox.park(session)
 
-    @rule(session=st.sampled_from("abcd"))
+    @rule(session=st.sampled_from("abcdef"))
     def withdraw(self, session: str) -> None:
         expected = [note for note in self.model.ranked() if note.session_id == session]
         assert self.inbox.withdraw(session) == expected
         self.model.remove(expected)
+
+    @invariant()
+    def owners_stand_in_line(self) -> None:
+        self.model.look()
 
     @invariant()
     def counts_agree(self) -> None:
@@ -181,3 +269,14 @@ class InboxMachine(RuleBasedStateMachine):
 
 InboxMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=80)
 TestInboxMachine = InboxMachine.TestCase
+
+
+class OwnersMachine(InboxMachine):
+    """Three owners with one, two and three sessions."""
+
+    owners: typing.ClassVar[dict[str, str]] = dict(zip("abcdef", "xyyzzz", strict=True))
+    urgent_concurrency = 1
+
+
+OwnersMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=80)
+TestOwnersMachine = OwnersMachine.TestCase

@@ -162,3 +162,19 @@ async def test_a_job_that_the_nursery_cancels_is_abandoned_wherever_it_is(where,
     with trio.CancelScope(shield=True):
         await trio.testing.wait_all_tasks_blocked()
     assert log == ["ada"]
+
+
+async def test_a_job_runs_with_the_variables_that_it_is_given(nursery):
+    """In a new task and in one that is used again; a worker that parks has none of them."""
+    log = []
+    workers = Workers(nursery, timer=Timer(), **noting(log))
+    for name in ("ada", "bob"):
+        variables = contextvars.copy_context()
+        variables.run(WHO.set, f"sender of {name}")
+        workers.start_with(variables, name)
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(WHO not in task.context for task in workers._idle)
+    assert [entry for entry in log if entry[0] == "run"] == [
+        ("run", "ada", "sender of ada"),
+        ("run", "bob", "sender of bob"),
+    ]

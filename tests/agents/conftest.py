@@ -7,8 +7,53 @@ import pytest
 import trio
 
 from actgent import Agent, BareAgent, ScriptedLLM, Session
+from actgent.errors import ActgentError
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
+
+
+class StepCounter(trio.abc.Instrument):
+    """Calls a function at the n-th step of any task from now on."""
+
+    def __init__(self, steps: int, then: Callable[[], object]) -> None:
+        self.left = steps
+        self.then = then
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.then()
+
+
+@pytest.fixture
+def cancelled_at() -> Callable[..., Any]:
+    """A function that cancels a call at the n-th step of any task, and says whether the call ended before, by itself.
+
+    Errors of actgent count as an end; the list `errors` collects them.
+    """
+
+    async def run(steps: int, fn: Callable[[], Any], errors: list[Exception] | None = None) -> bool:
+        ended = False
+        with trio.CancelScope() as scope:
+            counter = StepCounter(steps + 1, scope.cancel)
+            trio.lowlevel.add_instrument(counter)
+            try:
+                async with trio.open_nursery() as nursery:
+
+                    async def call() -> None:
+                        nonlocal ended
+                        try:
+                            await fn()
+                        except ActgentError as error:
+                            (errors if errors is not None else []).append(error)
+                        ended = True
+
+                    nursery.start_soon(call)
+            finally:
+                trio.lowlevel.remove_instrument(counter)
+        return ended
+
+    return run
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ async def test_a_crowd_leaves_half_of_an_inbox_to_people(autojump_clock):
         for _ in range(30):
             await trio.sleep(1)
             assert agent._opener.running.inbox.statistics().waiting <= 25
-            await ada.chat("hello", deadline=0)
+            await ada.chat("hello", enqueue_timeout=0)
         await trio.sleep(300)
     assert [(len(each.rung), each.turned_away) for each in callers] == [(1, [])] * 400
     assert ended[-1] < 10 + 400 / 20 + 3

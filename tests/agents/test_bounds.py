@@ -41,7 +41,7 @@ async def test_chat_waits_for_room_and_then_gives_up(autojump_clock):
         await session.chat("1")
         await session.chat("2")
         with pytest.raises(InboxFull, match=r"is full \(2 messages\).*deadline=") as caught:
-            await session.chat("3", deadline=7)
+            await session.chat("3", enqueue_timeout=7)
         assert caught.value.capacity == 2
         assert trio.current_time() == pytest.approx(7)
         with pytest.raises(InboxFull):
@@ -58,7 +58,7 @@ async def test_the_inbox_of_an_agent_is_bounded_too(autojump_clock):
             await sessions[number].chat("x")
         assert trio.current_time() == 0
         with pytest.raises(InboxFull, match="agent a is full"):
-            await sessions[4].chat("x", deadline=0.5)
+            await sessions[4].chat("x", enqueue_timeout=0.5)
         await sessions[4].chat("x")
         assert trio.current_time() == pytest.approx(1)
         for session in sessions:
@@ -75,7 +75,7 @@ async def test_sixty_four_urgent_messages_wait_and_no_more(autojump_clock):
         for number in range(65):
             await session.chat(f"{number}", priority=Priority.URGENT)
         with pytest.raises(InboxFull, match=r"session s \(URGENT\) is full \(64 messages\)"):
-            await session.chat("too many", priority=Priority.URGENT, deadline=0)
+            await session.chat("too many", priority=Priority.URGENT, enqueue_timeout=0)
         await session.wait_idle()
     assert log == ["interrupted", *(f"re: {number}" for number in range(65)), "re: normal"]
 

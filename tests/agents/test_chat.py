@@ -1,5 +1,7 @@
 """What can be said to an agent, by whom, and how it reaches the model."""
 
+import warnings
+
 import pytest
 import trio
 
@@ -89,13 +91,14 @@ async def test_a_message_that_says_nothing_is_refused(make, content):
         ("assistant", Sender("assistant", "assistant")),
         ("Agent", Sender("Agent", "agent")),
         ("TOOL", Sender("TOOL", "tool")),
-        ("SYSTEM", Sender("SYSTEM", "system")),
+        ("SYSTEM", Sender("SYSTEM", "user")),
+        (Sender("clock", "system"), Sender("clock", "system")),
         (Sender("helper", "agent"), Sender("helper", "agent")),
         (Sender("assistant", "user"), Sender("assistant", "user")),
     ],
 )
 async def test_senders_count_as_given_and_what_is_answered_goes_as_user(make, sender, expected):
-    """A name is a user's but for four words; whoever speaks last is shown as user, so nothing is prefilled."""
+    """A name is a user's but for three words; whoever speaks last is shown as user, so nothing is prefilled."""
     agent, llm = make(lambda _: "ok")
     async with agent:
         session = await agent.create_session("ada")
@@ -113,7 +116,7 @@ async def test_in_the_history_assistants_and_agents_speak_as_assistant(make):
     agent, llm = make(lambda _: "ok")
     async with agent:
         session = await agent.create_session("ada")
-        for sender in ("bob", "assistant", "agent", "system", "tool", None):
+        for sender in ("bob", "assistant", "agent", Sender("clock", "system"), "tool", None):
             await session.chat("hi", sender)
             await session.wait_idle()
     roles = [message.role for message in llm.chats[-1].messages[::2]]
@@ -141,7 +144,7 @@ async def test_a_system_message_is_a_marked_block_and_the_system_prompt_stays(ma
     async with agent:
         session = await agent.create_session("ada", "one")
         await session.wait_idle()
-        await session.chat("Be brief.", "system")
+        await session.chat("Be brief.", Sender("clock", "system"))
         await session.wait_idle()
     assert llm.chats[0].system == llm.chats[1].system == agent.system_prompt
     last = llm.chats[1].messages[-1]
@@ -153,7 +156,7 @@ async def test_a_picture_in_a_system_message_reaches_the_model(make):
     agent, llm = make("ok")
     async with agent:
         session = await agent.create_session("ada")
-        await session.chat(["The plan:", PNG], "system")
+        await session.chat(["The plan:", PNG], Sender("clock", "system"))
         await session.wait_idle()
     assert llm.chats[0].messages[-1].parts == (Text("<system>\nThe plan:\n</system>"), PNG)
 
@@ -182,7 +185,7 @@ async def test_a_message_id_that_found_no_room_may_come_again(autojump_clock, li
         heard = listen(session)
         await session.chat("two")
         with pytest.raises(InboxFull):
-            await session.chat("three", message_id="m3", deadline=1)
+            await session.chat("three", message_id="m3", enqueue_timeout=1)
         await session.wait_idle()
         await session.chat("three", message_id="m3")
         await session.wait_idle()
@@ -197,22 +200,22 @@ async def test_chat_waits_for_room_until_its_deadline(autojump_clock):
         await session.chat("two")
         began = trio.current_time()
         with pytest.raises(InboxFull, match="deadline="):
-            await session.chat("three", deadline=4)
+            await session.chat("three", enqueue_timeout=4)
         assert trio.current_time() - began == pytest.approx(4)
         await session.chat("three")
         assert trio.current_time() - began == pytest.approx(10)
 
 
 async def test_priorities_order_what_waits(autojump_clock, listen):
-    """HIGH before NORMAL before LOW, whoever came first; a text that names none is NORMAL."""
+    """HIGH before NORMAL before LOW, whoever came first."""
     agent = BareAgent("busy", llm=ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text, delay=1))
     async with agent:
         session = await agent.create_session("ada", "begin")
         heard = listen(session)
-        for priority in ("low", Priority.NORMAL, "whatever", "HIGH", Priority.HIGH):
+        for priority in ("low", Priority.NORMAL, "normal", "HIGH", Priority.HIGH):
             await session.chat(f"{priority!s}", priority=priority)
         await session.wait_idle()
-    assert [str(reply) for reply in heard] == ["begin", "HIGH", "1", "2", "whatever", "low"]
+    assert [str(reply) for reply in heard] == ["begin", "HIGH", "1", "2", "normal", "low"]
 
 
 async def test_a_closed_session_takes_nothing(make):
@@ -242,3 +245,30 @@ async def test_a_model_client_that_returns_something_else_is_named(listen):
     async with BareAgent("a", llm=Chatty()) as agent:
         with pytest.raises(BrokenAnswer, match=r"Chatty.complete\(\) returned str"):
             await agent.run("hi")
+
+
+@pytest.mark.parametrize("name", ["enqueue_timeout", "deadline"])
+async def test_the_time_to_wait_for_room_has_a_name_of_its_own(make, name, autojump_clock):
+    """`deadline=` is the answer's everywhere; its old meaning here goes on for a while, and is told where it is used."""
+    gate = trio.Event()
+
+    async def slow(chat):
+        await gate.wait()
+        return "ok"
+
+    agent, _ = make(slow, inbox=1, sessions=1)
+    async with agent:
+        session = await agent.create_session("ada", "one")
+        await trio.testing.wait_all_tasks_blocked()
+        await session.chat("two")
+        for say in (session.chat, agent.ref.tell):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                begun = trio.current_time()
+                with pytest.raises(InboxFull, match="enqueue_timeout="):
+                    await say("three", **{name: 7})
+                assert trio.current_time() - begun == 7
+            told = [(each.category, each.filename) for each in caught]
+            assert told == ([] if name == "enqueue_timeout" else [(DeprecationWarning, __file__)])
+        gate.set()
+        await session.wait_idle()

@@ -12,6 +12,7 @@ from contextlib import suppress
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from actgent import (
     ActgentError,
@@ -29,12 +30,15 @@ from actgent import (
     tool,
 )
 from actgent.actors.supervision import Supervision
+from actgent.agents import sessions as session_table
 from actgent.agents.edges import TurnEdges
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Ended, Opened, Said
 from actgent.testing import check_transcript
 
-SEEDS = 150 if os.environ.get("ACTGENT_SOAK") else 8
+SOAK = bool(os.environ.get("ACTGENT_SOAK"))
+SEEDS = 150 if SOAK else 8
+CHAOS = 45 if SOAK else 9
 RULES = ("queue", "collect", "interrupt", "reject")
 SESSIONS = ("s1", "s2", "s3")
 RESTARTS = Supervision(max_restarts=1000, backoff=0.3, max_backoff=1)
@@ -51,6 +55,10 @@ class World:
     breaks: bool = False
     """Whether the next turn that ends takes its agent with it."""
     said: int = 0
+    more: tuple = ()
+    """Further deeds."""
+    trace: list = attrs.field(factory=list)
+    """What was done, and when."""
 
     async def pause(self, most):
         await trio.sleep(self.chance.uniform(0, most))
@@ -119,8 +127,9 @@ class World:
         """One deed of a person or program; it may be refused, or stopped with the process."""
         session = await agents["lead"].ensure_session("ada", self.chance.choice(SESSIONS))
         deed = self.chance.choice(
-            [*["chat"] * 4, *["decide"] * 4, "ask", "ask", *["urge", "interrupt", "other"] * 2]
+            [*["chat"] * 4, *["decide"] * 4, "ask", "ask", *["urge", "interrupt", "other"] * 2, *self.more]
         )
+        self.trace.append((round(trio.current_time(), 6), deed, session.id, session.status))
         with suppress(ActgentError, LookupError):  # what it leaves behind is what counts
             match deed:
                 case "chat":
@@ -136,8 +145,18 @@ class World:
                     for approval in await self._one_of(await runtime.approvals(limit=20)):
                         decision = self.chance.choice([Approve(), Reject("no"), Respond("by hand")])
                         await agents[approval.agent].answer(approval.id, decision)
+                case "delete":
+                    await self._delete(runtime, session)
                 case _:
                     await self._something_else(session)
+
+    async def _delete(self, runtime, session):
+        """What was said until the session is erased goes with it, and what is said meanwhile may."""
+        session_id = session.id
+        try:
+            await runtime.delete_session(session_id)
+        finally:
+            self.accepted = [each for each in self.accepted if each[0] != session_id]
 
     async def _something_else(self, session):
         match self.chance.choice(["delegate", "schedule", "cancel"]):
@@ -276,3 +295,56 @@ async def test_nothing_is_left_over_in_a_journal(autojump_clock, breaking, seed)
             await world.live(journal, 10, is_last=True)
         await world.check(journal)
     assert world.problems == []
+
+
+@pytest.fixture
+def scheduled(monkeypatch):
+    """`scheduled(seed)`: the order in which trio runs what may run follows from the seed."""
+
+    def schedule(seed):
+        monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
+        trio._core._run._r.seed(seed)
+
+    yield schedule
+    trio._core._run._r.seed()
+
+
+async def chaos(seed, journal, breaking):
+    """A world in which sessions sleep as soon as two are idle, and are deleted, with all else that may happen."""
+    breaking(world := World(random.Random(seed), more=("delete", "urge", "interrupt")))
+    for _ in range(world.chance.randint(1, 3)):
+        with trio.move_on_after(world.chance.uniform(1, 15)):
+            await world.live(journal, 20)
+    with trio.fail_after(100_000):
+        await world.live(journal, 10, is_last=True)
+    await world.check(journal)
+    return world
+
+
+@pytest.mark.parametrize("seed", range(CHAOS))
+async def test_nothing_is_left_over_where_sessions_sleep_and_are_deleted(
+    autojump_clock, breaking, scheduled, monkeypatch, seed
+):
+    """URGENT, interruptions, ends of processes, sleep, failures of agents and `delete_session` together."""
+    monkeypatch.setattr(session_table, "AWAKE", 1)
+    scheduled(seed)
+    async with MemoryJournal().running() as journal:
+        world = await chaos(seed, journal, breaking)
+    assert world.problems == []
+    assert len({deed for _, deed, *_ in world.trace}) > 3
+
+
+def test_a_seed_is_a_history(monkeypatch, breaking, scheduled):
+    """The same seed does the same things at the same times: what fails can be run again."""
+    monkeypatch.setattr(session_table, "AWAKE", 1)
+
+    async def run():
+        async with MemoryJournal().running() as journal:
+            return (await chaos(3, journal, breaking)).trace
+
+    traces = []
+    for _ in range(2):
+        scheduled(3)
+        traces.append(trio.run(run, clock=MockClock(autojump_threshold=0)))
+    assert traces[0] == traces[1]
+    assert {"delete", "urge", "interrupt"} <= {deed for _, deed, *_ in traces[0]}

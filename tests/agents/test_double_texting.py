@@ -249,7 +249,7 @@ async def test_a_full_session_lets_an_interruption_wait_for_room(autojump_clock,
         heard = listen(session)
         await session.chat("b")
         with pytest.raises(InboxFull):
-            await session.chat("c", on_busy="interrupt", deadline=0.5)
+            await session.chat("c", on_busy="interrupt", enqueue_timeout=0.5)
         await session.chat("d", on_busy="interrupt")
         await session.wait_idle()
     assert told(heard) == ["re: a", "interrupted", "re: b, d"]

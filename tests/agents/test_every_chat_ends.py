@@ -121,7 +121,7 @@ async def _talk(kind, script, *, chats, streams):
         session.on_event(lambda _: 1 / 0)
         for number in range(chats):
             try:
-                accepted.append(await session.chat(f"message {number}", deadline=0.01))
+                accepted.append(await session.chat(f"message {number}", enqueue_timeout=0.01))
             except InboxFull:
                 await trio.sleep(1)
         with trio.fail_after(100_000):

@@ -81,6 +81,30 @@ async def test_a_goal_is_achieved():
     assert "TOOL [4]: ok: {" in result.conversation
 
 
+async def test_used_tools_are_those_that_gave_something():
+    """Each once, in the order of their first use: neither those that are only there nor those that failed."""
+
+    @tool(effect="pure")
+    def more(n: int = 2) -> dict[str, int]:
+        """Give another value."""
+        return {"w": n}
+
+    @tool(effect="pure")
+    def never() -> str:
+        """Do nothing."""
+        return "done"
+
+    @tool(effect="pure")
+    def broken() -> str:
+        """Break."""
+        raise RuntimeError("no")
+
+    script = [PLAN, use("more"), use("broken"), use("ok"), use("more", n=3), SUMMARY, ACHIEVED]
+    result, llm = await run(*script, tools=(ok, more, never, broken))
+    assert (result.status, result.used_tools) == ("completed", ("more", "ok"))
+    assert "not used yet: ok, never, broken." in unsaid(llm.chats[2])
+
+
 async def test_the_answer_of_the_evaluation_is_the_users():
     """Where the evaluation says what the user reads, that is it."""
     result, _ = await run(*WAY[:3], act("evaluate", achieved=True, answer="One."))
@@ -305,11 +329,30 @@ async def test_at_the_limit_with_a_form():
 
 
 async def test_a_model_that_insists_is_stopped():
-    """Refused again and again, an evaluation of nothing still achieves nothing."""
+    """Refused again and again, an evaluation of nothing still achieves nothing; at the limit it is refused once."""
     llm = ScriptedLLM(lambda _: ACHIEVED)
     result = await run_agent("find v", llm, tools=[ok], max_iterations=3)
     assert (result.status, result.achieved, result.result) == ("incomplete", False, None)
-    assert len(llm.chats) == 3 + CLOSING_CALLS
+    assert result.error == "the limit of 3 iterations was reached"
+    assert (result.iterations, len(llm.chats)) == (3, 3 + 1)
+
+
+@pytest.mark.parametrize("insists", [use("ok"), PLAN, act("evaluate", achieved=False, feedback="no")])
+async def test_what_is_refused_at_the_limit_is_not_asked_for_again(insists):
+    """The summary is asked for once: who acts on instead has had all the calls that there are, and keeps what it found."""
+    result, llm = await run(
+        PLAN, use("ok"), *[insists] * 20, max_iterations=6, limits=Limits(identical_calls=20)
+    )
+    assert (result.status, result.achieved, result.iterations) == ("incomplete", False, 6)
+    assert len(llm.chats) == 6 + 1
+    assert '- ok: {"v": 1}' in result.text
+
+
+async def test_at_the_limit_an_evaluation_is_asked_for_once_too():
+    """After the summary at the limit, who does anything else than judge it ends the goal, with the summary."""
+    result, llm = await run(PLAN, use("ok"), SUMMARY, use("ok"), max_iterations=2)
+    assert (result.status, len(llm.chats)) == ("incomplete", 4)
+    assert "v is 1" in result.text
 
 
 async def test_at_the_limit_without_results():

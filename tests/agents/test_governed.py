@@ -2,8 +2,19 @@
 
 import pytest
 import trio
+import trio.testing
 
-from actgent import BareAgent, Governed, Governor, Limits, ModelTimeout, OpenAI, Priority, ScriptedLLM
+from actgent import (
+    BareAgent,
+    Governed,
+    Governor,
+    Limits,
+    ModelTimeout,
+    OpenAI,
+    Priority,
+    RateLimited,
+    ScriptedLLM,
+)
 from actgent.testing import RateLimits, open_provider
 
 
@@ -22,14 +33,30 @@ async def test_the_model_is_asked_in_the_name_of_its_session():
 
 async def test_a_timeout_says_that_the_call_waited(autojump_clock):
     """Waiting for the provider's limits counts into the model's timeout, and the error tells it."""
-    slow = Governed(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=1, burst=1.0))
-    async with BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent:
+    slow = Governed(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=4, burst=0.25))
+    async with (
+        BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent,
+        trio.open_nursery() as nursery,
+    ):
         await agent.run("one")
+        nursery.start_soon(agent.run, "two")
+        await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(
             ModelTimeout, match=r"within 20 s: it still waited for the provider's rate limit, after 20\.0 s"
         ):
-            await agent.run("two")
+            await agent.run("three")
     assert slow.governor.statistics().waiting == 0
+
+
+async def test_a_wait_that_cannot_end_in_time_is_not_begun(autojump_clock):
+    """Where the limits certainly leave no room before the model's timeout, the call fails at once."""
+    slow = Governed(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=1, burst=1.0))
+    async with BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent:
+        await agent.run("one")
+        begun = trio.current_time()
+        with pytest.raises(RateLimited, match="leaves no room for another 60"):
+            await agent.run("two")
+        assert trio.current_time() == begun
 
 
 async def test_agents_with_one_key_share_its_limits(no_keys, autojump_clock):

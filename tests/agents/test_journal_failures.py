@@ -1,11 +1,19 @@
 """A journal that fails while agents work."""
 
+import contextlib
+import math
+
 import pytest
 import trio
 
-from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.errors import Fenced, JournalFailed, JournalFull
+from actgent import BareAgent, ScriptedLLM, Sender, Text, ToolCall, ToolResult, open_runtime, tool
+from actgent.agents.replaying import rebuild
+from actgent.errors import Fenced, JournalError, JournalFailed, JournalFull
+from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Appended, Ended, Finished, Opened, Said, Started
+from actgent.messages import Message
+from actgent.testing import check_transcript
 
 
 class FailingJournal(MemoryJournal):
@@ -43,3 +51,234 @@ async def test_a_journal_that_fails_in_a_turn_is_named(error, autojump_clock):
         await session.chat("two")
         await session.wait_idle()
         assert str(heard[-1]) == "hi"
+
+
+class ForgetfulJournal(FailingJournal):
+    """Fails at one of its writes, once it is told at which."""
+
+    left = math.inf
+
+    async def _write(self, rows, heads, epoch):
+        self.left -= 1
+        if not self.left:
+            raise JournalFailed("the connection was lost")
+        await super()._write(rows, heads, epoch)
+
+
+@tool(effect="idempotent")
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"seen {what}"
+
+
+@tool
+async def pay(what: str) -> str:
+    """Pay for something."""
+    return f"paid {what}"
+
+
+def talker(wrong):
+    """An agent whose model calls two tools, and that notes conversations no provider would take."""
+
+    def answer(chat):
+        wrong.extend(check_transcript(chat))
+        if chat.messages[-1].role == "tool":
+            return "done"
+        return [ToolCall("look", {"what": "a"}), ToolCall("pay", {"what": "b"})]
+
+    return BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=[look, pay])
+
+
+def unanswered(history):
+    """The ids of calls that have not exactly one result."""
+    calls = [call.id for message in history for call in message.tool_calls]
+    results = [result.call_id for message in history for result in message.tool_results]
+    return [each for each in {*calls, *results} if calls.count(each) != 1 or results.count(each) != 1]
+
+
+@pytest.mark.parametrize("at", range(1, 13))
+async def test_each_call_has_a_result_whatever_write_failed(at, autojump_clock):
+    """Of three turns with tools, in this process and after a restart; what is sent is always a valid conversation."""
+    wrong = []
+    async with ForgetfulJournal().running() as journal:
+        for life in range(2):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(talker(wrong))
+                session = await agent.ensure_session("ada", "s")
+                journal.left = min(journal.left, at)
+                for text in ("one", "two", "three"):
+                    with contextlib.suppress(JournalError):
+                        await session.chat(text)
+                    await session.wait_idle()
+                history = session.history
+                assert unanswered(history) == []
+                restored = (await rebuild(await journal.load("s"))).history
+                assert [each.parts for each in restored] == [each.parts for each in history], life
+    assert journal.left < 0
+    assert wrong == []
+
+
+async def test_calls_that_an_old_record_left_open_have_results_when_it_is_read(autojump_clock):
+    """By what it says of them: finished, perhaps begun, and never begun."""
+    wrong, sender = [], Sender("a", "assistant")
+    calls = [ToolCall("pay", {"what": word}, f"c{place}") for place, word in enumerate("xyz")]
+    question = Message(session_id="s", sender=Sender("ada"), parts=(Text("Pay."),))
+    answer = question.caused(sender, tuple(calls), stage=None)
+    done = ToolResult(call_id="c0", tool_name="pay", content="paid x")
+    records = (
+        Opened(owner=Sender("ada"), created_at=1.0),
+        Accepted(message=question),
+        Appended(message_id=question.id),
+        Said(message=answer, stop="tool_calls", calls=1),
+        Started(call_ids=("c0", "c1")),
+        Finished(result=done),
+        Ended(message_id=question.id, failed="journal"),
+    )
+    async with MemoryJournal().running() as journal:
+        epoch = await journal.acquire()
+        await journal.commit(Entry(session_id="s", agent="a", records=records), epoch=epoch)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(talker(wrong))
+            session = await agent.open_session("s")
+            assert unanswered(session.history) == []
+            statuses = [result.status for result in session.history[-1].tool_results]
+            assert statuses == ["success", "outcome_unknown", "cancelled"]
+            await session.chat("And now?")
+            await session.wait_idle()
+    assert wrong == []
+
+
+class ShortJournal(MemoryJournal):
+    """Takes nothing while it is full."""
+
+    is_full = False
+
+    async def _write(self, rows, heads, epoch):
+        if self.is_full:
+            raise JournalFull("no space")
+        await super()._write(rows, heads, epoch)
+
+
+def payer(journal, paid, **options):
+    """An agent that pays what it is asked to; the disk is full from its first answer on, or late, when the tool has run."""
+
+    @tool
+    async def transfer(order: str) -> str:
+        """Transfer money."""
+        paid.append(order)
+        journal.is_full = "late" in options
+        return "transferred"
+
+    def answer(chat):
+        if chat.messages[-1].role == "tool":
+            return "done"
+        if not paid and "fill" in options:
+            options.pop("fill")
+            journal.is_full = True
+        return [ToolCall("transfer", {"order": "7"})]
+
+    return BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=[transfer])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_message_that_failed_by_the_journal_may_be_sent_again(autojump_clock, restarts):
+    """Under its id, when there is space again, in this process or the next: it is answered, and its tool runs once."""
+    paid, heard = [], []
+    async with ShortJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(payer(journal, paid, fill=True))
+            session = await agent.create_session("ada", session_id="s")
+            session.on_conversation(heard.append)
+            session.on_exception(heard.append)
+            await session.chat("Pay order 7.", message_id="m")
+            await session.wait_idle()
+            assert [(each.kind, each.may_continue) for each in heard] == [("journal", True)]
+            journal.is_full = False
+            if not restarts:
+                await session.chat("Pay order 7.", message_id="m")
+                await session.wait_idle()
+                await session.chat("Pay order 7.", message_id="m")
+                await session.wait_idle()
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(payer(journal, paid))
+            session = await agent.open_session("s")
+            session.on_conversation(heard.append)
+            for _ in range(2 * restarts):
+                await session.chat("Pay order 7.", message_id="m")
+                await session.wait_idle()
+            await session.wait_idle()
+            assert unanswered(session.history) == []
+    assert [str(each) for each in heard[1:]] == ["done"]
+    assert paid == ["7"]
+
+
+async def test_the_end_of_a_message_that_failed_by_the_journal_is_written_first(autojump_clock):
+    """By itself, as soon as there is space: a process that ends after that leaves nothing that runs again."""
+    paid = []
+    async with ShortJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(payer(journal, paid, fill=True))
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("Pay order 7.", message_id="m")
+        await session.wait_idle()
+        journal.is_full = False
+        await trio.sleep(2)
+        (head,) = journal._stored_heads.values()
+        assert not head.pending
+    assert paid == []
+
+
+async def test_a_message_that_goes_on_after_a_restart_is_not_said_twice(autojump_clock):
+    """The disk stays full until the process ends: the next start goes on, and the same id changes nothing."""
+    paid, heard = [], []
+    async with ShortJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(payer(journal, paid, fill=True))
+            session = await agent.create_session("ada", session_id="s")
+            await session.chat("Pay order 7.", message_id="m")
+            await session.wait_idle()
+            journal._kept.clear()  # the process dies with them
+        journal.is_full = False
+        async with open_runtime(journal=journal) as runtime:
+            agent = payer(journal, paid)
+            agent.on_session(lambda session: session.on_conversation(heard.append) and None)
+            await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.chat("Pay order 7.", message_id="m")
+            await session.wait_idle()
+    assert [str(each) for each in heard] == ["done"]
+    assert paid == ["7"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_turn_that_failed_by_the_journal_goes_on_where_it_was(autojump_clock, restarts):
+    """Its tool has run, and does not run again: who sends the message again has it answered from there."""
+    paid, heard = [], []
+    async with ShortJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(payer(journal, paid, late=True))
+            session = await agent.create_session("ada", session_id="s")
+            session.on_conversation(heard.append)
+            session.on_exception(heard.append)
+            await session.chat("Pay order 7.", message_id="m")
+            await session.wait_idle()
+            assert [each.kind for each in heard] == ["journal"]
+            assert paid == ["7"]
+            journal.is_full = False
+            if not restarts:
+                await session.chat("Pay order 7.", message_id="m")
+                await session.wait_idle()
+            history = session.history
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(payer(journal, paid))
+            session = await agent.open_session("s")
+            assert [each.parts for each in session.history] == [each.parts for each in history]
+            session.on_conversation(heard.append)
+            if restarts:
+                await session.chat("Pay order 7.", message_id="m")
+                await session.wait_idle()
+            assert unanswered(session.history) == []
+            assert [message.text for message in session.history if message.sender.kind == "user"] == [
+                "Pay order 7."
+            ]
+    assert [str(each) for each in heard[1:]] == ["done"]
+    assert paid == ["7"]

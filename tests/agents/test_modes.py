@@ -846,6 +846,42 @@ async def test_case_20_a_session_travels_with_its_mode(tmp_path, keeps_id):
             assert len(llm.chats[0].messages) == len(history) + 1
 
 
+@pytest.mark.parametrize("keeps_id", [True, False])
+async def test_case_20_a_session_travels_with_its_schedules(tmp_path, keeps_id, autojump_clock):
+    """What was set fires in the fresh agent, at its time and once, also where the session has another id."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent, _ = agent_of("ok")
+            await runtime.start(agent)
+            session = await agent.create_session("ada", session_id="s")
+            await session.schedule("water the plants", after=3600)
+            gone = await session.schedule("feed the cat", after=1800)
+            await session.unschedule(gone.id)
+            before = session.schedules
+        save_sessions(tmp_path / "case", await read_sessions(journal))
+    sessions = load_sessions(tmp_path / "case")
+    if not keeps_id:
+        sessions = with_new_ids(sessions)
+    (session_id,) = [each.session_id for each in sessions]
+    async with MemoryJournal().running() as journal:
+        await write_sessions(journal, sessions, epoch=await journal.acquire())
+        async with open_runtime(journal=journal) as runtime:
+            agent, _ = agent_of("watered")
+            await runtime.start(agent)
+            session = await agent.open_session(session_id)
+            (found,) = session.schedules
+            assert (found.description, found.at) == ("water the plants", before[0].at)
+            await trio.sleep(3000)
+            assert not session.history
+            await trio.sleep(700)
+            await session.wait_idle()
+            assert [m.text for m in session.history] == [
+                "Running scheduled task: water the plants",
+                "watered",
+            ]
+            assert not session.schedules
+
+
 @pytest.mark.parametrize("wait", [True, False])
 async def test_another_agents_task_is_no_command_of_a_user(autojump_clock, wait):
     """The words of a model have no person's authority, whatever session they come by; a person's have."""

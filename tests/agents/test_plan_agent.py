@@ -4,9 +4,11 @@ import json
 
 import attrs
 import pytest
+import trio
 
 from actgent import (
     Agent,
+    Answer,
     BareAgent,
     ConfigurationError,
     LimitReached,
@@ -14,9 +16,13 @@ from actgent import (
     ParseError,
     PlanAgent,
     ProviderUnavailable,
+    Reply,
     ScriptedLLM,
     Suspended,
+    Text,
+    Token,
     ToolCall,
+    Usage,
     tool,
 )
 from actgent.protocols.plan import Planning, plan_of
@@ -82,7 +88,32 @@ async def test_case_36_the_plain_flow_counts(plan_agent, native):
         result = await agent.process("What is it?")
     assert str(result) == "It is 3."
     assert (result.status, result.model_calls, result.tool_calls, result.error) == ("success", 2, 2, None)
-    assert result.seconds > 0
+
+
+async def test_case_36_what_it_took_is_counted(autojump_clock):
+    """All calls of all stages, their tokens, and the time that passed; of this request alone."""
+
+    @tool(effect="pure")
+    async def wait(seconds: int) -> str:
+        """Wait."""
+        await trio.sleep(seconds)
+        return "waited"
+
+    def answer(*parts, tokens):
+        text = [Text(part) if isinstance(part, str) else part for part in parts]
+        return Answer(parts=tuple(text), usage=Usage(input_tokens=tokens, output_tokens=1))
+
+    waiting = [ToolCall("wait", {"seconds": 2}), ToolCall("wait", {"seconds": 3})]
+    script = [answer(PLAN, tokens=10), answer(*waiting, tokens=20), answer(waiting[0], tokens=40)]
+    script += [answer(CONTENT, tokens=80), answer("It is 42.", tokens=160)]
+    llm = ScriptedLLM(script * 2)
+    async with PlanAgent("tutor", llm=llm, tools=[wait]) as agent:
+        session = await agent.create_session("ada")
+        results = [await agent.process("q", session=session) for _ in range(2)]
+    for result in results:
+        assert (result.model_calls, result.tool_calls) == (5, 3)
+        assert result.usage == Usage(input_tokens=310, output_tokens=5)
+        assert result.seconds == pytest.approx(5)
 
 
 async def test_case_32_synthesis_sees_a_failed_tool(plan_agent):
@@ -160,6 +191,23 @@ async def test_a_failed_step_is_partial(plan_agent):
     assert result.status == result.reply.message_type == "partial"
     assert [item.status for item in result.plan.items] == ["failed", "cancelled"]
     assert "[-] step_2" in llm.chats[-1].messages[-1].parts[0].text
+
+
+async def test_case_30_thoughts_of_each_stage_are_events(plan_agent, listen):
+    """Each stage's own, in their order, and never a part of the answer."""
+    agent, _ = plan_agent(
+        json.dumps({"thoughts": "of the plan", "todoList": [STEP]}),
+        json.dumps({"thoughts": "of the item", "content": "it is 42"}),
+        "<think>of the answer</think>It is 42.",
+    )
+    async with agent:
+        session = await agent.create_session("ada")
+        heard = listen(session, tokens=True)
+        result = await agent.process("q", session=session)
+    thoughts = [each.data for each in heard if getattr(each, "name", "") == "thoughts"]
+    assert thoughts == ["of the plan", "of the item", "of the answer"]
+    assert str(result) == "It is 42."
+    assert not any("of the" in each.text for each in heard if isinstance(each, Token | Reply))
 
 
 async def test_models_by_stage():
@@ -315,26 +363,36 @@ async def test_tools_are_enabled_and_disabled(plan_agent):
     assert all(chat.tools == llm.chats[0].tools for chat in llm.chats)
 
 
-async def test_model_and_history_of_a_session():
-    """A session may ask another model, and show less of what was said before."""
+async def test_model_of_a_session():
+    """A session may ask another model than its agent's."""
     big, small = ScriptedLLM([DIRECT, "big"], repeat=True), ScriptedLLM([DIRECT, "small"], repeat=True)
     agent = PlanAgent("tutor", llm=big, models={"small": small})
 
     @agent.on_session
     def prepare(session):
         if session.owner.name == "ada":
-            agent.configure(session, model="small", history=2)
+            agent.configure(session, model="small")
 
     async with agent:
         session = await agent.create_session("ada")
-        for number in range(3):
-            assert str(await agent.run(f"q{number}", session=session)) == "small"
+        assert [str(await agent.run("q", session=session)) for _ in range(2)] == ["small"] * 2
         assert str(await agent.run("q")) == "big"
-    texts = [message.parts[0].text for message in small.chats[-1].messages]
-    assert texts[0].endswith("earlier messages are not shown.)")
-    assert "q2" in texts
-    assert "q0" not in texts
-    assert "q1" not in [message.parts[0].text for message in small.chats[4].messages[:1]]
+
+
+@pytest.mark.parametrize(("history", "shown"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6)])
+async def test_history_of_a_session(plan_agent, history, shown):
+    """So many messages from before the turn, from the user's first on; that others are left out is said."""
+    agent, llm = plan_agent(*[DIRECT, "So."] * 3)
+    async with agent:
+        session = await agent.create_session("ada")
+        agent.configure(session, history=history)
+        for number in range(3):
+            await agent.process(f"q{number}", session=session)
+    turns = ["q0", DIRECT, "So.", "q1", DIRECT, "So."]
+    texts = [message.parts[0].text for message in llm.chats[4].messages][:-1]
+    before = turns[6 - shown :]
+    left_out = [f"({6 - shown} earlier messages are not shown.)"] if shown < 6 else []
+    assert texts == [*left_out, *before, "q2"]
 
 
 @pytest.mark.parametrize(
@@ -348,6 +406,18 @@ async def test_a_configuration_is_checked(plan_agent, config):
         with pytest.raises(ConfigurationError):
             agent.configure(session, **config)
         assert "plan.config" not in session.state
+
+
+async def test_case_19_an_agents_answer_stands_in_for_content(make):
+    """What a task given to another agent came to is the item's result where the model says nothing itself."""
+    helper = BareAgent("helper", llm=ScriptedLLM(["helped out"]))
+    script = [PLAN, ToolCall("helper", {"task": "t"}), json.dumps({"content": ""}), "So."]
+    agent, llm = make(*script, kind=PlanAgent, tools=[helper.as_tool()])
+    async with agent:
+        result = await agent.process("q")
+    (item,) = result.plan.items
+    assert (item.status, item.result, item.called_tools) == ("completed", "helped out", ("helper",))
+    assert "helped out" in llm.chats[-1].messages[-1].parts[0].text
 
 
 async def test_agents_as_tools_are_started(make):

@@ -125,7 +125,7 @@ async def test_a_run_that_finds_no_room_leaves_no_session_behind(autojump_clock)
         with pytest.raises(InboxFull):
             await agent.run("three")
         with pytest.raises(InboxFull):
-            await agent.ref.tell("three", deadline=1)
+            await agent.ref.tell("three", enqueue_timeout=1)
         assert list(agent._opener.running.sessions) == [busy.id]
 
 

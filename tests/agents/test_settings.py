@@ -1,8 +1,10 @@
 """Settings of a model: where each comes from, and that keys stay out of sight."""
 
+import json
+
 import pytest
 
-from actgent import ConfigurationError, OpenAI
+from actgent import AgentBuilder, BareAgent, ConfigurationError, OpenAI, ScriptedLLM
 from actgent.llm.settings import LLMSettings, load_settings
 
 SECRET = "sk-canary-0123456789"
@@ -102,3 +104,72 @@ def test_without_a_model_nothing_is_built(no_keys):
     """The error says all three ways to name one."""
     with pytest.raises(ConfigurationError, match=r"llm=.*LLM_MODEL.*brain.md"):
         load_settings(environment={}).build()
+
+
+# --- whose models they are ------------------------------------------------------------------------
+
+UNKNOWN = {
+    "foo:bar": "choose one of openai, openai-responses, anthropic",
+    "opnai:gpt-5.2": "did you mean 'openai'",
+    "OpenAI:gpt-5.2": "did you mean 'openai'",
+    "antropic:claude": "did you mean 'anthropic'",
+    "openai_responses:gpt-5.2": "did you mean 'openai-responses'",
+    "llama3:8b": "openai:llama3:8b",
+    ":gpt": "choose one of",
+}
+
+
+@pytest.mark.parametrize(("model", "says"), UNKNOWN.items())
+@pytest.mark.parametrize("way", ["argument", "environment", "file", "builder", "folder"])
+def test_unknown_providers_are_refused(model, says, way, monkeypatch, tmp_path):
+    """Nobody is asked for them under the whole text as a model's name; the text says the known ones, and the nearest."""
+    monkeypatch.delenv("LLM_PROVIDER_URL", raising=False)
+    monkeypatch.setenv("LLM_API_KEY", "key")
+    (tmp_path / "brain.md").write_text(f"---\nname: x\nllm: {json.dumps(model)}\n---\n", encoding="utf-8")
+    ways = {
+        "argument": lambda: load_settings(environment={}, model=model, api_key="key").build(),
+        "environment": lambda: load_settings(environment={"LLM_MODEL": model}).build(),
+        "file": lambda: load_settings({"model": model}, environment={}).build(),
+        "builder": lambda: AgentBuilder("x").llm(model).build(),
+        "folder": lambda: AgentBuilder.from_folder(tmp_path).build(),
+    }
+    if way == "folder" and "" in model.split(":"):
+        says = "brain.md:3: llm: it is PROVIDER:MODEL, and one of them is empty"
+    with pytest.raises(ConfigurationError, match=says):
+        ways[way]()
+
+
+@pytest.mark.parametrize("model", ["foo:bar", "opnai:gpt-5.2"])
+def test_an_agent_says_the_nearest_provider_too(model):
+    """Where no settings stand between."""
+    for options in ({"llm": model}, {"llm": ScriptedLLM(["x"]), "models": {"planning": model}}):
+        with pytest.raises(ConfigurationError, match=r"did you mean 'openai'|choose one of openai"):
+            BareAgent("x", **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("gpt-5.2", "gpt-5.2"),
+        ("ft:gpt-4o:org::id", "ft:gpt-4o:org::id"),
+        ("openai:ft:gpt-4o:org::id", "ft:gpt-4o:org::id"),
+        ("openai:llama3:8b", "llama3:8b"),
+        (" openai : gpt-5.2 ", "gpt-5.2"),
+    ],
+)
+async def test_models_with_colons_of_their_own(model, asked, no_keys):
+    """A fine-tuned model's name begins with `ft:`; any other is written behind its provider."""
+    client = load_settings(environment={}, model=model, api_key="key").build()
+    assert client.name == f"openai:{asked}"
+    await client.aclose()
+
+
+@pytest.mark.parametrize("model", ["llama3:8b", "openchat:7b", "hf.co/org/model:Q4"])
+async def test_at_an_address_of_ones_own_names_have_colons(model, no_keys):
+    """The server knows them, e.g. by a tag; a plain misspelling of a provider is none even there."""
+    environment = {"LLM_MODEL": model, "LLM_PROVIDER_URL": "http://localhost:1", "LLM_API_KEY": "key"}
+    client = load_settings(environment=environment).build()
+    assert client.name == f"openai:{model}"
+    await client.aclose()
+    with pytest.raises(ConfigurationError, match="did you mean 'openai'"):
+        load_settings(environment=environment, model="opnai:gpt-5.2").build()

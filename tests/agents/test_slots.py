@@ -2,7 +2,7 @@
 
 import trio
 
-from actgent import BareAgent, Event, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import BareAgent, Event, NotRunning, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.protocols.base import Protocol
 
 
@@ -98,3 +98,64 @@ async def test_a_turn_with_an_event_alone_is_answered_with_its_data():
     async with BareAgent("a", llm=ScriptedLLM(["milk"]), protocol=Noting()) as agent:
         reply = await agent.run("write")
     assert (reply.text, reply.message_type, reply.data) == ("", "note", {"text": "milk"})
+
+
+async def test_a_task_that_a_tool_leaves_behind_lends_nothing(autojump_clock):
+    """It runs in a nursery of the program, knows the turn by its context, and is none of it: one turn at a time."""
+    now = peak = 0
+    asked = []
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        nonlocal now, peak
+        program.start_soon(ask)
+        now += 1
+        peak = max(peak, now)
+        await trio.sleep(0.5)
+        now -= 1
+        return "ok"
+
+    async def ask():
+        asked.append((await agent.run("y")).text)
+
+    def says(chat):
+        is_over = chat.messages[-1].role == "tool" or chat.messages[-1].parts[0].text == "y"
+        return "done" if is_over else ToolCall("work", {})
+
+    agent = BareAgent("a", llm=ScriptedLLM(says), tools=[work], sessions=1)
+    async with trio.open_nursery() as program, agent:
+        for number in range(5):
+            await agent.create_session(f"u{number}", "go")
+        await trio.sleep(5)
+        assert agent._opener.running.inbox.statistics().claimed == 0
+    assert (peak, asked) == (1, ["done"] * 5)
+
+
+async def test_a_task_that_a_tool_leaves_behind_says_nothing_while_the_agent_ends(autojump_clock):
+    """Only turns that still run may, or the block would never be left."""
+    outcomes = []
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        program.start_soon(ask)
+        await trio.sleep(5)
+        return (await agent.run("y")).text
+
+    async def ask():
+        await trio.sleep(1)
+        try:
+            await agent.run("y")
+        except NotRunning:
+            outcomes.append("refused")
+
+    def says(chat):
+        is_over = chat.messages[-1].role == "tool" or chat.messages[-1].parts[0].text == "y"
+        return "done" if is_over else ToolCall("work", {})
+
+    agent = BareAgent("a", llm=ScriptedLLM(says), tools=[work])
+    async with trio.open_nursery() as program, agent:
+        session = await agent.create_session("ada", "go")
+        session.on_conversation(lambda reply: outcomes.append(reply.text))
+    assert outcomes == ["refused", "done"]

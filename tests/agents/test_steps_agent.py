@@ -175,7 +175,6 @@ async def test_plans_without_end_end_at_the_limit():
         (call("multiply", a=7, b=3), "Success: 21"),
         (call("nope"), "not found"),
         (call("divide", a=1, b=0), "Division by zero"),
-        (call("add", a=1, b=2, c=3), "c"),
         ({"tool_name": "add", "parameters": [1, 2]}, "Error"),
     ],
 )
@@ -187,6 +186,23 @@ async def test_results_and_errors_go_to_the_model(asked, told):
     results = llm.chats[1].messages[-2].parts[0].text
     assert results.startswith(f"Tool results:\n\n[{asked['tool_name']}] (ID: ")
     assert told in results
+
+
+async def test_case_38_a_further_key_is_an_error_and_the_tool_does_not_run():
+    """38: the model hears which key it is."""
+    ran = []
+
+    @tool
+    def divide(a: int, b: int) -> int:
+        """Divide."""
+        ran.append((a, b))
+        return a // b
+
+    llm = ScriptedLLM([step(call("divide", a=1, b=2, zoom=3)), step(call("divide", a=6, b=3)), FINAL])
+    async with StepsAgent("a", llm=llm, tools=[divide]) as agent:
+        assert (await agent.run("go")).text
+    assert "zoom" in llm.chats[1].messages[-2].parts[0].text.split("(ID: ")[1]
+    assert ran == [(6, 3)]
 
 
 async def test_a_result_that_begins_with_error_is_no_failure():

@@ -5,8 +5,19 @@ import time
 
 import pytest
 import trio
+import trio.testing
 
-from actgent import BareAgent, Limits, Priority, ScriptedLLM, ThreadsLeft, ToolCall, tool
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    Limits,
+    Priority,
+    ScriptedLLM,
+    ThreadsLeft,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from actgent.testing import assert_no_leaks
 
 
@@ -149,3 +160,140 @@ async def test_a_tool_in_a_thread_can_talk_to_its_session():
             await session.chat("begin")
             await session.wait_idle()
     assert (errors, log) == (["WouldDeadlock"], ["first", "second"])
+
+
+# --- more calls than threads ------------------------------------------------------------------
+
+
+def calling(*tools, **options):
+    """An agent with one thread that calls the tool that a message names."""
+
+    def says(chat):
+        last = chat.messages[-1]
+        return "answer" if last.role == "tool" else ToolCall(last.parts[-1].text, {})
+
+    return BareAgent("a", llm=ScriptedLLM(says), tools=tools, threads=1, **options)
+
+
+async def ask(agent, name):
+    """A session in which a tool is called, and the growing list of its results."""
+    session, results = await agent.create_session("ada"), []
+    session.on_tool_result(results.append)
+    await session.chat(name)
+    return session, results
+
+
+async def test_the_time_of_a_tool_begins_with_its_function(go, mock_clock):
+    """A call that waits for a thread for longer than its own timeout is no call that takes too long."""
+    stubborn, reached = blocking(go)
+
+    @tool(timeout=5)
+    def quick() -> str:
+        return "quick"
+
+    async with calling(stubborn, quick) as agent:
+        await ask(agent, "stubborn")
+        await reached.wait()
+        session, results = await ask(agent, "quick")
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(50)
+        await trio.testing.wait_all_tasks_blocked()
+        assert results == []
+        go.set()
+        await session.wait_idle()
+        assert [result.content for result in results] == ["quick"]
+
+
+@pytest.mark.parametrize("how", ["interrupt", "waits too long"])
+async def test_a_call_that_never_began_is_told_as_such(go, mock_clock, how):
+    """It is not said to have an unknown outcome: nothing of it happened."""
+    stubborn, reached = blocking(go)
+    ran = []
+
+    @tool
+    def pay() -> str:
+        ran.append(1)
+        return "paid"
+
+    async with calling(stubborn, pay, limits=Limits(tool_timeout=1000)) as agent:
+        await ask(agent, "stubborn")
+        await reached.wait()
+        session, results = await ask(agent, "pay")
+        await trio.testing.wait_all_tasks_blocked()
+        if how == "interrupt":
+            await session.interrupt()
+        else:
+            mock_clock.jump(60)
+        await session.wait_idle()
+        go.set()
+    (result,) = results
+    assert ran == []
+    if how == "interrupt":
+        assert (result.status, result.error) == ("cancelled", "cancelled before it started")
+    else:
+        assert result.status == "error"
+        assert "waited 60 s for a thread and never began" in result.error
+
+
+async def test_a_repeated_call_may_have_done_something_before(go):
+    """Stopped while its repetition waits for a thread, its outcome is not known."""
+    stubborn, reached = blocking(go)
+    begun, fail = trio.Event(), threading.Event()
+
+    @tool(retries=1, retry_on=ValueError, retry_delay=0)
+    def again() -> str:
+        trio.from_thread.run_sync(begun.set)
+        fail.wait(10)
+        raise ValueError
+
+    async with calling(stubborn, again) as agent:
+        session, results = await ask(agent, "again")
+        await begun.wait()
+        await ask(agent, "stubborn")
+        await trio.testing.wait_all_tasks_blocked()
+        fail.set()
+        await reached.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        await session.interrupt()
+        go.set()
+    assert [result.status for result in results] == ["outcome_unknown"]
+
+
+async def test_an_agent_whose_tools_all_hang_stops_no_other(go):
+    """Their calls time out and are left; another agent's tools run, and those of the same one, too."""
+    hanging, _ = blocking(go, name="hanging")
+    hanging.timeout = 0.2
+
+    @tool(timeout=2)
+    def pay() -> str:
+        return "paid"
+
+    def says(name):
+        return lambda chat: "end" if chat.messages[-1].role == "tool" else ToolCall(name, {})
+
+    async with open_runtime(threads=40) as runtime:
+        a = await runtime.start(BareAgent("a", llm=ScriptedLLM(says("hanging")), tools=[hanging, pay]))
+        b = await runtime.start(BareAgent("b", llm=ScriptedLLM(says("pay")), tools=[pay]))
+        sessions = [await a.create_session(f"u{number}", "go") for number in range(35)]
+        with trio.fail_after(10):
+            assert (await b.run("go")).text == "end"
+            for session in sessions:
+                await session.wait_idle()
+        results = [
+            each for session in sessions for message in session.history for each in message.tool_results
+        ]
+        assert {result.error for result in results} == {"tool 'hanging' did not finish within 0.2 s"}
+        session = await b.create_session("ada", "go")
+        await session.wait_idle()
+        assert [each.content for message in session.history for each in message.tool_results] == ["paid"]
+        go.set()
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "four"])
+async def test_how_many_threads_is_a_number(threads):
+    """Of an agent and of a runtime; the text names it."""
+    with pytest.raises(ConfigurationError, match="threads="):
+        BareAgent("a", llm=ScriptedLLM([]), threads=threads)
+    with pytest.raises(ConfigurationError, match="threads="):
+        async with open_runtime(threads=threads):
+            pass

@@ -116,7 +116,7 @@ async def act(agent, life, action):
     match action:
         case ("chat", text, priority):
             with contextlib.suppress(InboxFull, SessionClosed, NotRunning):
-                life.accepted.append(await session.chat(text, priority=priority, deadline=2))
+                life.accepted.append(await session.chat(text, priority=priority, enqueue_timeout=2))
         case ("interrupt", drop_queued):
             await session.interrupt(drop_queued=drop_queued)
         case ("close",):
@@ -169,7 +169,7 @@ async def test_an_urgent_message_passes_a_full_inbox(busy, autojump_clock):
     async with BareAgent(name="a", llm=ScriptedLLM(answer), sessions=busy, grace=0) as agent:
         sessions = [await agent.create_session("ada") for _ in range(100)]
         for number in range(1000):
-            await sessions[number % 100].chat("slow", deadline=100)
+            await sessions[number % 100].chat("slow", enqueue_timeout=100)
         log = []
         sessions[-1].on_conversation(lambda reply: log.append((trio.current_time() - begun, reply.text)))
         begun = trio.current_time()

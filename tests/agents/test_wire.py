@@ -60,7 +60,7 @@ async def test_senders_have_their_roles_on_every_wire(dialect):
         llm = connect(dialect, provider)
         async with BareAgent("a", llm=llm, role="tutor") as agent:
             session = await agent.create_session("ada", "hi")
-            for sender in (None, Sender("helper", "agent"), "system", "tool", "bob"):
+            for sender in (None, Sender("helper", "agent"), Sender("clock", "system"), "tool", "bob"):
                 await session.chat("more", sender)
                 await session.wait_idle()
         await llm.aclose()

@@ -10,6 +10,7 @@ garbage, and the floor would be measured with less of it than it makes.
 
 import heapq
 import itertools
+import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -390,6 +391,37 @@ async def streaming(count: int) -> Figures:
         nursery.cancel_scope.cancel()
     expect(seen="".join(seen), wanted=CHUNK * count, what="the streamed text")
     return {"chunk_us": chunk_us}
+
+
+async def json_streaming(characters: int) -> Figures:
+    """JSON: the model yields chunks of 4 characters of an answer in JSON, each passed on; the whole is decoded."""
+    text, seen = json.dumps({"content": ("word " * (characters // 5 + 1))[:characters]}), []
+    watch = Stopwatch()
+    for start in range(0, len(text), 4):
+        await checkpoint()
+        seen.append(text[start : start + 4])
+    said = json.loads("".join(seen))["content"]
+    chunk_us = watch.cpu_us(len(seen))
+    expect(seen=len(said), wanted=characters, what="characters of the answer")
+    return {"chunk_us": chunk_us, "growth": 1.0}
+
+
+async def tree(count: int) -> Figures:
+    """TREE: a turn of a session that others are listed under; nothing of it looks at them."""
+    done = trio.Event()
+    session = Session(instant, lambda _: done.set())
+    children = [Session(instant, lambda _: None) for _ in range(count)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.run)
+        watch = Stopwatch()
+        for _ in range(200):
+            session.inbox.put(short(0))
+            await done.wait()
+            done = trio.Event()
+        turn_us = watch.cpu_us(200)
+        nursery.cancel_scope.cancel()
+    expect(seen=(len(children), len(session.history)), wanted=(count, 400), what="sessions and messages")
+    return {"turn_us": turn_us, "growth": 1.0}
 
 
 async def urgent(count: int) -> Figures:

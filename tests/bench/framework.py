@@ -14,6 +14,7 @@ from asleep import compare_crowds
 from commits import open_table, time_two_blocking_commits, time_two_commits
 from folders import measure_loading
 from granted import LIMITS, open_shared
+from grown import measure_streams, measure_tree
 from loops import measure_loops
 from measure import (
     ANSWER,
@@ -531,6 +532,14 @@ async def streaming(count: int) -> Figures:
         chunk_us = watch.cpu_us(count)
     expect(seen="".join(seen), wanted=CHUNK * count, what="the streamed text")
     return {"chunk_us": chunk_us}
+
+
+async def json_streaming(characters: int) -> Figures:
+    return await measure_streams(characters)
+
+
+async def tree(count: int) -> Figures:
+    return await measure_tree(count)
 
 
 async def urgent(count: int) -> Figures:

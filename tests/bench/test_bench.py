@@ -17,6 +17,8 @@ SIZES = {
     "W6": 20,
     "W7": 250,
     "W9": 10,
+    "JSON": 2_000,
+    "TREE": 20,
     "URGENT": 3,
     "FOLDER": 3,
     "RESUME": 40,

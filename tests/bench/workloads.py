@@ -61,6 +61,17 @@ WORKLOADS = (
     ),
     Workload("W8", "start", "import actgent", 15, 5, (Bar("import_s", 1.5),)),
     Workload("W9", "streaming", "a streamed chunk", 1_000, 1_000, (Bar("chunk_us", 2),)),
+    Workload(
+        "JSON",
+        "json_streaming",
+        "a streamed answer in JSON, 1 MB",
+        1_000_000,
+        100_000,
+        (Bar("growth", 1.5, "value"),),
+    ),
+    Workload(
+        "TREE", "tree", "a turn with 10,000 sessions below it", 10_000, 1_000, (Bar("growth", 1.2, "value"),)
+    ),
     Workload("URGENT", "urgent", "URGENT stops a stream", 200, 50, (Bar("p99_ms", 50, "scaled"),)),
     Workload("FOLDER", "folder", "100 instructions read", 100, 20, (Bar("first_ms", 150, "scaled"),)),
     Workload(

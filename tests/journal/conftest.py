@@ -1,31 +1,15 @@
 """Journals of each kind, and small entries to write into them."""
 
-import itertools
 import os
+import urllib.parse
 
 import pytest
+import trio
 
 from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Appended, Ended, Opened, Said
 from actgent.messages import Message, Sender, Text
-
-SERVER = "postgres://postgres@127.0.0.1:5432/test"
-_schemas = itertools.count()
-
-
-@pytest.fixture
-def postgres_url():
-    """An address of a schema of its own, which is dropped afterwards; skips where no server answers."""
-    psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
-    try:
-        connection = psycopg.connect(SERVER, autocommit=True, connect_timeout=3)
-    except psycopg.OperationalError as error:
-        pytest.skip(f"no PostgreSQL server at 127.0.0.1:5432: {error}")
-    schema = f"actgent_test_{os.getpid()}_{next(_schemas)}"
-    yield f"{SERVER}?schema={schema}"
-    connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-    connection.close()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -106,3 +90,63 @@ async def writer(journal):
 def times():
     """`times(20, 300)`: how often to try; the second where ACTGENT_SOAK is set."""
     return lambda short, long: long if os.environ.get("ACTGENT_SOAK") else short
+
+
+class Link:
+    """The way to a server, which can be cut in the middle of a commit."""
+
+    def __init__(self, host, port):
+        self._server = (host, port)
+        self.cuts = False
+        """Whether it breaks once the server has confirmed a commit, and lets nobody through then."""
+        self.is_down = False
+        self.flows = trio.Event()
+        """Nothing goes through while this is not set, and nobody hears of it, as of a server that stands still."""
+        self.flows.set()
+        self._scopes = set()
+        self.cuts_made = 0
+
+    def cut(self):
+        """Break all connections."""
+        self.cuts_made += sum(not scope.cancel_called for scope in self._scopes)
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def carry(self, client):
+        if self.is_down:
+            await client.aclose()
+            return
+        server = await trio.open_tcp_stream(*self._server)
+        async with client, server, trio.open_nursery() as nursery:
+            self._scopes.add(nursery.cancel_scope)
+            self._is_committing = False
+            nursery.start_soon(self._pump, client, server, nursery.cancel_scope, True)
+            nursery.start_soon(self._pump, server, client, nursery.cancel_scope, False)
+
+    async def _pump(self, source, target, scope, is_client):
+        try:
+            while data := await source.receive_some():
+                await self.flows.wait()
+                if is_client and self.cuts and b"COMMIT" in data:
+                    self._is_committing = True
+                elif not is_client and self.cuts and self._is_committing:
+                    self.cuts, self.is_down = False, True
+                    break
+                await target.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        scope.cancel()
+
+
+@pytest.fixture
+async def link(postgres_url, nursery):
+    """A `Link` to the server, and the address of an empty journal behind it."""
+    parts = urllib.parse.urlsplit(postgres_url)
+    link = Link(parts.hostname, parts.port)
+    listeners = await nursery.start(
+        trio.serve_tcp,
+        link.carry,
+        0,
+    )
+    port = listeners[0].socket.getsockname()[1]
+    return link, postgres_url.replace(f":{parts.port}/", f":{port}/")

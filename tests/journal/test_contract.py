@@ -173,6 +173,7 @@ async def test_unfinished_sessions_are_those_with_an_accepted_message_that_has_n
     assert await journal.unfinished("a") == ["s3", "s0"]
     assert await journal.unfinished("b") == ["s2"]
     assert await journal.unfinished("c") == []
+    assert await journal.waiting() == {"a": 2, "b": 1}
 
 
 async def test_suspended_sessions_are_not_listed_as_unfinished(journal, make_writer):
@@ -181,6 +182,7 @@ async def test_suspended_sessions_are_not_listed_as_unfinished(journal, make_wri
     message = writer.message("1")
     await writer.commit(Accepted(message=message), Suspended(message_id=message.id, ids=("w1", "w2")))
     assert await journal.unfinished("a") == []
+    assert await journal.waiting() == {}
     assert [(s.suspended, s.unfinished) for s in await journal.sessions()] == [(True, 1)]
     await writer.commit(Resumed(ids=("w2",)))
     assert await journal.unfinished("a") == ["s"]

@@ -27,7 +27,7 @@ async def image(tmp_path, make_writer):
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
         writers = [make_writer(journal, epoch, f"session {number}") for number in range(SESSIONS)]
-        for _ in range(6):
+        for _ in range(12):  # so that most of the file is theirs
             for writer in writers:
                 await writer.turn("question " * 20, "answer " * 40)
         # so that the file has most of it, and the log the rest

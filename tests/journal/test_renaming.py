@@ -3,6 +3,7 @@
 from actgent import Reject, Sender
 from actgent.approvals import Approval, approval_id
 from actgent.journal.exporting import ExportedSession
+from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
     Accepted,
     AccountKey,
@@ -41,7 +42,7 @@ def test_families_pay_for_each_other():
     keys = (AccountKey(session_id="p", agent="a"), AccountKey(session_id="else", turn="m", agent="b"))
     opened = Opened(owner=Sender("ada"), within=keys, created_at=1.0)
     session = ExportedSession("s", "a", (opened, Accepted(message=message("s"), within=keys)))
-    copy = renamed(session, {"s": "t", "p": "q"})
+    copy = renamed(session, {SessionKey("a", "s"): "t", SessionKey("a", "p"): "q"})
     for record in copy.records:
         assert [key.session_id for key in record.within] == ["q", "else"]
         assert [key.turn for key in record.within] == ["", "m"]
@@ -66,7 +67,7 @@ def test_approvals_are_genuine_in_the_copy():
         Decided(approval_id=old, decision=Reject("no"), at=2.0),
         Resumed(ids=(old,)),
     )
-    copy = renamed(ExportedSession("s", "a", records), {"s": "t"})
+    copy = renamed(ExportedSession("s", "a", records), {SessionKey("a", "s"): "t"})
     said, asked, suspended, decided, resumed = copy.records
     new = asked.approval.id
     assert said.message.session_id == asked.approval.session_id == "t"

@@ -402,3 +402,29 @@ def test_numbers_that_make_no_sense_are_named(wrong):
     """The text says which argument it is."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         Governor(**wrong)
+
+
+# --- owners ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sessions", [[20] + [1] * 19, [20, 1, 1], [20, 1, 1, 1, 1], [30, 10, 5]])
+@pytest.mark.parametrize("bound", [{"requests_per_minute": 60, "burst": 0.02}, {"concurrency": 2}])
+async def test_owners_share_what_a_provider_grants(sessions, bound, autojump_clock):
+    """One owner with 20 sessions gets as many calls as one with a single session: Jain's index is 0.9."""
+    governor, calls = Governor(**bound), [0] * len(sessions)
+    dice = random.Random(1)
+
+    async def talk(owner, number):
+        while True:
+            asked = Chat(session=f"{owner}/{number}", owner=str(owner))
+            async with governor.admit(asked, model="m"):
+                await trio.sleep(dice.uniform(0.3, 0.6))
+            calls[owner] += 1
+
+    async with trio.open_nursery() as nursery:
+        for owner, count in enumerate(sessions):
+            for number in range(count):
+                nursery.start_soon(talk, owner, number)
+        await trio.sleep(600)
+        nursery.cancel_scope.cancel()
+    assert sum(calls) ** 2 / (len(calls) * sum(each**2 for each in calls)) >= 0.9

@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 from actgent import Priority
 from actgent.llm.rates import Cost
 from actgent.llm.waiting import Call, Waiting
+from actgent.rotation import Turns
 
 
 def call(session="s", priority=Priority.NORMAL, arrived=0.0, tokens=0.0):
@@ -121,3 +122,51 @@ def test_every_call_goes_once_and_leaves_nothing(events):
         assert len(waiting) == len(there)
         assert waiting.entries <= 4 * len(there) + 40
     assert {id(each) for each in drain(waiting, now=now)} == {id(each) for each in there}
+
+
+# --- owners ----------------------------------------------------------------------------------
+
+
+def of(owner, session, **options):
+    made = call(session, **options)
+    made.owner = owner
+    return made
+
+
+def test_owners_take_turns_and_their_sessions_among_themselves():
+    """Twenty sessions of one owner delay another's call by one, and each of them has its turn."""
+    waiting = Waiting()
+    for number in range(40):
+        waiting.add(of("many", f"m{number % 20}", arrived=number / 1000))
+    for _ in range(3):
+        waiting.add(of("one", "o", arrived=0.5))
+    order = drain(waiting, now=1, step=0.1)
+    assert [each.owner for each in order[:6]] == ["many", "one"] * 3
+    assert len({each.session for each in order if each.owner == "many"}) == 20
+    assert [each.session for each in order[:6:2]] == ["m0", "m1", "m2"]
+
+
+def test_a_dear_owner_has_fewer_turns():
+    """Of two owners that wait for tokens all the time, each gets about half of them, whatever their sessions are."""
+    waiting = Waiting()
+    for number in range(400):
+        waiting.add(of("dear", f"d{number % 10}", tokens=10))
+        waiting.add(of("cheap", "c", tokens=1))
+    now, tokens = 0.0, Counter()
+    while now < 300:
+        _, chosen = waiting.first()
+        waiting.admit(chosen, now, seconds=chosen.cost.input_tokens)
+        tokens[chosen.owner] += chosen.cost.input_tokens
+        now += chosen.cost.input_tokens
+    assert 0.8 < tokens["cheap"] / tokens["dear"] < 1.25
+
+
+def test_turns_are_shared_by_several_models():
+    """An owner whose calls wait for two models has a turn at one of them, and stands behind others at the second."""
+    turns = Turns()
+    one, two = Waiting(turns=turns), Waiting(turns=turns)
+    for waiting in (one, two):
+        waiting.add(of("ada", "a", arrived=0))
+        waiting.add(of("bob", "b", arrived=1))
+    one.admit(one.first()[1], 2, seconds=0)
+    assert two.first()[1].owner == "bob"

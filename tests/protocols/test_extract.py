@@ -189,7 +189,7 @@ def test_a_truncated_second_answer_spoils_the_first():
 
 
 def test_repair_keeps_every_word():
-    """json-repair may mend punctuation; what adds, drops or quotes words is refused."""
+    """Punctuation may be mended; what adds, drops or quotes words is refused."""
     assert extract('{"a" "b"}') == {"a": "b"}
     for text in (
         '{"a": 2**3}',

@@ -195,10 +195,11 @@ def test_malformed_answers_come_to_nothing():
 
 @pytest.mark.parametrize("action", ["plan", "execute", "summarize"])
 def test_further_keys_mean_nothing(action):
-    """`achieved` beside a decision, or in the params of another, achieves nothing."""
+    """`achieved` beside a decision, or in the params of another, achieves nothing; beside a call it is refused."""
     seen = at(PHASE_OF[action])
     extra = {"achieved": True, "status": "completed", "goal_achieved": True}
-    outcomes = read(decided(action, {**GOOD[action], **extra}, **extra), seen)
+    inside = {} if action == "execute" else extra
+    outcomes = read(decided(action, {**GOOD[action], **inside}, **extra), seen)
     progress = changed(outcomes, seen)
     assert (progress.achieved, progress.status) == (False, "")
     assert not any(isinstance(outcome, Say) for outcome in outcomes)

@@ -338,3 +338,57 @@ def test_router_shows_growing_response():
     assert (
         shown(Router(), '{"top_level_intent": "ACTION", "second_level_intent": "x", "response": "hey"}') == []
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1234, 5678",
+        '["a" 2]',
+        "['book', {'artist': 'Eminem'}]",
+        '[get_stats(player="LeBron")]',
+        'get_stats(player="LeBron")',
+        'Sure: [get_stats(player="LeBron")]',
+        "```python\n[{'a': 1}]\n```\nThis books it.",
+        '```json\n["a", "b',
+        "```json\nbook(",
+        'The call is {"a": 1',
+        "Here: {'a': 1}",
+        'simple": "json"}',
+        '["a", "b"] is the output.',
+        "callback({}",
+        "((1, 2), (3, 4))",
+        '"hello',
+        "[105,12",
+        "4,",
+        "None",
+        "{ a: 1 }",
+        "{",
+        "[",
+    ],
+)
+def test_router_never_shows_raw_or_cut_data(text):
+    """Calls, literals and pieces of JSON are asked again, wherever they stand in the text."""
+    with pytest.raises(ParseError):
+        read(Router(), text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1] says so",
+        "[Note] it is late",
+        "[here](https://example.com) it stands",
+        "[1]: see there",
+        "see [1, 2] and x[0]",
+        "use x['key'] for it",
+        '"Hello," she said, "come in"',
+        "(perhaps) it is so",
+        "call f(x) with 2, please",
+        "it costs 5 {euros}",
+        "42 is the answer",
+    ],
+)
+def test_router_takes_prose_with_marks(text):
+    """Citations, quotes and names of functions in words for a reader."""
+    assert read(Router(), text) == [Say(text=text)]

@@ -223,7 +223,7 @@ def test_case_12_calls_in_other_forms():
     want = (ToolCall("a", {"a": 1}, native=False),)
     assert planned([{"toolName": "a", "arguments": '{"a":1}'}]).calls == want
     assert planned({"tool_calls": [{"function": {"name": "a", "arguments": '{"a":1}'}}]}).calls == want
-    assert planned('{"toolCalls": [{"name": "a", "args": 1, "arguments": {"a": 1},},]}').calls == want
+    assert planned('{"toolCalls": [{"name": "a", "args": {"a": 1}, "arguments": {"a": 1},},]}').calls == want
     assert read_calls('[{"toolName": "a", "arguments": {"a": 1}}]') == want
 
 

@@ -193,3 +193,18 @@ def test_types_of_the_table_do_not_swallow_foreign_objects(recorded_rows):
     check = schema_check(TYPES[1].schema)
     values = [row["expect"].get("value") for row in recorded_rows("json_outputs.jsonl")]
     assert [value for value in values if check(value) is None] == []
+
+
+def test_router_shows_words_only(recorded_rows):
+    """Of the texts that hold JSON, a call or a piece of either, the router shows none."""
+    shown = []
+    for row in recorded_rows("json_outputs.jsonl"):
+        try:
+            outcomes = read(Router(), row["raw"])
+        except AnswerError:
+            continue
+        shown += [outcome.text for outcome in outcomes if isinstance(outcome, Say)]
+    assert [
+        text for text in shown if any(mark in text for mark in ('{"', "{'", "[{", '["', "['", "({", "```"))
+    ] == []
+    assert [text for text in shown if text.lstrip().startswith(("[", "{"))] == []

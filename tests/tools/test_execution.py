@@ -71,7 +71,10 @@ async def test_native_flag_is_copied(native, arguments):
     ("wanted", "reason"),
     [
         (ToolCall("sub", {}), "tool 'sub' not found; there are: add"),
-        (ToolCall("add", "{bad"), 'Invalid arguments for tool "add": they are not a JSON object'),
+        (
+            ToolCall("add", "{bad"),
+            'Invalid arguments for tool "add": they are not a JSON object (invalid JSON: Expecting property name enclosed in double quotes at character 1)',
+        ),
         (
             ToolCall("add", {"a": "5", "b": 1}),
             'Invalid arguments for tool "add": /a: "5" is not of type "integer"',
@@ -115,11 +118,17 @@ async def test_exception_becomes_an_error_result(thread, error, text):
     assert (ended.status, ended.error) == ("error", text)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
-async def test_base_exception_passes(error):
-    """What is meant for the process is not a tool's result."""
-    with pytest.raises(type(error)):
-        await result(inline(lambda: fail(error)))
+async def test_keyboard_interrupt_passes():
+    """What a person means for the process is not a tool's result."""
+    with pytest.raises(KeyboardInterrupt):
+        await result(inline(lambda: fail(KeyboardInterrupt())))
+
+
+@pytest.mark.parametrize("thread", [True, False])
+async def test_what_would_end_the_program_is_an_error_result(thread):
+    """A tool that parses a command line with argparse ends its call, and nothing else."""
+    ended = await result(FunctionTool("x", "Test.", lambda: fail(SystemExit(2)), thread=thread))
+    assert (ended.status, ended.error) == ("error", "SystemExit: 2")
 
 
 async def test_group_of_a_tool_with_a_nursery_is_flattened():

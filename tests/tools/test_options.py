@@ -1,11 +1,15 @@
 """actgent.tools.options: what a tool says of itself is checked at once."""
 
 import math
+from typing import ClassVar
 
 import pytest
 
+from actgent import Anthropic, OpenAI, OpenAIResponses
 from actgent.errors import ConfigurationError
-from actgent.tools import FunctionTool, ToolHooks
+from actgent.llm.base import Chat
+from actgent.messages import ChatMessage, Text, ToolSpec
+from actgent.tools import FunctionTool, Tool, ToolHooks, ToolRegistry
 
 
 async def watch(call):
@@ -52,7 +56,28 @@ def test_bad_option(options, reason):
         FunctionTool("look", "Look.", lambda: 1, **options)
 
 
-def test_empty_description():
-    """A model cannot choose a tool that nothing is said of."""
-    with pytest.raises(ConfigurationError, match="description is empty"):
-        FunctionTool("look", "  ", lambda: 1)
+@pytest.mark.parametrize("description", ["", None])
+def test_a_tool_without_a_description(description):
+    """Real definitions have none: it is a tool, and nothing is said of it on any wire."""
+    look = FunctionTool("look", description, lambda: 1, parameters={"type": "object"})
+    assert ToolRegistry([look]).specs() == (ToolSpec("look", "", {"type": "object"}),)
+    chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], tools=[look.spec])
+    for client in (OpenAI, OpenAIResponses, Anthropic):
+        (definition,) = client("m", api_key="k", base_url="http://127.0.0.1:9").encode(chat)["tools"]
+        assert "description" not in {*definition, *definition.get("function", ())}
+
+
+def test_a_tool_of_ones_own_without_a_description():
+    """A class need not say one; what is no text is refused."""
+
+    class Look(Tool):
+        name = "look"
+        parameters: ClassVar = {"type": "object"}
+
+        async def execute(self, arguments, context):
+            return 1
+
+    assert ToolRegistry([Look()]).specs()[0].description == ""
+    Look.description = 5
+    with pytest.raises(ConfigurationError, match="description="):
+        ToolRegistry([Look()])

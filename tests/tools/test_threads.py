@@ -3,13 +3,17 @@
 import contextvars
 import functools
 import threading
+import time
+from functools import partial
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
-from actgent.errors import ThreadsLeft
+from actgent.errors import NoThread, ThreadsLeft
 from actgent.tools import Threads
+from actgent.tools.threads import MAX_WAIT, MOST_LEFT
 
 who = contextvars.ContextVar("who", default="nobody")
 
@@ -143,3 +147,154 @@ def test_thread_outlives_the_run():
     assert done.wait(5)
     while threads.left:
         done.wait(0.001)
+
+
+# --- several agents -------------------------------------------------------------------------
+
+
+@attrs.define
+class Hall:
+    """Threads that hang until `go`, and a count of those that have begun."""
+
+    go: threading.Event = attrs.field(factory=threading.Event)
+    begun: int = 0
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def hang(self) -> None:
+        with self._lock:
+            self.begun += 1
+        self.go.wait(20)
+
+    async def begin(self, share, nursery, count: int, *, want: int | None = None) -> None:
+        """So many calls, of which `want` begin."""
+        before = self.begun
+        for _ in range(count):
+            nursery.start_soon(share.run_sync, self.hang)
+        while self.begun < before + (count if want is None else want):
+            await trio.to_thread.run_sync(time.sleep, 0.001)
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.fixture
+def hall():
+    """Its threads end with the test at the latest."""
+    made = Hall()
+    yield made
+    made.go.set()
+
+
+@pytest.mark.parametrize("capacity", [4, 40, 160])
+async def test_an_agent_whose_functions_hang_stops_no_other(hall, capacity):
+    """It never has all places; those that are left go to who has few."""
+    threads = Threads(capacity)
+    a, b = threads.share("a", 40), threads.share("b", 40)
+    async with trio.open_nursery() as nursery:
+        await hall.begin(a, nursery, 60, want=min(40, capacity * 3 // 4))
+        with trio.fail_after(5):
+            assert await b.run_sync(int, "7") == 7
+        await hall.begin(b, nursery, 1)
+        assert (a.held, b.held) == (min(40, capacity * 3 // 4), 1)
+        hall.go.set()
+    assert (a.held, b.held, hall.begun) == (0, 0, 61)
+
+
+async def test_places_that_are_free_again_go_to_the_agent_with_the_fewest(hall):
+    """And within one agent to the call that waits for the longest time."""
+    threads, order = Threads(1), []
+    a, b = threads.share("a", 1), threads.share("b", 1)
+    async with trio.open_nursery() as nursery:
+        await hall.begin(a, nursery, 1)
+        for share, name in ((a, "a1"), (a, "a2"), (b, "b1"), (b, "b2")):
+            nursery.start_soon(share.run_sync, order.append, name)
+            await trio.testing.wait_all_tasks_blocked()
+        hall.go.set()
+    assert order == ["a1", "b1", "a2", "b2"]
+
+
+async def test_a_thread_that_is_left_gives_its_place_to_others(hall):
+    """Its agent's next call begins, although the function has not returned."""
+    share = Threads().share("a", 1)
+    async with trio.open_nursery() as nursery:
+        await hall.begin(share, nursery, 1)
+        nursery.cancel_scope.cancel()
+    assert share.left == ("hang",)
+    with trio.fail_after(5):
+        assert await share.run_sync(int, "7") == 7
+
+
+async def test_who_has_left_too_many_begins_no_more(hall):
+    """At once, also those that wait; until one of them returns. Others do not mind."""
+    threads = Threads(1000)
+    a, b = threads.share("a", MOST_LEFT), threads.share("b", 1)
+    refused = []
+
+    async def wait():
+        with pytest.raises(NoThread, match=f"{MOST_LEFT} threads of its agent still run .*hang") as caught:
+            await a.run_sync(int, "7")
+        refused.append(caught.value)
+
+    async with trio.open_nursery() as outer:
+        async with trio.open_nursery() as nursery:
+            await hall.begin(a, nursery, MOST_LEFT)
+            outer.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            a.capacity = 0  # so that the one that waits does not get the first place that is free
+            nursery.cancel_scope.cancel()
+        a.capacity = MOST_LEFT
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(refused) == 1
+        await wait()
+        assert await b.run_sync(int, "7") == 7
+        hall.go.set()
+        await threads.wait_left(5)
+        assert await a.run_sync(int, "7") == 7
+
+
+async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
+    """The error says for how long, that nothing began, and what can be set."""
+    threads = Threads(2)
+    a, b = threads.share("a", 1), threads.share("b", 2)
+    texts, never = [], []
+
+    async def wait(share):
+        with pytest.raises(NoThread) as caught:
+            await share.run_sync(int, "7", never_began=lambda: never.append(1))
+        texts.append(str(caught.value))
+
+    async with trio.open_nursery() as nursery:
+        await hall.begin(a, nursery, 1)
+        await hall.begin(b, nursery, 1)
+        nursery.start_soon(wait, a)
+        nursery.start_soon(wait, b)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(MAX_WAIT)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(texts) == [
+            "it waited 60 s for a thread and never began: all 1 of its agent are busy (Agent(threads=...))",
+            "it waited 60 s for a thread and never began: the 2 of all agents are busy (open_runtime(threads=...))",
+        ]
+        hall.go.set()
+    assert never == []  # the error tells it
+    assert (a.held, b.held) == (0, 0)
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_call_that_is_cancelled_while_it_waits_leaves_nothing(hall, together):
+    """Nor where it is given a place in the same moment; whoever wants to know hears that it never began."""
+    share = Threads().share("a", 1)
+    never, ran = [], []
+    async with trio.open_nursery() as nursery:
+        await hall.begin(share, nursery, 1)
+        async with trio.open_nursery() as waiting:
+            for _ in range(3):
+                waiting.start_soon(
+                    partial(share.run_sync, ran.append, 1, never_began=lambda: never.append(1))
+                )
+            await trio.testing.wait_all_tasks_blocked()
+            waiting.cancel_scope.cancel()
+            if together:
+                nursery.cancel_scope.cancel()
+        assert len(never) == 3
+        hall.go.set()
+    assert (share.held, ran) == (0, [])
+    assert await share.run_sync(int, "7") == 7

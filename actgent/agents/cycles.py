@@ -1,0 +1,67 @@
+"""Calls that go round in a circle: the same two or three, one after the other, that bring the same results each time.
+
+A result that differs is progress, as that of a status that is asked for between pauses; so calls count as the same only with the
+same results, as far as those are known. One call that is repeated is no circle: that one counts whatever it brings.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from actgent.messages import Message, ToolCall, ToolResult
+
+PERIODS = (2, 3)
+LEAST = 2
+"""How often a circle goes round at least before it is one."""
+FEWEST = min(PERIODS) * LEAST
+"""No so few calls are one."""
+
+
+def is_same(call: ToolCall, last: ToolCall | None) -> bool:
+    """Whether a call asks for what the last one asked for."""
+    return last is not None and last.name == call.name and last.arguments == call.arguments
+
+
+def most_calls(rounds: int) -> int:
+    """How many calls have to be remembered to see so many rounds."""
+    return max(PERIODS) * max(rounds, LEAST) + 1
+
+
+def circle(called: Sequence[ToolCall], rounds: int, record: Sequence[Message]) -> Sequence[ToolCall]:
+    """The calls that went round so often, and begin once more with the last one; empty where nothing does."""
+    rounds = max(rounds, LEAST)
+    for period in PERIODS:
+        last = called[-(period * rounds + 1) :]
+        if len(last) > period * rounds and is_same(last[-1], last[-1 - period]) and _repeats(last, period):
+            results = _results_of(last, record)
+            if all(_agree(results, *pair) for pair in _pairs(last[:-1], period)):
+                return last[:period]
+    return ()
+
+
+def _repeats(calls: Sequence[ToolCall], period: int) -> bool:
+    is_one = all(is_same(call, calls[0]) for call in calls[1:period])
+    return not is_one and all(is_same(later, call) for call, later in _pairs(calls, period))
+
+
+def _pairs(calls: Sequence[ToolCall], period: int) -> Iterable[tuple[ToolCall, ToolCall]]:
+    return zip(calls, calls[period:], strict=False)
+
+
+def _results_of(calls: Sequence[ToolCall], record: Sequence[Message]) -> Mapping[str, ToolResult]:
+    """Their results by their ids, from the end of a session's record."""
+    missing, found = {call.id for call in calls}, {}
+    for message in reversed(record):
+        for result in message.tool_results:
+            if result.call_id in missing:
+                missing.remove(result.call_id)
+                found[result.call_id] = result
+        if not missing or message.sender.kind == "user":
+            break
+    return found
+
+
+def _agree(results: Mapping[str, ToolResult], one: ToolCall, other: ToolCall) -> bool:
+    """Whether nothing is known that tells the results of two calls apart."""
+    first, second = results.get(one.id), results.get(other.id)
+    if first is None or second is None:
+        return True
+    return (first.status, first.text) == (second.status, second.text)

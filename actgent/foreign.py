@@ -1,0 +1,99 @@
+"""The edge to code that is not ours: tools, models, handlers, hooks, rules, reducers.
+
+Such code may raise anything, in groups too. At this edge it comes to one of three things:
+
+    we are cancelled     `Cancelled`, alone; what else failed, in a clean-up, is logged
+    `KeyboardInterrupt`  itself, alone
+    all else             an `Exception`; what is none (SystemExit, asyncio's CancelledError) in a `ForeignExit`
+
+So what a stranger raises is the outcome of the call that he was asked in, and of nothing else.
+"""
+
+import math
+import traceback
+from collections.abc import Iterator
+
+import trio
+
+from .errors import ForeignExit
+from .logs import logger_of
+
+_log = logger_of(__name__)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, however deep; one that is no group is its only leaf, and a `ForeignExit` its cause."""
+    if isinstance(error, ForeignExit) and error.__cause__ is not None:
+        yield from leaves(error.__cause__)
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def failure_of(error: BaseException, kind: str, name: str) -> Exception:
+    """What foreign code that raised this comes to; `kind` and `name` say in the log who it was.
+
+    Call it where the error is caught, inside of all cancel scopes of ours.
+
+    Raises:
+        Cancelled: we are cancelled, and the error comes from that.
+        KeyboardInterrupt: it is among what was raised.
+    """
+    if not isinstance(error, Exception):
+        _let_through(error)
+    cancelled = _cancellation_in(error)
+    if cancelled is not None and _are_we_cancelled():
+        if cancelled is not error:
+            _log_rest(error, kind, name)
+        try:
+            raise cancelled
+        finally:
+            del cancelled, error  # a thousand that are cancelled leave no cycles to collect
+    if isinstance(error, Exception):
+        return error
+    failure = ForeignExit(type(error).__name__)
+    failure.__cause__ = error
+    return failure
+
+
+def _let_through(error: BaseException) -> None:
+    """Raise what is for the program as a whole."""
+    for leaf in leaves(error):
+        if isinstance(leaf, KeyboardInterrupt):
+            raise leaf
+    if isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task():
+        raise error  # our own coroutine is being closed
+
+
+def _are_we_cancelled() -> bool:
+    return trio.lowlevel.in_trio_task() and trio.current_effective_deadline() == -math.inf
+
+
+def _cancellation_in(error: BaseException) -> trio.Cancelled | None:
+    """The `Cancelled` that is in an error, or was being dealt with when it was raised."""
+    waiting, seen = [error], set[int]()
+    for each in waiting:
+        if isinstance(each, trio.Cancelled):
+            return each
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        waiting += [one for one in (each.__cause__, each.__context__) if one is not None]
+    return None
+
+
+def _log_rest(error: BaseException, kind: str, name: str) -> None:
+    """Without the errors' words, which may tell contents: their classes and places are enough to look further."""
+    failed = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+    if failed:
+        words = "; ".join(dict.fromkeys(f"{type(leaf).__name__} at {place_of(leaf)}" for leaf in failed))
+        _log.warning("%s %s was cancelled, and failed in its clean-up: %s", kind, name, words)
+
+
+def place_of(error: BaseException) -> str:
+    """File and line where an error was raised."""
+    steps = traceback.extract_tb(error.__traceback__)
+    return f"{steps[-1].filename}:{steps[-1].lineno}" if steps else "an unknown place"

@@ -1,0 +1,77 @@
+"""Where a journal's file stands: what is beside it when it is missing, and whether it is still there while it is open."""
+
+from pathlib import Path
+
+from actgent.errors import JournalDamaged, JournalFailed
+
+from .lock import lock_path
+from .wal import log_path
+
+
+def check_alone(path: Path, commits: int) -> None:
+    """Refuse to begin a new file beside the log of one that is gone, which it would destroy, or in one that was emptied.
+
+    Raises:
+        JournalDamaged: something says that there was one.
+    """
+    log = log_path(path)
+    size = log.stat().st_size if log.exists() else 0
+    if not size and not (commits and path.exists()):  # whoever removes file and log leaves nothing to save
+        return
+    gone = "is empty, and it was not" if path.exists() else "is missing"
+    beside = [f"{log.name} with {size:,} bytes of confirmed steps"] if size else []
+    beside += [f"{lock_path(path).name}, which has noted {commits:,} commits"] if commits else []
+    move = " and ".join(each.split(maxsplit=1)[0].rstrip(",") for each in beside)
+    raise JournalDamaged(
+        f"its file {path.name} {gone}, but beside it stands {' and '.join(beside)}: put the file back where it was, or "
+        f"begin anew by moving {move} away"
+    )
+
+
+class Place:
+    """Where an open file and its log were found; whoever removes or replaces them is noticed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._log = log_path(self._path)
+        self._is_lost = False
+        self._file_id, self._log_id = _id_of(path), _id_of(self._log)
+        self._size = path.stat().st_size
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was not there when it was looked for last."""
+        return self._is_lost
+
+    def check(self) -> None:
+        """Look again.
+
+        Raises:
+            JournalFailed: the file or its log is another one, or not there.
+        """
+        self._is_lost = True
+        wrong = self._missed()
+        if wrong is not None:
+            raise JournalFailed(
+                f"{wrong.name} was removed, replaced or cut while the journal was open: nothing is confirmed any more. Put it "
+                "back where it was, or end this process, restore the file and start again"
+            )
+        self._is_lost = False
+
+    def _missed(self) -> Path | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return self._path
+        if (found.st_dev, found.st_ino) != self._file_id or found.st_size < self._size:
+            return self._path
+        return None if _id_of(self._log) == self._log_id else self._log
+
+
+def _id_of(path: Path) -> tuple[int, int] | None:
+    """What tells a file from others; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

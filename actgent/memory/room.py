@@ -1,0 +1,93 @@
+"""How much room messages take in a model's context, and what is said of those that do not fit.
+
+The rule of thumb: four characters a token for text of ASCII letters, three bytes a token for any other, which is one for a Chinese
+character. It holds for prose; numbers, code and encoded data may take up to twice as much. A picture counts as 1,000 tokens,
+a text file as its text, any other document as a token for 25 bytes, and as 1,000 at least.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from actgent.errors import ContextOverflow
+from actgent.messages import ChatMessage, File, Part, Text, Thinking, ToolCall, ToolResult
+
+CHARACTERS_A_TOKEN = 4
+MEDIA_CHARACTERS = 4000
+"""What a picture, document or opaque block is counted as, at least."""
+_DOCUMENT_BYTES = 6
+"""Bytes of a document that count as a character: 25 a token."""
+_NAMED = 5
+"""How many parts an error names."""
+
+
+def count_characters(parts: Sequence[Part]) -> int:
+    """How much room some parts take, in characters of which four are a token."""
+    if len(parts) == 1 and type(part := parts[0]) is Text and part.text.isascii():  # the usual case
+        return len(part.text)
+    characters = 0
+    for part in parts:
+        if isinstance(part, (Text, Thinking, ToolResult)):
+            text = part.text
+            characters += len(text) if text.isascii() else length(text)
+        elif isinstance(part, ToolCall):
+            characters += length(part.name) + length(str(part.arguments))
+        else:
+            characters += _media(part)
+    return characters
+
+
+def length(text: str) -> int:
+    """How much room a text takes: ASCII as it is; else three bytes are four characters."""
+    return len(text) if text.isascii() else (len(text.encode("utf-8", "surrogatepass")) * 4 + 2) // 3
+
+
+def _media(part: Part) -> int:
+    data = part.data if isinstance(part, File) else None
+    if not data:
+        return MEDIA_CHARACTERS
+    is_text = isinstance(part, File) and part.media_type.startswith(("text/", "application/json"))
+    return max(MEDIA_CHARACTERS, len(data) * 4 // 3 if is_text else len(data) // _DOCUMENT_BYTES)
+
+
+def tokens(characters: int) -> int:
+    """About how many tokens so many characters are."""
+    return -(-characters // CHARACTERS_A_TOKEN)
+
+
+def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> ContextOverflow:
+    """The error of a request that takes more than `budget` characters, with its largest parts."""
+    found = [(_words(message, part), count_characters([part])) for message, part in _parts(messages)]
+    if tail:
+        found.append(("what is said for this stage", length(tail)))
+    found.sort(key=lambda each: -each[1])
+    largest = [(words, tokens(size)) for words, size in found[:_NAMED]]
+    wanted, allowed = tokens(sum(size for _, size in found)), tokens(budget)
+    text = (
+        f"the request would take about {wanted:,} tokens, and the context budget is {allowed:,}; the largest parts are: "
+        f"{', '.join(f'{words} ({size:,})' for words, size in largest)}. Send less, let tools return less "
+        "(Limits(result_characters=...)), or raise ShortTermMemory(max_tokens=...)"
+    )
+    return ContextOverflow(text, parts=largest, tokens=wanted, budget=allowed)
+
+
+def _parts(messages: Iterable[ChatMessage]) -> Iterable[tuple[ChatMessage, Part]]:
+    return ((message, part) for message in messages for part in message.parts)
+
+
+def _words(message: ChatMessage, part: Part) -> str:
+    """A part, as an error names it."""
+    if isinstance(part, ToolResult):
+        return f"result of {part.tool_name[:100]!r} (call {part.call_id[:100]!r})"
+    if isinstance(part, ToolCall):
+        return f"call of {part.name[:100]!r}"
+    if isinstance(part, File):
+        return f"file {part.name[:100]!r}"
+    kind = "text" if isinstance(part, Text) else type(part).__name__.lower()
+    return f"{kind} of the {message.role}"
+
+
+def instead_of(messages: Sequence[ChatMessage], size: int, budget: int) -> ChatMessage:
+    """What stands in the place of messages that were too long to be shown."""
+    calls = sum(isinstance(part, ToolCall) for _, part in _parts(messages))
+    what = f"{calls} tool call{'s' if calls > 1 else ''} with all results" if calls else "A message"
+    text = f"({what}, about {tokens(size):,} tokens, cannot be shown: at most {tokens(budget):,} fit.)"
+    return ChatMessage("user", (Text(text),))

@@ -1,0 +1,344 @@
+"""What was accepted runs once; what was refused or cancelled never does, and nothing is left of it."""
+
+import gc
+
+import pytest
+import trio
+import trio.testing
+
+import actgent.agents.sessions as table
+from actgent import BareAgent, InboxFull, Limits, ScriptedLLM, open_runtime
+from actgent.errors import ActgentError
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted
+
+
+def texts(session):
+    """What people said, as the record has it."""
+    return [message.text for message in session.history if message.sender.kind == "user"]
+
+
+class SlowJournal(MemoryJournal):
+    """A journal whose disk takes a second while it is slow."""
+
+    is_slow = False
+
+    async def _write(self, *args):
+        if self.is_slow:
+            await trio.sleep(1)
+        await super()._write(*args)
+
+
+async def fill(agent, name="ada"):
+    """A session with one message at work and one that waits: its inbox, of one place, is full."""
+    session = await agent.create_session(name, session_id=name)
+    await session.chat("running")
+    await session.chat("queued")
+    return session
+
+
+async def outcome_of(call, *args, **options):
+    """What a call comes to: "in", or the name of its error."""
+    try:
+        await call(*args, **options)
+    except ActgentError as error:
+        return type(error).__name__
+    return "in"
+
+
+# --- what was refused, or cancelled ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["refused", "cancelled"])
+@pytest.mark.parametrize("later", ["a restart", "sleep"])
+async def test_what_found_no_room_never_runs(how, later, autojump_clock, monkeypatch):
+    """Not after a restart, and not when its session comes back, whatever else waited for room at the same time."""
+    monkeypatch.setattr(table, "AWAKE", 2)
+    asked = []
+
+    def answer(chat):
+        asked.append(chat.messages[-1].parts[0].text)
+        return "ok"
+
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(
+                BareAgent("a", llm=ScriptedLLM(answer, delay=10), session_inbox=1, grace=0)
+            )
+            session = await fill(agent)
+
+            async def transfer():
+                with trio.move_on_after(1 if how == "cancelled" else 60):
+                    assert await outcome_of(session.chat, "transfer", deadline=2) == "InboxFull"
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(transfer)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(session.chat, "later")
+            if later == "sleep":
+                await session.wait_idle()
+                del session
+                for number in range(5):
+                    await agent.create_session(f"{number}")
+                gc.collect()
+                await (await agent.open_session("ada")).wait_idle()
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer, delay=10)))
+            session = await agent.open_session("ada")
+            await session.wait_idle()
+            assert texts(session) == ["running", "queued", "later"]
+            assert "transfer" not in asked
+
+
+async def test_what_finds_no_room_is_never_written(autojump_clock):
+    """So no crash can bring it back."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(
+            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=10), session_inbox=1, grace=0)
+        )
+        session = await fill(agent)
+        assert await outcome_of(session.chat, "transfer", deadline=1) == "InboxFull"
+        accepted = [each.message.text for each in await journal.load("ada") if isinstance(each, Accepted)]
+    assert accepted == ["running", "queued"]
+
+
+async def test_a_chat_that_is_cancelled_while_it_is_written_never_runs(autojump_clock):
+    """Whether it was written or not; its place is free again."""
+    async with SlowJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True), session_inbox=1))
+            session = await agent.create_session("ada", session_id="ada")
+            journal.is_slow = True
+            with trio.move_on_after(0.5):
+                await session.chat("transfer")
+            journal.is_slow = False
+            await session.chat("hello")
+            await session.wait_idle()
+            inbox = agent._opener.running.inbox.statistics()
+            assert (inbox.waiting, inbox.sessions) == (0, 0)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+            session = await agent.open_session("ada")
+            await session.wait_idle()
+            assert texts(session) == ["hello"]
+
+
+async def test_a_chat_that_meets_the_end_of_its_session_is_durably_refused(autojump_clock):
+    """Its caller hears of it when no restart can run it any more."""
+    async with SlowJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True), grace=0))
+            session = await agent.create_session("ada", session_id="ada")
+            journal.is_slow = True
+            outcomes = []
+
+            async def chat():
+                outcomes.append(await outcome_of(session.chat, "transfer"))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(chat)
+                await trio.sleep(0.5)
+                await session.aclose()
+            assert outcomes == ["SessionClosed"]
+        assert await journal.unfinished("a") == []
+
+
+async def test_a_place_is_kept_for_what_is_being_written(autojump_clock):
+    """However many are written side by side, the inbox holds no more than it may."""
+    async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(
+            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox=5, grace=0)
+        )
+        session = await agent.create_session("ada", session_id="ada")
+        await session.chat("running")
+        journal.is_slow = True
+        outcomes = []
+
+        async def chat(number):
+            outcomes.append(await outcome_of(session.chat, f"{number}", deadline=10))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(chat, number)
+        assert sorted(outcomes) == ["InboxFull"] * 15 + ["in"] * 5
+        assert agent._opener.running.inbox.statistics().waiting == 5
+
+
+# --- repetitions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+@pytest.mark.parametrize("first_is", ["cancelled", "refused", "in"])
+async def test_a_repetition_waits_for_the_first(first_is, journal, autojump_clock):
+    """It takes its place where that does not get in, so what is confirmed is answered, once."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(
+            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=5), session_inbox=1)
+        )
+        session = await fill(agent)
+        confirmed = []
+
+        async def book():
+            await session.chat("book", message_id="req", enqueue_timeout=60)
+            confirmed.append(trio.current_time() - begun)
+
+        async def first():
+            with trio.move_on_after(1 if first_is == "cancelled" else 60):
+                deadline = 1 if first_is == "refused" else 60
+                await outcome_of(session.chat, "book", message_id="req", deadline=deadline)
+
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(3):
+                nursery.start_soon(book)
+            await trio.sleep(1.5)
+            assert confirmed == []
+        assert len(confirmed) == 3
+        await session.wait_idle()
+        assert texts(session) == ["running", "queued", "book"]
+
+
+async def test_a_repetition_is_confirmed_when_the_first_is_durable(autojump_clock):
+    """Not before the disk has it."""
+    async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+        session = await agent.create_session("ada", session_id="ada")
+        journal.is_slow = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: session.chat("book", message_id="req"))
+            await trio.sleep(0.1)
+            await session.chat("book", message_id="req")
+            known = await journal.load("ada")
+    assert any(isinstance(each, Accepted) and each.message.id == "req" for each in known)
+
+
+async def test_a_repetition_waits_no_longer_than_it_may(autojump_clock):
+    """Its own deadline counts, and what the first took of it."""
+    async with BareAgent(
+        "a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox=1, grace=0
+    ) as agent:
+        session = await fill(agent)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outcome_of, lambda: session.chat("book", message_id="req", enqueue_timeout=5))
+            await trio.testing.wait_all_tasks_blocked()
+            begun = trio.current_time()
+            with pytest.raises(InboxFull):
+                await session.chat("book", message_id="req", enqueue_timeout=2)
+            assert trio.current_time() - begun == pytest.approx(2)
+            with pytest.raises(InboxFull):
+                await session.chat("book", message_id="req", enqueue_timeout=8)
+            assert trio.current_time() - begun == pytest.approx(10)
+
+
+async def test_an_id_that_was_refused_may_come_again_after_a_restart(autojump_clock):
+    """The journal knows that it never got in."""
+    async with SlowJournal().running() as journal:
+        for life in range(2):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+                session = await agent.ensure_session("ada", "ada")
+                journal.is_slow = not life
+                with trio.move_on_after(0.5):
+                    await session.chat("book", message_id="req")
+                journal.is_slow = False
+                await session.wait_idle()
+        assert texts(session) == ["book"]
+
+
+@pytest.mark.parametrize("first_is", ["cancelled", "set"])
+async def test_a_schedule_that_is_set_again_waits_for_the_first(first_is, autojump_clock):
+    """It is set by the second call if the first one does not get through, and fires once."""
+    async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+        session = await agent.create_session("ada", session_id="ada")
+        set_at = []
+
+        async def plan(seconds):
+            with trio.move_on_after(seconds):
+                await session.schedule("water the flowers", after=50, key="flowers")
+                set_at.append(trio.current_time())
+
+        journal.is_slow = True
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(plan, 0.5 if first_is == "cancelled" else 10)
+            await trio.sleep(0.1)
+            nursery.start_soon(plan, 10)
+        journal.is_slow = False
+        assert len(set_at) == (1 if first_is == "cancelled" else 2)
+        assert min(set_at) >= begun + 1
+        assert len(session.schedules) == 1
+        assert session._context.scheduling is None
+        await trio.sleep(100)
+        assert [message.text for message in session.history if message.sender.kind == "system"] == [
+            "Running scheduled task: water the flowers"
+        ]
+
+
+async def test_a_schedule_that_was_cancelled_may_be_set_again_after_a_restart(autojump_clock):
+    """Nobody was told that it is set, so its key is free."""
+    async with SlowJournal().running() as journal:
+        for life in range(2):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+                session = await agent.ensure_session("ada", "ada")
+                assert session.schedules == ()
+                journal.is_slow = not life
+                with trio.move_on_after(0.5):
+                    await session.schedule("water the flowers", after=50, key="flowers")
+                journal.is_slow = False
+                assert len(session.schedules) == life
+
+
+# --- nothing is left -------------------------------------------------------------------------
+
+
+def left_in(session):
+    """What a session's memory keeps of messages that have ended."""
+    context = session._context
+    return (context.acceptances, context.pending, context.pins, context._idle)
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+@pytest.mark.parametrize(
+    "end", ["answered", "dropped", "cancelled", "refused", "interrupted", "rejected", "urgent", "closed"]
+)
+async def test_nothing_is_left_of_a_message_however_it_ends(end, journal, autojump_clock):
+    """A hundred of them leave as much as none."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(
+            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=1), session_inbox=3, grace=1)
+        )
+        session = await agent.create_session("ada", on_busy="collect" if end == "answered" else None)
+
+        async def ask(number):
+            limits = Limits(tokens=10_000) if number % 2 else None
+            with trio.move_on_after(0.1 if end == "cancelled" else 100):
+                await outcome_of(lambda: agent.run("x", session=session, limits=limits))
+
+        async def chat(number):
+            rule = {"rejected": "reject", "interrupted": "interrupt"}.get(end)
+            priority = "URGENT" if end == "urgent" else "NORMAL"
+            deadline = 0.1 if end == "refused" else 100
+            await outcome_of(
+                lambda: session.chat(
+                    "x", message_id=f"{number}", enqueue_timeout=deadline, on_busy=rule, priority=priority
+                )
+            )
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(ask, number)
+                nursery.start_soon(chat, number)
+            await trio.sleep(0.5)
+            if end == "dropped":
+                for _ in range(200):
+                    await session.interrupt(drop_queued=True)
+            elif end == "closed":
+                await session.aclose()
+        await session.wait_idle()
+        assert left_in(session) == (None, 0, 0, None)
+        inbox = agent._opener.running.inbox.statistics()
+        assert (inbox.waiting, inbox.urgent, inbox.claimed, inbox.senders, inbox.sessions) == (0, 0, 0, 0, 0)

@@ -1,0 +1,164 @@
+"""Which deadline a model call is told, whoever set it, and that a Fallback is asked before it."""
+
+import pytest
+import trio
+
+from actgent import (
+    LLM,
+    BareAgent,
+    Fallback,
+    Limits,
+    OpenAI,
+    RateLimited,
+    ScriptedLLM,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.approvals import Approve
+from actgent.llm.base import Answer
+from actgent.messages import Text
+from actgent.testing import ErrorStatus, open_provider
+
+
+class Watchful(LLM):
+    """Keeps how many seconds each of its calls has."""
+
+    name = "watchful"
+
+    def __init__(self, *calls):
+        self.seconds = []
+        self.calls = list(calls)
+
+    async def complete(self, chat, *, on_text=None):
+        await trio.lowlevel.checkpoint()
+        self.seconds.append(round(chat.deadline - trio.current_time(), 1))
+        if self.calls:
+            return Answer(parts=(ToolCall(self.calls.pop(0), {}),), stop="tool_calls")
+        return Answer(parts=(Text("ok"),))
+
+
+async def test_a_provider_that_wants_to_be_asked_later_does_not_hold_the_fallback_up(no_keys, autojump_clock):
+    """Retry-After of 100 s and four seconds: the call fails at once, and the second model answers at once."""
+    async with open_provider(lambda _: ErrorStatus(429, retry_after=100)) as provider:
+        llm = OpenAI("gpt", base_url=provider.base_url, api_key="sk-aaaaaaaaaaa")
+        chain = Fallback(llm, ScriptedLLM(["from the second model"], repeat=True))
+        limits = Limits(model_timeout=4)
+        async with (
+            BareAgent("a", llm=llm, limits=limits) as alone,
+            BareAgent("b", llm=chain, limits=limits) as both,
+        ):
+            begun = trio.current_time()
+            for _ in range(2):
+                with pytest.raises(RateLimited):
+                    await alone.run("hello")
+                assert (await both.run("hello")).text == "from the second model"
+            assert trio.current_time() - begun < 1
+        await llm.aclose()
+
+
+async def test_a_model_that_hangs_is_left_in_time(autojump_clock):
+    """The next one of the chain answers before the turn's time is over."""
+    chain = Fallback(ScriptedLLM(["late"], delay=100), ScriptedLLM(["in time"]))
+    async with BareAgent("a", llm=chain, limits=Limits(model_timeout=4)) as agent:
+        assert (await agent.run("hello")).text == "in time"
+
+
+async def test_the_least_of_all_deadlines_counts(autojump_clock):
+    """The model's timeout, the turn's seconds, and the time of whoever waits: a scope, an ask, a tool, and theirs."""
+    model = Watchful()
+    inner = BareAgent("inner", llm=model, limits=Limits(model_timeout=100))
+    outer = BareAgent(
+        "outer",
+        llm=ScriptedLLM(
+            lambda chat: "ok" if chat.messages[-1].role == "tool" else ToolCall("middle", {"task": "x"})
+        ),
+        tools=[],
+        limits=Limits(tool_timeout=50),
+    )
+
+    @tool(timeout=40)
+    async def ask() -> str:
+        """Ask."""
+        return (await inner.run("hello")).text
+
+    middle = BareAgent(
+        "middle",
+        llm=ScriptedLLM(lambda chat: "ok" if chat.messages[-1].role == "tool" else ToolCall("ask", {})),
+        tools=[ask],
+    )
+    outer.tools.add(middle.as_tool())
+    async with open_runtime() as runtime:
+        await runtime.start(inner)
+        await runtime.start(middle)
+        await runtime.start(outer)
+        session = await inner.create_session("ada", "hello")
+        await session.wait_idle()
+        await inner.run("hello")
+        await inner.run("hello", limits=Limits(model_timeout=100, seconds=70))
+        with trio.move_on_after(60):
+            await inner.run("hello")
+        await inner.ref.ask("hello", deadline=30)
+        await middle.run("go")
+        await outer.run("go")
+        with trio.move_on_after(20):
+            await outer.run("go")
+    assert model.seconds == [100, 100, 70, 60, 30, 40, 40, 20]
+
+
+async def test_a_deadline_stands_still_while_people_are_waited_for(autojump_clock):
+    """The call after their decision has what was left before, and not a time that is over."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    model = Watchful("pay")
+    clerk = BareAgent("clerk", llm=model, tools=[pay])
+
+    @tool(timeout=20)
+    async def ask() -> str:
+        """Ask."""
+        await trio.sleep(5)
+        return (await clerk.run("pay")).text
+
+    asker = BareAgent("asker", llm=ScriptedLLM([ToolCall("ask", {}), "done"]), tools=[ask])
+    async with open_runtime() as runtime:
+        await runtime.start(clerk)
+        await runtime.start(asker)
+        session = await asker.create_session("ada", "go")
+        await trio.sleep(1000)
+        (approval,) = await clerk.approvals()
+        await clerk.answer(approval, Approve())
+        await session.wait_idle()
+    assert model.seconds == [15, 15]
+
+
+async def test_of_several_who_wait_the_most_patient_counts(autojump_clock):
+    """The call goes on for an operator whose time is longer than the asker's."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    model = Watchful("pay")
+    clerk = BareAgent("clerk", llm=model, tools=[pay])
+
+    @tool(timeout=20)
+    async def ask() -> str:
+        """Ask."""
+        return (await clerk.run("pay")).text
+
+    asker = BareAgent("asker", llm=ScriptedLLM([ToolCall("ask", {}), "done"]), tools=[ask])
+    async with open_runtime() as runtime:
+        await runtime.start(clerk)
+        await runtime.start(asker)
+        session = await asker.create_session("ada", "go")
+        await trio.sleep(5)
+        (approval,) = await clerk.approvals()
+        with trio.move_on_after(90):
+            await clerk.resume({approval.id: Approve()})
+        await session.wait_idle()
+    assert model.seconds == [20, 90]

@@ -1,0 +1,332 @@
+"""Each call of the face, cancelled at each of its steps, alone and beside a second caller, with and without a journal.
+
+Whatever step it is: nothing is left over, ids are taken or free for both, and what was accepted ends once. `make soak` tries
+30 orders of the tasks that run at one moment.
+"""
+
+import os
+import random
+from collections import Counter
+from contextlib import suppress
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from actgent import Agent, BareAgent, Priority, Runtime, ScriptedLLM, Session, ToolCall, open_runtime, tool
+from actgent.approvals import Approve
+from actgent.errors import ActgentError, SessionExists
+from actgent.journal.memory import MemoryJournal
+
+SEEDS = 30 if os.environ.get("ACTGENT_SOAK") else 1
+"""Orders in which trio runs the tasks of one moment."""
+AT_END = 5
+"""How often in a row a call ends before its step, until it is clear that there are no further ones."""
+MOST = 400
+"""Steps after which a call counts as endless."""
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    await trio.lowlevel.checkpoint()
+    return "seen"
+
+
+@tool(approval=True)
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def answer(chat):
+    last = chat.messages[-1]
+    if last.role == "tool":
+        return "done"
+    text = last.parts[0].text
+    return ToolCall("look", {}) if "look" in text else ToolCall("pay", {}) if "pay" in text else "hello " * 3
+
+
+async def attach(session):
+    await trio.lowlevel.checkpoint()
+
+
+@attrs.define(eq=False)
+class World:
+    """Two agents and a session, and what is heard of that."""
+
+    runtime: Runtime
+    agent: Agent
+    worker: Agent
+    session: Session
+    other: Session
+    failed: Counter[str] = attrs.field(factory=Counter)
+    """How often each message failed."""
+    approval: object = None
+
+    async def read(self, session=None):
+        async with self.agent.stream("look", session=session) as events:
+            async for _ in events:
+                pass
+
+    async def decide(self):
+        await self.session.answer(self.approval, Approve())
+
+    async def resume(self):
+        await self.agent.resume({self.approval.id: Approve()})
+
+    def listen(self):
+        self.session.on_exception(lambda failure: self.failed.update([failure.message_id]))
+        self.session.on_conversation(str)
+
+    async def suspend(self):
+        await self.session.chat("pay")
+        await self.session.wait_idle()
+        (self.approval,) = self.session.approvals
+
+
+@attrs.frozen
+class Case:
+    """A call, what another caller does at the same time, and what was before."""
+
+    call: object
+    beside: object
+    before: object = None
+    says_m: bool = False
+    """Whether the caller beside says something under the id "m"."""
+
+
+async def busy(world):
+    await world.session.chat("look")
+
+
+async def full(world):
+    for text in ("look", "x", "y"):
+        await world.session.chat(text)
+
+
+async def answered(world):
+    await world.session.chat("x")
+    await world.session.wait_idle()
+
+
+async def other_busy(world):
+    await world.other.chat("look")
+    await world.other.chat("x")
+
+
+def create(world, key=None):
+    return world.agent.create_session("bob", "look", session_id=key)
+
+
+CASES = {
+    "chat": Case(
+        lambda w: w.session.chat("look", message_id="m"),
+        lambda w: w.session.chat("look", message_id="m"),
+        says_m=True,
+    ),
+    "urgent": Case(
+        lambda w: w.session.chat("look", priority=Priority.URGENT),
+        lambda w: w.session.interrupt(drop_queued=True),
+        busy,
+    ),
+    "full": Case(
+        lambda w: w.session.chat("look", message_id="m"),
+        lambda w: w.session.chat("look", message_id="m"),
+        full,
+        says_m=True,
+    ),
+    "run": Case(lambda w: w.agent.run("look"), lambda w: w.agent.run("look")),
+    "run in": Case(
+        lambda w: w.agent.run("look", session=w.session), lambda w: w.agent.run("x", session=w.session)
+    ),
+    "stream": Case(lambda w: w.read(w.session), lambda w: w.session.chat("x", on_busy="interrupt")),
+    "stream fresh": Case(lambda w: w.read(), lambda w: w.read()),
+    "create": Case(create, create),
+    "create id": Case(lambda w: create(w, "b"), lambda w: create(w, "b")),
+    "ensure": Case(
+        lambda w: w.agent.ensure_session("bob", "b"), lambda w: w.agent.ensure_session("bob", "b")
+    ),
+    "interrupt": Case(
+        lambda w: w.session.interrupt(drop_queued=True),
+        lambda w: w.session.chat("look", message_id="m"),
+        full,
+        says_m=True,
+    ),
+    "answer": Case(lambda w: w.decide(), lambda w: w.decide(), World.suspend),
+    "resume": Case(lambda w: w.resume(), lambda w: w.agent.run("x", session=w.session), World.suspend),
+    "delegate": Case(
+        lambda w: w.session.delegate("w", "work", task_id="t"),
+        lambda w: w.session.delegate("w", "work", task_id="t"),
+    ),
+    "ask": Case(lambda w: w.worker.ref.ask("hi"), lambda w: w.worker.ref.ask("hi")),
+    "tell": Case(lambda w: w.worker.ref.tell("hi"), lambda w: w.worker.ref.tell("hi")),
+    "aclose": Case(lambda w: w.other.aclose(), lambda w: w.other.chat("look", message_id="m"), other_busy),
+    "schedule": Case(
+        lambda w: w.session.schedule("x", after=1000, key="k"),
+        lambda w: w.session.schedule("x", after=1000, key="k"),
+    ),
+    "open": Case(
+        lambda w: w.agent.open_session("s"),
+        lambda w: w.session.chat("look", message_id="m"),
+        answered,
+        says_m=True,
+    ),
+}
+
+
+REPEATED = [CASES[name] for name in ("chat", "full", "create id", "ensure", "delegate", "schedule")]
+"""Calls with an id: given again after a cancellation, they are confirmed, and done once."""
+
+
+async def repeat(world, case):
+    """Repeat a call when there is room; another caller may have made what it makes."""
+    await world.session.wait_idle()
+    with suppress(SessionExists):
+        await case.call(world)
+
+
+def start_agents():
+    llm = ScriptedLLM(answer, chunk=3)
+    agent = BareAgent("a", llm=llm, tools=[look, pay], session_inbox=2, grace=1)
+    worker = BareAgent("w", llm=ScriptedLLM(["42"], repeat=True))
+    for each in (agent, worker):
+        each.on_session(attach)
+    return agent, worker
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["in memory", "in a journal"])
+@pytest.mark.parametrize("callers", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+async def test_a_call_may_be_cancelled_at_each_of_its_steps(  # noqa: PLR0917 - three of them are fixtures
+    name, callers, durable, cancelled_at, autojump_clock, monkeypatch
+):
+    """Nothing is left of it that another caller, or the next start, could stumble over."""
+    for seed in range(SEEDS):
+        ended = 0
+        for step in range(MOST):
+            monkeypatch.setattr(trio._core._run, "_r", random.Random(f"{seed} {step}"))
+            async with MemoryJournal().running() as journal:
+                has_ended = await live(CASES[name], callers, step, journal if durable else None, cancelled_at)
+                if durable:
+                    await live_again(journal)
+            ended = ended + 1 if has_ended else 0
+            if ended == AT_END:
+                break
+        else:
+            raise AssertionError(f"it has not ended after {MOST} steps")
+
+
+async def live(case, callers, step, journal, cancelled_at):
+    """One life of a process: the call is cancelled at its step, and what is left is looked at."""
+    async with open_runtime(journal=journal) as runtime:
+        agent, worker = start_agents()
+        await runtime.start(worker)
+        await runtime.start(agent)
+        world = World(
+            runtime,
+            agent,
+            worker,
+            await agent.create_session("ada", session_id="s"),
+            await agent.create_session("bob", session_id="o"),
+        )
+        world.listen()
+        if case.before is not None:
+            await case.before(world)
+        outcome = []
+
+        async def beside():
+            try:
+                await case.beside(world)
+            except ActgentError as error:
+                outcome.append(type(error).__name__)
+            else:
+                outcome.append("in")
+
+        with trio.fail_after(1000):  # of the clock that jumps: nobody waits for ever
+            async with trio.open_nursery() as nursery:
+                if callers == 2:
+                    nursery.start_soon(beside)
+                has_ended = await cancelled_at(step, lambda: case.call(world))
+            if case in REPEATED and not has_ended:
+                await repeat(world, case)
+                outcome.append("in")
+            await check(world, case, outcome)
+        return has_ended
+
+
+async def check(world, case, outcome):
+    session, agent = world.session, world.agent
+    await session.wait_idle()
+    if session.approvals:
+        await session.answer(session.approvals[0], Approve())
+        await session.wait_idle()
+    assert (await agent.run("again", session=session)).text == "hello " * 3
+    for key in ("b", "o"):
+        with suppress(ActgentError):
+            await (await agent.open_session(key)).wait_idle()
+    while session.children:
+        await trio.lowlevel.checkpoint()
+    await session.wait_idle()
+    await trio.testing.wait_all_tasks_blocked()
+    check_agent(agent)
+    check_agent(world.worker)
+    assert world.runtime.threads.left == ()
+    check_record(session)
+    assert all(count == 1 for count in world.failed.values())
+    users = {message.id for message in session.history if message.sender.kind == "user"}
+    if case.says_m and "in" in outcome:
+        assert "m" in users or world.failed["m"]  # what was confirmed has ended
+    if case is CASES["delegate"] and outcome:
+        told = [message for message in session.history if message.sender.kind == "agent"]
+        assert len(told) == 1
+    if case in (CASES["create id"], CASES["ensure"]) and outcome:
+        assert (await agent.open_session("b")).status == "idle"
+    if case is CASES["schedule"]:
+        assert len(session.schedules) <= 1
+        assert not outcome or len(session.schedules) == 1
+
+
+def check_agent(agent):
+    """No slot, waiter, entry, half-made session or turn is left."""
+    opener = agent._opener
+    running = opener.running
+    inbox = running.inbox.statistics()
+    assert (inbox.waiting, inbox.urgent, inbox.claimed, inbox.senders, inbox.sessions) == (0, 0, 0, 0, 0)
+    assert len(running.inbox) == 0
+    assert (running._held_up, running.openers, opener._opening) == ([], {}, {})
+    for context in running.sessions.values():
+        left = (context.acceptances, context.pending, context.pins, context._idle, context.scheduling)
+        assert left == (None, 0, 0, None, None)
+        assert (context.turn, context.open_calls, context.suspension) == (None, (), None)
+        assert not context.transient
+
+
+def check_record(session):
+    """Each message stands there once, each call has one result."""
+    ids = [message.id for message in session.history]
+    assert len(ids) == len(set(ids))
+    calls = [call.id for message in session.history for call in message.tool_calls]
+    results = [result.call_id for message in session.history for result in message.tool_results]
+    assert sorted(calls) == sorted(results)
+
+
+async def live_again(journal):
+    """The next start finds nothing to do, and each session as it was."""
+    said = {each.session_id: await journal.load(each.session_id) for each in await journal.sessions()}
+    asked = []
+
+    def count(chat):
+        asked.append(chat)
+        return "again"
+
+    async with open_runtime(journal=journal) as runtime:
+        agents = [BareAgent(each, llm=ScriptedLLM(count), tools=[look, pay]) for each in "aw"]
+        for agent in agents:
+            await runtime.start(agent)
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked == []
+        for key in said:
+            with suppress(ActgentError):
+                check_record(await agents[0].open_session(key))

@@ -1,0 +1,115 @@
+"""One answer is bounded: in the number of its calls, and in what they carry."""
+
+import json
+
+import pytest
+
+from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, StepsAgent, ToolCall, tool
+from actgent.errors import ConfigurationError
+from actgent.testing import assert_valid_transcript
+
+
+class Counter:
+    """A tool that counts its calls."""
+
+    def __init__(self):
+        self.ran = 0
+
+        @tool(thread=False)
+        def take(n: int = 0, text: str = "") -> str:
+            """Take something."""
+            self.ran += 1
+            return f"took {n}"
+
+        self.tool = take
+
+
+def native(arguments):
+    return [ToolCall("take", each) for each in arguments]
+
+
+def simple(arguments):
+    content = [{"name": "take", "parameters": each} for each in arguments]
+    return json.dumps({"messageType": "TOOL_INVOCATION", "content": content})
+
+
+def steps(arguments):
+    return json.dumps({"tool_calls": [{"tool_name": "take", "parameters": each} for each in arguments]})
+
+
+OVER = {
+    BareAgent: "done",
+    SimpleAgent: '{"messageType": "DIRECT_RESPONSE", "content": "done"}',
+    StepsAgent: '{"final_answer": "done"}',
+}
+FORMS = [(BareAgent, native), (SimpleAgent, native), (SimpleAgent, simple), (StepsAgent, steps)]
+
+
+async def asking(make, form, arguments, **options):
+    """What ran, and what the model was told, when one answer asks for these calls."""
+    counter = Counter()
+    llm = ScriptedLLM([form(arguments), OVER[make]])
+    async with make("a", llm=llm, tools=[counter.tool], **options) as agent:
+        assert (await agent.run("go")).text == "done"
+    assert_valid_transcript(llm.chats[-1])
+    return counter.ran, repr(list(llm.chats[-1].messages[2:]))
+
+
+@pytest.mark.parametrize(("make", "form"), FORMS)
+async def test_too_many_calls_run_none(make, form):
+    """Sixty-four run; of a thousand none, each has a result, and the model is told."""
+    ran, told = await asking(make, form, [{"n": n} for n in range(64)])
+    assert (ran, "at most" in told) == (64, False)
+    ran, told = await asking(make, form, [{"n": n} for n in range(65)])
+    assert ran == 0
+    assert "none of the 65 calls of this answer ran, since at most 64 run at once" in told
+    ran, told = await asking(make, form, [{"n": n} for n in range(1_000)])
+    assert ran == 0
+    assert "1,000 calls" in told
+
+
+@pytest.mark.parametrize(("make", "form"), FORMS)
+async def test_too_large_arguments_run_none(make, form):
+    """A million bytes, over all calls of the answer."""
+    ran, _ = await asking(make, form, [{"n": n, "text": "x" * 490_000} for n in range(2)])
+    assert ran == 2
+    for arguments in ([{"text": "x" * 1_000_000}], [{"n": n, "text": "x" * 510_000} for n in range(2)]):
+        ran, told = await asking(make, form, arguments)
+        assert ran == 0
+        assert "and at most 1,000,000 are taken at once" in told
+
+
+async def test_arguments_that_cannot_be_decoded_count():
+    """They would be told back to the model in full."""
+    ran, told = await asking(BareAgent, native, ["{" * 1_000_001])
+    assert ran == 0
+    assert "1,000,001 bytes" in told
+
+
+@pytest.mark.parametrize(("make", "form"), FORMS)
+async def test_the_model_is_told_of_ten_megabytes(make, form):
+    """Its own words are shown to it shortened, so that there is room to tell it."""
+    ran, told = await asking(make, form, [{"text": "x" * 10_000_000}])
+    assert ran == 0
+    assert "and at most 1,000,000 are taken at once" in told
+    assert len(told) < 10_000
+
+
+async def test_both_are_set_by_limits():
+    """Larger or smaller."""
+    ran, _ = await asking(
+        BareAgent, native, [{"n": n, "text": "x" * 20_000} for n in range(100)],
+        limits=Limits(answer_calls=100, argument_bytes=10_000_000),
+    )  # fmt: skip
+    assert ran == 100
+    ran, told = await asking(BareAgent, native, [{"n": 1}, {"n": 2}], limits=Limits(answer_calls=1))
+    assert (ran, "at most 1 run" in told) == (0, True)
+    for wrong in ({"answer_calls": 0}, {"argument_bytes": 1.5}):
+        with pytest.raises(ConfigurationError):
+            Limits(**wrong)
+
+
+async def test_what_did_not_run_costs_no_budget():
+    """The model may go on with fewer."""
+    ran, told = await asking(BareAgent, native, [{"n": n} for n in range(65)], limits=Limits(tool_calls=10))
+    assert (ran, "65 calls" in told) == (0, True)

@@ -1,0 +1,433 @@
+"""What tools, models, handlers and hooks raise stays with the call that they were asked in."""
+
+import asyncio
+
+import attrs
+import pytest
+import trio
+
+from actgent import LLM, BareAgent, Limits, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.actors.supervision import Supervision
+from actgent.approvals import Approve
+from actgent.journal.memory import MemoryJournal
+from actgent.llm.base import Answer
+from actgent.memory.short_term import ShortTermMemory, ShortTermView
+from actgent.messages import Text
+from actgent.protocols.bare import Bare
+from actgent.testing import check_transcript
+from actgent.tools.base import ToolHooks
+
+
+class Exit(BaseException):
+    """Something that is no `Exception`."""
+
+
+def fail(error):
+    raise error
+
+
+async def child_fails(error=None):
+    """Wait in a nursery whose child fails in its clean-up."""
+
+    async def child():
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise error or OSError("socket already closed")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(child)
+        await trio.sleep_forever()
+
+
+async def all_fail():
+    """The same where nothing but errors comes out."""
+    try:
+        await child_fails()
+    finally:
+        raise ExceptionGroup("all", [OSError("a"), ExceptionGroup("b", [ValueError("c")])])
+
+
+async def fails_at_last():
+    """The same without a nursery."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        await child_fails(SystemExit(3))
+
+
+async def cleans_up_long():
+    """A clean-up that takes two seconds, and fails."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(2)
+        raise OSError("socket already closed")
+
+
+WAYS = [child_fails, all_fail, fails_at_last, cleans_up_long]
+
+
+class Wayward(LLM):
+    """Waits as `way` does, in sessions whose first message is `model`; asks for tools of that name in others."""
+
+    name = "wayward"
+
+    def __init__(self, way):
+        self.way = way
+        self.chats = []
+
+    async def complete(self, chat, *, on_text=None):
+        await trio.lowlevel.checkpoint()
+        self.chats.append(chat)
+        assert check_transcript(chat) == []
+        text = chat.messages[-1].parts[-1]
+        match getattr(text, "text", "result"):
+            case "model":
+                await self.way()
+            case "tool":
+                return Answer(parts=(ToolCall("wait", {}),), stop="tool_calls")
+            case "crash":
+                return Answer(parts=(ToolCall("quick", {}),), stop="tool_calls")
+            case "both":
+                calls = (ToolCall("wait", {}), ToolCall("wait", {"n": 2}), ToolCall("quick", {}))
+                return Answer(parts=calls, stop="tool_calls")
+        return Answer(parts=(Text("fine"),))
+
+
+def make(way, **options):
+    @tool
+    async def wait(n: int = 1) -> str:
+        """Wait."""
+        await way()
+        return "waited"
+
+    @tool(thread=False)
+    def quick() -> str:
+        """Be quick."""
+        return "quick"
+
+    return BareAgent("a", llm=Wayward(way), tools=[wait, quick], **options)
+
+
+@attrs.define
+class Heard:
+    """What a session's handlers hear."""
+
+    results: list = attrs.field(factory=list)
+    failures: list = attrs.field(factory=list)
+    replies: list = attrs.field(factory=list)
+
+    @classmethod
+    def of(cls, session):
+        heard = cls()
+        session.on_tool_result(lambda result: heard.results.append(result.status))
+        session.on_exception(lambda failure: heard.failures.append(failure.kind))
+        session.on_conversation(lambda reply: heard.replies.append(reply.text))
+        return heard
+
+
+# --- a clean-up that fails while we cancel --------------------------------------------------
+
+
+@pytest.mark.parametrize("at", ["tool", "both", "model"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("how", ["interrupt", "twice", "aclose", "aclose after", "urgent", "run cancelled"])
+async def test_a_turn_ends_whose_clean_up_fails(autojump_clock, caplog, way, at, how):
+    """Whoever stopped it returns, the session answers again, and others never hear of it."""
+    async with open_runtime() as runtime, trio.open_nursery() as nursery:
+        agent = await runtime.start(make(way))
+        session, other = await agent.create_session("ada"), await agent.create_session("eve")
+        heard, theirs = Heard.of(session), Heard.of(other)
+        with trio.fail_after(20):
+            if how == "run cancelled":
+                with trio.move_on_after(1):
+                    await agent.run(at, session=session)
+            else:
+                await session.chat(at)
+                await other.chat("hello")
+                await trio.sleep(1)
+            match how:
+                case "interrupt":
+                    await session.interrupt()
+                case "twice":
+                    nursery.start_soon(session.interrupt)
+                    await trio.sleep(1)
+                    await session.interrupt()
+                case "aclose":
+                    await session.aclose()
+                case "aclose after":
+                    nursery.start_soon(session.interrupt)
+                    await trio.sleep(1)
+                    await session.aclose()
+                case "urgent":
+                    await session.chat("at once", priority="urgent")
+            await session.wait_idle()
+            if "aclose" in how:
+                assert session.status == "closed"
+            else:
+                assert (await agent.run("again", session=session)).text == "fine"
+        assert heard.failures == ["interrupted"]
+        unknown = {"tool": ["outcome_unknown"], "both": ["outcome_unknown"] * 2 + ["success"], "model": []}[
+            at
+        ]
+        assert heard.results == unknown
+        assert theirs.failures == []
+        assert how == "run cancelled" or theirs.replies == ["fine"]
+    assert "restarts" not in caplog.text
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_time_that_is_over_goes_before_a_failing_clean_up(autojump_clock, way):
+    """The model's and the tool's: they are told as such, and not as what their clean-up raised."""
+    async with make(way, limits=Limits(model_timeout=5, tool_timeout=3)) as agent:
+        session = await agent.create_session("ada")
+        failures, results = [], []
+        session.on_exception(failures.append)
+        session.on_tool_result(results.append)
+        await session.chat("model")
+        await session.chat("tool")
+        with trio.fail_after(30):
+            await session.wait_idle()
+        assert [type(failure.error).__name__ for failure in failures] == ["ModelTimeout"]
+        assert [(result.status, result.error) for result in results] == [
+            ("error", "tool 'wait' did not finish within 3 s")
+        ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_six_of_them_do_not_end_the_runtime(autojump_clock, way):
+    """Nor does any agent fail by it."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(make(way))
+        bystander = await runtime.start(BareAgent("b", llm=ScriptedLLM(["ok"], repeat=True)))
+        for _ in range(8):
+            session = await agent.create_session("ada", "tool")
+            await trio.sleep(0.1)
+            with trio.fail_after(5):
+                await session.interrupt()
+            assert (await bystander.run("hello")).text == "ok"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("at", ["tool", "both", "model"])
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_a_stop_leaves_such_a_turn_for_the_next_start(autojump_clock, way, at, interrupted):
+    """One result a call, in the record and after a restart, whatever the clean-up raises; a stopped turn goes on."""
+    async with MemoryJournal().running() as journal:
+        agent = make(way, grace=0)
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            session = await agent.create_session("ada", at, session_id="s")
+            await trio.sleep(1)
+            if interrupted:
+                await session.interrupt()
+        async with open_runtime(journal=journal) as runtime:
+            agent = make(trio.lowlevel.checkpoint)
+            await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            assert (await agent.run("again", session=session)).text == "fine"
+            answered = [call.call_id for message in session.history for call in message.tool_results]
+            asked = [call.id for message in session.history for call in message.tool_calls]
+            assert answered == asked
+            assert len(asked) == {"tool": 1, "both": 3, "model": 0}[at]
+
+
+class BreakingView(ShortTermView):
+    """A memory that fails at the results of a turn, so that its agent does."""
+
+    def add(self, message, *, answered=False):
+        if any(
+            result.tool_name == "quick" and len(message.tool_results) == 1 for result in message.tool_results
+        ):
+            raise RuntimeError("a mistake in the memory")
+        super().add(message, answered=answered)
+
+
+class Breaking(ShortTermMemory):
+    def open_view(self):
+        view = super().open_view()
+        view.__class__ = BreakingView
+        return view
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("at", ["tool", "both", "model"])
+async def test_an_agent_that_fails_starts_again_whatever_its_tools_clean_up(autojump_clock, journal, way, at):
+    """Once, for the one failure; what was cut ends as a failure, and the session answers again."""
+    async with open_runtime(journal=journal, supervision=Supervision(max_restarts=1)) as runtime:
+        agent = await runtime.start(make(way, memory=Breaking()))
+        session, other = await agent.create_session("ada", at), await agent.create_session("eve")
+        heard = Heard.of(session)
+        await trio.sleep(1)
+        await other.chat("crash")
+        await trio.sleep(5)
+        assert heard.failures == ["internal"]
+        assert (
+            heard.results
+            == {"tool": ["outcome_unknown"], "both": ["outcome_unknown"] * 2 + ["success"], "model": []}[at]
+        )
+        assert (await agent.run("again", session=session)).text == "fine"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_handler_that_is_cut_at_its_time_is_told_as_late(autojump_clock, way):
+    """Whatever its clean-up raises."""
+    async with BareAgent("a", llm=ScriptedLLM(["one", "two"]), handler_timeout=2) as agent:
+        session = await agent.create_session("ada", "hello")
+        failures = []
+        session.on_conversation(lambda reply: way() if reply.text == "one" else None)
+        session.on_exception(failures.append)
+        with trio.fail_after(10):
+            await session.wait_idle()
+        (failure,) = failures
+        assert "took longer than 2 s" in str(failure.error)
+        assert (await agent.run("hello", session=session)).text == "two"
+
+
+async def test_a_handler_whose_clean_up_fails_does_not_disturb_the_agents_end(autojump_clock):
+    """The block is left in its time, and raises nothing."""
+    with trio.fail_after(20):
+        async with BareAgent("a", llm=ScriptedLLM(["one"]), grace=1) as agent:
+            session = await agent.create_session("ada", "hello")
+            session.on_conversation(lambda _: child_fails())
+            await trio.sleep(1)
+
+
+# --- what is no Exception -------------------------------------------------------------------
+
+EXITS = [
+    SystemExit(2),
+    asyncio.CancelledError(),
+    GeneratorExit(),
+    Exit("x"),
+    BaseExceptionGroup("g", [Exit()]),
+]
+
+
+@pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("kind", ["thread", "inline", "async", "nursery", "hook", "retried"])
+async def test_a_tool_cannot_end_more_than_its_call(error, kind):
+    """Its error is the result, and the model goes on with that."""
+    raising = lambda *_: fail(error)  # noqa: E731
+
+    async def later():
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    async def nested():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+
+    options = {
+        "inline": {"thread": False},
+        "hook": {"hooks": ToolHooks(on_start=raising, on_success=raising), "thread": False},
+        "retried": {"retries": 2, "retry_on": Exception, "retry_delay": 0, "thread": False},
+    }.get(kind, {})
+    function = {"async": later, "nursery": nested, "hook": lambda: "done"}.get(kind, lambda: fail(error))
+    made = tool(name="x", description="Test.", **options)(function)
+    llm = ScriptedLLM([ToolCall("x", {}), "fine"])
+    async with BareAgent("a", llm=llm, tools=[made]) as agent:
+        session = await agent.create_session("ada", "go")
+        results = []
+        session.on_tool_result(results.append)
+        await session.wait_idle()
+        assert session.history[-1].text == "fine"
+        (result,) = results
+        if kind == "hook":
+            assert result.status == "success"
+        else:
+            assert result.status == "error"
+            assert type(error).__name__.removesuffix("Group").replace("BaseException", "Exit") in result.error
+
+
+@pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
+async def test_whoever_raises_it_ends_nothing_but_what_he_was_asked_for(autojump_clock, error):
+    """Models, protocols, handlers, hooks, rules and reducers: a failure of the turn, or of the handler."""
+
+    class Odd(Bare):
+        def read(self, answer, view):
+            raise error
+
+    async def raising(*_):
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    def raising_now(*_):
+        raise error
+
+    @tool(thread=False)
+    def put() -> str:
+        """Put."""
+        return "put"
+
+    def agent(name, answers=("fine",), **options):
+        return BareAgent(name, llm=ScriptedLLM(list(answers), repeat=True), **options)
+
+    async with open_runtime() as runtime:
+        by_model = await runtime.start(agent("m", [error, "fine"]))
+        by_protocol = await runtime.start(agent("p", protocol=Odd()))
+        by_rule = await runtime.start(agent("r", [ToolCall("put", {})], tools=[put], approval=raising_now))
+        others = await runtime.start(agent("h"))
+        others.on_query(raising)
+        others.on_message(raising_now)
+        for each, kinds in ((by_model, ["model"]), (by_protocol, ["internal"]), (by_rule, ["internal"])):
+            session = await each.create_session("ada", "hello")
+            heard = Heard.of(session)
+            await session.wait_idle()
+            assert heard.failures == kinds
+        session = await others.create_session("ada", "hello")
+        heard = Heard.of(session)
+        session.on_conversation(raising)
+        session.on_conversation(raising_now)
+        await session.wait_idle()
+        assert heard.replies == ["fine"]
+        assert set(heard.failures) == {"handler"}
+        assert len(heard.failures) == 5  # the query hook, the message hook twice, and two handlers
+        with pytest.raises(Exception, match="was raised"):
+            session.state.dispatch(raising_now)
+        others.on_session(raising)
+        with pytest.raises(Exception, match="was raised"):
+            await others.create_session("eve")
+
+
+async def test_a_keyboard_interrupt_ends_the_program():
+    """As itself, also out of a nursery of a tool."""
+
+    async def ctrl_c():
+        raise KeyboardInterrupt
+
+    async def nested():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ctrl_c)
+            await trio.sleep_forever()
+
+    made = tool(name="x", description="Test.")(nested)
+    with pytest.raises(BaseExceptionGroup) as caught:  # noqa: PT012 - of the runtime's nurseries
+        async with BareAgent("a", llm=ScriptedLLM([ToolCall("x", {})]), tools=[made]) as agent:
+            await agent.create_session("ada", "go")
+            await trio.sleep_forever()
+    assert caught.group_contains(KeyboardInterrupt)
+
+
+async def test_a_call_that_a_person_allowed_may_fail_in_its_clean_up(autojump_clock):
+    """A turn that was suspended is as safe as any."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        await child_fails()
+        return "paid"
+
+    async with BareAgent("a", llm=ScriptedLLM([ToolCall("pay", {}), "fine"]), tools=[pay]) as agent:
+        session = await agent.create_session("ada", "go")
+        heard = Heard.of(session)
+        await session.wait_idle()
+        await session.answer(session.approvals[0], Approve())
+        await trio.sleep(1)
+        with trio.fail_after(5):
+            await session.interrupt()
+        assert (heard.results, heard.failures) == (["outcome_unknown"], ["interrupted"])

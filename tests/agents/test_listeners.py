@@ -1,0 +1,330 @@
+"""Several who wait for one turn: each gets what comes of it, and the turn stops when the last of them leaves."""
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import BareAgent, Interrupted, Reply, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
+from actgent.approvals import Approve, Reject
+from actgent.errors import AlreadyDecided, Suspended
+from actgent.journal.memory import MemoryJournal
+from actgent.messages import Token
+
+
+class Office:
+    """A clerk whose `pay` a person approves; then it takes `seconds`. A boss with a tool that asks the clerk."""
+
+    def __init__(self, *, seconds=0.0, calls=1, timeout=5.0):
+        self.ran = []
+
+        @tool(approval=True)
+        async def pay(number: int = 0) -> str:
+            """Pay."""
+            await trio.sleep(seconds)
+            self.ran.append(number)
+            return "paid"
+
+        def clerk_says(chat):
+            if chat.messages[-1].role == "tool":
+                return "it is paid"
+            return [ToolCall("pay", {"number": number}) for number in range(calls)]
+
+        @tool(timeout=timeout)
+        async def ask_clerk() -> str:
+            """Ask."""
+            return (await self.clerk.run("pay it")).text
+
+        def boss_says(chat):
+            return "all done" if chat.messages[-1].role == "tool" else ToolCall("ask_clerk", {})
+
+        self.clerk = BareAgent("clerk", llm=ScriptedLLM(clerk_says, chunk=4), tools=[pay])
+        self.boss = BareAgent("boss", llm=ScriptedLLM(boss_says), tools=[ask_clerk])
+
+    async def open(self, runtime):
+        """The boss' session, whose tool waits for the clerk, who waits for a person; and what that one is asked."""
+        await runtime.start(self.clerk)
+        await runtime.start(self.boss)
+        session = await self.boss.create_session("ada", "go")
+        await trio.sleep(1)
+        return session, await runtime.approvals()
+
+
+def results(session):
+    return [result.content for message in session.history for result in message.tool_results]
+
+
+async def listen(stream, heard):
+    async with stream as deliveries:
+        async for delivery in deliveries:
+            heard.append(delivery)
+
+
+@pytest.mark.parametrize("how", ["resume", "follow", "resume and follow", "answer"])
+async def test_who_waits_for_a_turn_gets_its_answer_whoever_decides(autojump_clock, how):
+    """The tool that asked, in its time, and the operator that decided; the time counts again from then on."""
+    office = Office(seconds=3)
+    async with open_runtime() as runtime, trio.open_nursery() as nursery:
+        session, (approval,) = await office.open(runtime)
+        child = await office.clerk.open_session(approval.session_id)
+        await trio.sleep(100)
+        heard = []
+        with trio.fail_after(4):
+            if "follow" in how:
+                nursery.start_soon(listen, office.clerk.follow(child), heard)
+                await trio.testing.wait_all_tasks_blocked()
+            if "resume" in how:
+                assert (await office.clerk.resume({approval.id: Approve()})).text == "it is paid"
+            else:
+                await office.clerk.answer(approval, Approve())
+            await session.wait_idle()
+        assert session.history[-1].text == "all done"
+        assert results(session) == ["it is paid"]
+        if "follow" in how:
+            assert [type(each) for each in heard if not isinstance(each, Token)] == [ToolResult, Reply]
+
+
+@pytest.mark.parametrize("how", ["resume", "follow"])
+async def test_the_time_of_who_waits_goes_on_when_a_turn_does(autojump_clock, how):
+    """A tool that has waited for a person is still cut at its timeout."""
+    office = Office(seconds=50, timeout=5)
+    async with open_runtime() as runtime, trio.open_nursery() as nursery:
+        session, (approval,) = await office.open(runtime)
+        child = await office.clerk.open_session(approval.session_id)
+        if how == "resume":
+            nursery.start_soon(office.clerk.resume, {approval.id: Approve()})
+        else:
+            nursery.start_soon(listen, office.clerk.follow(child), [])
+            await trio.testing.wait_all_tasks_blocked()
+            await child.answer(approval, Approve())
+        with trio.fail_after(10):
+            await session.wait_idle()
+        assert "did not finish within 5 s" in session.history[2].tool_results[0].error
+        assert office.ran == []  # the operator still waits for it
+        await trio.sleep(60)
+        assert office.ran == [0]
+
+
+async def test_a_cancelled_resume_stops_nothing_that_somebody_else_waits_for(autojump_clock):
+    """The tool that asked gets its answer; where nobody waits, the turn stops."""
+    office = Office(seconds=3)
+    async with open_runtime() as runtime:
+        session, (approval,) = await office.open(runtime)
+        with trio.move_on_after(1):
+            await office.clerk.resume({approval.id: Approve()})
+        await session.wait_idle()
+        assert (office.ran, results(session)) == ([0], ["it is paid"])
+        alone = await office.clerk.create_session("eve", "pay")
+        failures = []
+        alone.on_exception(failures.append)
+        await alone.wait_idle()
+        with trio.move_on_after(1):
+            await office.clerk.resume({alone.approvals[0].id: Approve()})
+        await alone.wait_idle()
+        assert [type(failure.error) for failure in failures] == [Interrupted]
+        assert office.ran == [0]
+
+
+async def test_a_cancelled_asker_stops_nothing_that_an_operator_waits_for(autojump_clock):
+    """Who resumed the turn gets its answer although its session was interrupted that asked."""
+    office = Office(seconds=3)
+    async with open_runtime() as runtime, trio.open_nursery() as nursery:
+        session, (approval,) = await office.open(runtime)
+        replies = []
+
+        async def resume():
+            replies.append(await office.clerk.resume({approval.id: Approve()}))
+
+        nursery.start_soon(resume)
+        await trio.sleep(1)
+        await session.interrupt()
+        assert session.status == "idle"
+        await trio.sleep(3)
+        assert [reply.text for reply in replies] == ["it is paid"]
+
+
+async def test_two_resumes_with_a_decision_each_get_the_same_answer(autojump_clock):
+    """Or the first one is told what still waits."""
+    office = Office(calls=2)
+    async with open_runtime() as runtime, trio.open_nursery() as nursery:
+        session, (one, two) = await office.open(runtime)
+        outcomes = []
+
+        async def resume(approval, decision):
+            try:
+                outcomes.append((await office.clerk.resume({approval.id: decision})).text)
+            except Suspended as error:
+                outcomes.append(error.ids)
+
+        nursery.start_soon(resume, one, Approve())
+        nursery.start_soon(resume, two, Reject())
+        await trio.sleep(1)
+        await session.wait_idle()
+        assert len(outcomes) == 2
+        assert "it is paid" in outcomes
+        assert set(outcomes) <= {"it is paid", (one.id,), (two.id,)}
+        assert (len(office.ran), results(session)) == (1, ["it is paid"])
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+async def test_of_two_who_resume_by_the_same_decision_one_is_told_that_it_is_too_late(
+    autojump_clock, journal
+):
+    """And the other one gets the answer."""
+    office = Office(seconds=1)
+    async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+        await runtime.start(office.clerk)
+        session = await office.clerk.create_session("ada", "pay")
+        await session.wait_idle()
+        (approval,) = session.approvals
+        outcomes = []
+
+        async def resume():
+            try:
+                outcomes.append((await office.clerk.resume({approval.id: Approve()})).text)
+            except AlreadyDecided:
+                outcomes.append("too late")
+
+        nursery.start_soon(resume)
+        nursery.start_soon(resume)
+        await trio.sleep(5)
+    assert (office.ran, outcomes) == ([0], ["too late", "it is paid"])
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+async def test_a_follower_whose_decision_is_too_late_stops_nothing(autojump_clock, journal):
+    """The turn goes on by the decision that counts, although nobody waits for it."""
+    office = Office(seconds=1)
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(office.clerk)
+        session = await office.clerk.create_session("ada", "pay")
+        await session.wait_idle()
+        (approval,) = session.approvals
+        failures = []
+        session.on_exception(failures.append)
+        with pytest.raises(AlreadyDecided):  # noqa: PT012 - it comes out of the block
+            async with office.clerk.follow(session):
+                await office.clerk.answer(approval, Approve())
+                await session.answer(approval, Reject())
+        await session.wait_idle()
+    assert (office.ran, failures) == ([0], [])
+
+
+async def test_followers_come_and_go(autojump_clock):
+    """Each hears all; one that leaves takes nothing from the others, and with the last one the turn stops."""
+    office = Office(seconds=5)
+    async with open_runtime() as runtime, trio.open_nursery() as nursery:
+        await runtime.start(office.clerk)
+        session = await office.clerk.create_session("ada", "pay")
+        await session.wait_idle()
+        async with office.clerk.follow(session):
+            pass
+        assert session.status == "suspended"
+        heard = [[], []]
+        for each in heard:
+            nursery.start_soon(listen, office.clerk.follow(session), each)
+        await trio.testing.wait_all_tasks_blocked()
+        async with office.clerk.follow(session):
+            await session.answer(session.approvals[0], Approve())
+            await trio.sleep(1)
+        await trio.sleep(5)
+        assert [type(each) for each in heard[0] if not isinstance(each, Token)] == [ToolResult, Reply]
+        assert heard[0] == heard[1]
+        await session.chat("again")
+        await session.wait_idle()
+        failures = []
+        session.on_exception(failures.append)
+        async with office.clerk.follow(session), office.clerk.follow(session):
+            await session.answer(session.approvals[0], Approve())
+            await trio.sleep(1)
+        await session.wait_idle()
+        assert [type(failure.error) for failure in failures] == [Interrupted]
+        assert office.ran == [0]
+
+
+@pytest.mark.parametrize("how", ["answer", "resume", "follow"])
+@pytest.mark.parametrize("restart", [False, True])
+async def test_who_delegated_a_task_is_told_what_it_came_to(autojump_clock, how, restart):
+    """Whoever decides over what it waits for, and in whichever process."""
+
+    def company():
+        return Office().clerk, BareAgent("lead", llm=ScriptedLLM(["noted"], repeat=True), grace=0)
+
+    async with MemoryJournal().running() as journal:
+        if restart:
+            async with open_runtime(journal=journal) as runtime:
+                clerk, lead = company()
+                await runtime.start(clerk)
+                await runtime.start(lead)
+                session = await lead.create_session("ada", session_id="s")
+                await session.delegate("clerk", "pay it", task_id="t")
+                await trio.sleep(1)
+        async with open_runtime(journal=journal) as runtime:
+            clerk, lead = company()
+            await runtime.start(clerk)
+            await runtime.start(lead)
+            session = await lead.ensure_session("ada", "s")
+            if not restart:
+                await session.delegate("clerk", "pay it", task_id="t")
+                await trio.sleep(1)
+            (approval,) = await clerk.approvals()
+            match how:
+                case "answer":
+                    await clerk.answer(approval, Approve())
+                case "resume":
+                    assert (await clerk.resume({approval.id: Approve()})).text == "it is paid"
+                case "follow":
+                    child = await clerk.open_session(approval.session_id)
+                    async with clerk.follow(child) as deliveries:
+                        await child.answer(approval, Approve())
+                        assert [each async for each in deliveries]
+            await trio.sleep(1)
+            await session.wait_idle()
+            (told,) = [message.text for message in session.history if message.sender.kind == "agent"]
+            assert "was done by agent 'clerk':\nit is paid" in told
+
+
+async def test_a_stop_while_somebody_resumes_leaves_the_turn_for_the_next_start(autojump_clock):
+    """With a journal it is not the one that waits who ends it."""
+    office = Office(seconds=50)
+    async with MemoryJournal().running() as journal:
+        with trio.move_on_after(1):
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(office.clerk)
+                session = await office.clerk.create_session("ada", "pay", session_id="s")
+                await session.wait_idle()
+                with pytest.raises(trio.Cancelled):
+                    await office.clerk.resume({session.approvals[0].id: Approve()})
+                await trio.lowlevel.checkpoint()
+        assert await journal.unfinished("clerk") == ["s"]
+
+
+async def test_a_resume_in_a_tool_waits_for_further_persons(autojump_clock):
+    """The turn suspends again, and its tool gets the answer in the end, with its time standing still meanwhile."""
+    rounds = [ToolCall("pay", {}), ToolCall("pay", {}), "it is paid"]
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    clerk = BareAgent("clerk", llm=ScriptedLLM(rounds), tools=[pay])
+
+    @tool(timeout=5)
+    async def operate() -> str:
+        """Decide."""
+        (approval,) = await clerk.approvals()
+        return (await clerk.resume({approval.id: Approve()})).text
+
+    operator = BareAgent("operator", llm=ScriptedLLM([ToolCall("operate", {}), "done"]), tools=[operate])
+    async with open_runtime() as runtime:
+        await runtime.start(clerk)
+        await runtime.start(operator)
+        session = await clerk.create_session("ada", "pay")
+        await session.wait_idle()
+        deciding = await operator.create_session("eve", "go")
+        await trio.sleep(100)
+        assert deciding.status == "working"
+        (approval,) = session.approvals
+        await clerk.answer(approval, Approve())
+        await deciding.wait_idle()
+        assert results(deciding) == ["it is paid"]

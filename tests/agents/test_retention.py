@@ -1,0 +1,292 @@
+"""What leaves the journal by itself, and what does not."""
+
+from datetime import timedelta
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import BareAgent, ScriptedLLM, Suspended, ToolCall, ToolContext, open_runtime, tool
+from actgent.agents.retention import Retention
+from actgent.approvals import Approve
+from actgent.errors import ConfigurationError, SessionClosed, SessionNotFound
+from actgent.journal.base import Entry
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Changed, Delivered
+from actgent.testing import DyingJournal
+
+DAY = 86_400.0
+
+
+def agent_of(answer=None, name="clerk", **options):
+    return BareAgent(name, llm=ScriptedLLM(answer or ["yes"], repeat=not callable(answer)), **options)
+
+
+async def ids_in(journal):
+    return {each.session_id for each in await journal.sessions()}
+
+
+# --- sessions for one question ---------------------------------------------------------------
+
+
+async def test_sessions_of_run_leave_the_journal(autojump_clock):
+    """Of `run`, `stream` and `tell` without a session; those that have a name stay."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of())
+            kept = await agent.create_session("ada", "hello", session_id="kept")
+            for _ in range(250):
+                await agent.run("hello")
+            async with agent.stream("hello") as events:
+                async for _ in events:
+                    pass
+            await agent.ref.tell("hello")
+            await trio.sleep(5)
+            assert await ids_in(journal) == {"kept"}
+            await agent.run("hello", session=kept)
+            await agent.run("at the end")
+        assert await ids_in(journal) == {"kept"}
+        assert journal._stored_rows.keys() == {journal._stored_heads["clerk", "kept"].series}
+
+
+async def test_a_suspended_run_stays_until_it_has_ended(autojump_clock):
+    """Also over a restart, after which it leaves with its answer."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    def answer(chat):
+        return "done" if chat.messages[-1].role == "tool" else [ToolCall("pay", {})]
+
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of(answer, tools=[pay]))
+            with pytest.raises(Suspended):
+                await agent.run("go")
+            await trio.sleep(100)
+        assert len(await ids_in(journal)) == 1
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of(answer, tools=[pay]))
+            (approval,) = await agent.approvals()
+            assert str(await agent.resume({approval.id: Approve()})) == "done"
+            await trio.sleep(5)
+            assert await ids_in(journal) == set()
+
+
+async def test_a_run_with_a_task_that_reports_stays_until_then(autojump_clock):
+    """And leaves with the sessions below it."""
+    may_end = trio.Event()
+
+    async def slow(chat):
+        await may_end.wait()
+        return "helped"
+
+    @tool
+    async def hand_on(context: ToolContext) -> str:
+        """Hand the work on."""
+        return await context.session.delegate("helper", "help")
+
+    def answer(chat):
+        said = chat.messages[-1]
+        is_first = said.role == "user" and said.parts[0].text == "go"
+        return [ToolCall("hand_on", {})] if is_first else "thanks"
+
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(agent_of(answer, tools=[hand_on]))
+        await runtime.start(agent_of(slow, "helper"))
+        assert str(await agent.run("go")) == "thanks"
+        await trio.sleep(100)
+        assert len(await ids_in(journal)) == 2
+        may_end.set()
+        await trio.sleep(5)
+        assert await ids_in(journal) == set()
+
+
+@pytest.mark.parametrize("writes", range(1, 12))
+async def test_what_a_crash_left_leaves_at_the_next_start(autojump_clock, writes):
+    """At whichever write the process dies: the run goes on, or what is left of it is erased."""
+    async with MemoryJournal().running() as journal:
+        dying = DyingJournal(journal, writes)
+        async with trio.open_nursery() as nursery:
+
+            async def live():
+                async with open_runtime(journal=dying) as runtime:
+                    agent = await runtime.start(agent_of())
+                    await agent.run("hello")
+                    await trio.sleep(10)
+
+            nursery.start_soon(live)
+            with trio.move_on_after(5):
+                await dying.died.wait()
+            nursery.cancel_scope.cancel()
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent_of())
+            await trio.sleep(5)
+            assert await ids_in(journal) == set()
+
+
+# --- old sessions ------------------------------------------------------------------------------
+
+
+async def test_nothing_else_leaves_by_itself(autojump_clock):
+    """However old it is."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of())
+            await agent.create_session("ada", "hello", session_id="idle")
+            closed = await agent.create_session("ada", "hello", session_id="closed")
+            await closed.wait_idle()
+            await closed.aclose()
+            await trio.sleep(1000 * DAY)
+        assert await ids_in(journal) == {"idle", "closed"}
+
+
+async def test_old_sessions_leave_with_those_below_them(autojump_clock):
+    """Closed and idle ones by their own times; a session in use, or with something to come in its tree, stays."""
+    async with MemoryJournal().running() as journal:
+        retention = Retention(closed=timedelta(days=1), idle=10 * DAY)
+        async with open_runtime(journal=journal, retention=retention) as runtime:
+            agent = await runtime.start(agent_of())
+            sessions = {}
+            for name in ("closed", "idle", "scheduled", "below"):
+                sessions[name] = await agent.create_session("ada", "hello", session_id=name)
+                below = sessions[name]
+                for depth in (1, 2):
+                    below = await agent.create_session(
+                        "ada", "hi", session_id=f"{name}/{depth}", parent=below
+                    )
+                await below.wait_idle()
+            await sessions["closed"].aclose()
+            await sessions["scheduled"].schedule("wake up", after=30 * DAY)
+            await below.schedule("wake up", after=30 * DAY)
+            await trio.sleep(2 * DAY)
+            others = {f"{name}{tail}" for name in ("idle", "scheduled", "below") for tail in ("", "/1", "/2")}
+            assert await ids_in(journal) == others
+            await trio.sleep(10 * DAY)
+            assert await ids_in(journal) == {each for each in others if not each.startswith("idle")}
+            assert sessions["idle"].status == "closed"
+            with pytest.raises(SessionClosed):
+                await sessions["idle"].chat("hello?")
+            with pytest.raises(SessionNotFound):
+                await agent.open_session("idle")
+            again = await agent.ensure_session("ada", "idle")
+            assert again.history == ()
+            assert str(await agent.run("new", session=again)) == "yes"
+        assert journal.statistics.erased == 6
+
+
+async def test_sessions_that_work_or_wait_for_people_stay(autojump_clock):
+    """A turn that runs, one that is suspended, and messages behind them."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async def answer(chat):
+        said = chat.messages[-1].parts[0].text
+        if said == "work":
+            await trio.sleep(100 * DAY)
+        return [ToolCall("pay", {})] if said == "pay" else "yes"
+
+    async with (
+        MemoryJournal().running() as journal,
+        open_runtime(journal=journal, retention=Retention(idle=60), thread_grace=0) as runtime,
+    ):
+        agent = await runtime.start(agent_of(answer, tools=[pay], grace=0))
+        for name in ("work", "pay"):
+            await agent.create_session("ada", name, session_id=name)
+        await agent.create_session("ada", "other", session_id="other")
+        await trio.sleep(100)
+        assert await ids_in(journal) == {"work", "pay"}
+
+
+class Slow(MemoryJournal):
+    """Lets something happen just before it erases."""
+
+    meanwhile = None
+
+    async def erase_trees(self, roots, **options):
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        return await super().erase_trees(roots, **options)
+
+
+@pytest.mark.parametrize("what", ["open", "chat", "state", "ensure", "held"])
+async def test_what_happens_at_the_moment_of_erasure(autojump_clock, what):
+    """A session that is opened waits and is told that it is gone; what is written before is never erased."""
+    heard = []
+
+    async with Slow().running() as journal:
+        async with open_runtime(journal=journal, retention=Retention(idle=60)) as runtime:
+            agent = await runtime.start(agent_of())
+            session = await agent.create_session("ada", "hello", session_id="s")
+            await session.wait_idle()
+            if what != "held":
+                agent._opener.running.sessions._let_sleep(agent._opener.running.sessions["s"])
+
+            async def act():
+                if what in ("open", "ensure"):
+                    with pytest.raises(SessionNotFound) if what == "open" else trio.CancelScope():
+                        found = await (
+                            agent.open_session("s") if what == "open" else agent.ensure_session("ada", "s")
+                        )
+                        heard.append(found.history)
+                elif what in ("chat", "held"):
+                    with pytest.raises(SessionClosed):
+                        await session.chat("now")
+                    heard.append("refused")
+                else:
+                    session.state.dispatch(("n", 1))
+
+            async with trio.open_nursery() as nursery:
+
+                async def meanwhile():
+                    journal.meanwhile = None
+                    nursery.start_soon(act)
+                    await trio.testing.wait_all_tasks_blocked()
+
+                if what in ("open", "ensure"):
+                    del session
+                journal.meanwhile = meanwhile
+                await trio.sleep(100)
+            left = await ids_in(journal)
+        assert left == set()
+        assert heard == {"ensure": [()], "chat": ["refused"], "held": ["refused"]}.get(what, [])
+
+
+async def test_what_was_written_just_before_is_kept():
+    """The storage looks at the session once more: what changed stays, and goes on with what its state was told."""
+    async with (
+        Slow().running() as journal,
+        open_runtime(journal=journal, retention=Retention(idle=0)) as runtime,
+    ):
+        agent = await runtime.start(agent_of())
+        session = await agent.create_session("ada", "hello", session_id="s")
+        await session.wait_idle()
+        await journal.commit(Entry(session_id="s", agent="clerk", records=()), epoch=runtime.epoch)
+
+        async def write():
+            journal.meanwhile = None
+            session.state.dispatch(("n", 1))
+            entry = Entry(session_id="s", agent="clerk", records=(Delivered(ids=("x",)),))
+            await journal.commit(entry, epoch=runtime.epoch)
+
+        journal.meanwhile = write
+        await runtime._sweeper._erase_old()
+        assert journal.meanwhile is None
+        assert await ids_in(journal) == {"s"}
+        await session.chat("still there?")
+        await session.wait_idle()
+        assert session.history[-1].text == "yes"
+        changed = [each for each in await journal.load("s") if isinstance(each, Changed)]
+        assert [each.changes for each in changed] == [{"n": 1}]
+
+
+@pytest.mark.parametrize("wrong", [-1, "day", True, float("inf")])
+def test_times_that_are_none_are_refused(wrong):
+    """By name."""
+    with pytest.raises(ConfigurationError, match="Retention"):
+        Retention(idle=wrong)

@@ -1,0 +1,388 @@
+"""`run` and `stream` with a sender, a priority, a timeout, and an id under which a message is said once."""
+
+from functools import partial
+
+import pytest
+import trio
+
+from actgent import (
+    AlreadyAnswered,
+    Approve,
+    BareAgent,
+    ConfigurationError,
+    DeadlineExceeded,
+    Failure,
+    Interrupted,
+    Priority,
+    Reply,
+    ScriptedLLM,
+    Sender,
+    StepsAgent,
+    Suspended,
+    Token,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+
+
+@tool(approval=True)
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+class Slow:
+    """A model that answers when it is let go, with the number of its call."""
+
+    def __init__(self):
+        self.gate, self.calls, self.stopped = trio.Event(), 0, 0
+
+    async def __call__(self, chat):
+        self.calls += 1
+        number = self.calls
+        try:
+            await self.gate.wait()
+        except trio.Cancelled:
+            self.stopped += 1
+            raise
+        return f"answer {number}"
+
+
+@pytest.fixture
+def slow():
+    return Slow()
+
+
+def agent_of(script, **options):
+    return BareAgent("tutor", llm=ScriptedLLM(script), **options)
+
+
+async def streamed(agent, *args, **options):
+    async with agent.stream(*args, **options) as events:
+        return [event async for event in events if not isinstance(event, Token)]
+
+
+# --- who says it, and how urgent it is ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["run", "stream"])
+async def test_sender_and_priority_are_those_of_a_chat(way):
+    """The message in the record has them."""
+    async with agent_of(lambda _: "ok") as agent:
+        session = await agent.create_session("ada")
+        options = {"session": session, "sender": Sender("clock", "system"), "priority": "high"}
+        if way == "run":
+            await agent.run("tick", **options)
+        else:
+            await streamed(agent, "tick", **options)
+        said = session.history[0]
+    assert (said.sender, said.priority) == (Sender("clock", "system"), Priority.HIGH)
+
+
+@pytest.mark.parametrize("kind", [BareAgent, StepsAgent])
+async def test_unknown_priorities_are_refused_with_the_nearest(kind):
+    """Before anything is said."""
+    async with kind("tutor", llm=ScriptedLLM(["ok"])) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match="'URGENT'"):
+            await agent.run("go", session=session, priority="urgnet")
+        with pytest.raises(ConfigurationError, match="'URGENT'"):
+            await streamed(agent, "go", session=session, priority="urgnet")
+        assert session.history == ()
+
+
+async def test_an_urgent_run_stops_what_its_session_does(slow):
+    """As an urgent chat does."""
+    failures = []
+    async with agent_of(slow) as agent:
+        session = await agent.create_session("ada", "slow one")
+        session.on_exception(failures.append)
+        await trio.testing.wait_all_tasks_blocked()
+        slow.gate.set()
+        reply = await agent.run("now", session=session, priority="URGENT")
+        assert reply.text.startswith("answer")
+        assert session.history[-2].text == "now"
+
+
+# --- timeout -----------------------------------------------------------------------------------
+
+
+async def test_a_run_that_takes_too_long_stops_its_turn(slow, autojump_clock):
+    """The caller is told so at that time, and the model call is over."""
+    async with agent_of(slow) as agent:
+        session = await agent.create_session("ada")
+        begun = trio.current_time()
+        with pytest.raises(DeadlineExceeded, match="5"):
+            await agent.run("go", session=session, timeout=5)
+        assert trio.current_time() - begun == 5
+        await session.wait_idle()
+        assert (slow.stopped, session.status) == (1, "idle")
+
+
+async def test_a_run_in_a_queue_ends_in_time_and_never_begins(slow, autojump_clock):
+    """What it said is not answered when its turn comes."""
+    async with agent_of(slow) as agent:
+        session = await agent.create_session("ada", "first")
+        with pytest.raises(DeadlineExceeded):
+            await agent.run("second", session=session, timeout=5)
+        slow.gate.set()
+        await session.wait_idle()
+        assert slow.calls == 1
+
+
+@pytest.mark.parametrize("is_queued", [False, True])
+async def test_a_stream_that_takes_too_long_ends_with_its_failure(slow, autojump_clock, is_queued):
+    """The last delivery says why; the turn stops, or does not begin."""
+    async with agent_of(slow) as agent:
+        session = await agent.create_session("ada", "first" if is_queued else "")
+        begun = trio.current_time()
+        [failure] = await streamed(agent, "go", session=session, timeout=5)
+        assert isinstance(failure, Failure)
+        assert (failure.kind, type(failure.error)) == ("deadline", DeadlineExceeded)
+        assert trio.current_time() - begun == 5
+        slow.gate.set()
+        await session.wait_idle()
+        assert (slow.calls, slow.stopped) == ((1, 0) if is_queued else (1, 1))
+
+
+async def test_an_answer_in_time_is_an_answer(autojump_clock):
+    """And no alarm is left behind it."""
+    async with agent_of(lambda _: "ok") as agent:
+        assert (await agent.run("go", timeout=5)).text == "ok"
+        [reply] = await streamed(agent, "go", timeout=5)
+        assert reply.text == "ok"
+        await trio.sleep(10)
+        with pytest.raises(ConfigurationError, match="timeout"):
+            await agent.run("go", timeout=-1)
+        with pytest.raises(ConfigurationError, match="timeout"):
+            await streamed(agent, "go", timeout="soon")
+
+
+# --- said once -----------------------------------------------------------------------------------
+
+
+async def test_a_repetition_of_what_has_ended_gets_the_same_reply():
+    """The model is asked once, whoever repeats it, as a run or a stream; the record has it once."""
+    llm = ScriptedLLM(["one", "two"])
+    async with BareAgent("tutor", llm=llm) as agent:
+        session = await agent.create_session("ada")
+        options = {"session": session, "message_id": "m1"}
+        first = await agent.run("go", **options)
+        assert await agent.run("go", **options) is first
+        assert await streamed(agent, "go", **options) == [first]
+        assert await session.chat("go", message_id="m1") == "m1"
+        assert (len(llm.chats), len(session.history)) == (1, 2)
+        assert (await agent.run("go", session=session, message_id="m2")).text == "two"
+
+
+async def test_a_repetition_of_what_has_failed_gets_the_same_error():
+    """Nothing runs a second time."""
+
+    def broken(_):
+        raise ValueError("no")
+
+    async with agent_of(broken) as agent:
+        session = await agent.create_session("ada")
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no"):
+                await agent.run("go", session=session, message_id="m1")
+        [failure] = await streamed(agent, "go", session=session, message_id="m1")
+        assert isinstance(failure.error, ValueError)
+
+
+@pytest.mark.parametrize("by", ["run", "stream", "chat"])
+async def test_repetitions_join_what_runs_or_waits(slow, by):
+    """All get the one answer, those that come while it is queued and those that come while it runs."""
+    replies = []
+
+    async def repeat(text):
+        replies.append(await agent.run(text, session=session, message_id="m1"))
+
+    async with agent_of(slow) as agent, trio.open_nursery() as nursery:
+        session = await agent.create_session("ada", "first")
+        if by == "chat":
+            await session.chat("go", message_id="m1")
+        elif by == "run":
+            nursery.start_soon(repeat, "go")
+        else:
+            nursery.start_soon(streamed_to, replies, agent, session)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(repeat, "while it waits")
+        await trio.testing.wait_all_tasks_blocked()
+        slow.gate.set()
+        slow.gate = trio.Event()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(repeat, "while it runs")
+        await trio.testing.wait_all_tasks_blocked()
+        slow.gate.set()
+    assert [reply.text for reply in replies] == ["answer 2"] * (2 if by == "chat" else 3)
+    assert slow.calls == 2
+    assert [message.text for message in session.history] == ["first", "answer 1", "go", "answer 2"]
+
+
+async def streamed_to(replies, agent, session):
+    replies += [
+        event
+        for event in await streamed(agent, "go", session=session, message_id="m1")
+        if isinstance(event, Reply)
+    ]
+
+
+@pytest.mark.parametrize("is_queued", [False, True])
+async def test_a_repetition_that_leaves_stops_nothing(slow, is_queued):
+    """The others, or the handlers of a chat, hear of the answer all the same."""
+    heard = []
+    async with agent_of(slow) as agent:
+        session = await agent.create_session("ada", "first" if is_queued else "")
+        session.on_conversation(lambda reply: heard.append(reply.text))
+        await session.chat("go", message_id="m1")
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0):
+            await agent.run("go", session=session, message_id="m1")
+        with pytest.raises(DeadlineExceeded):
+            await agent.run("go", session=session, message_id="m1", timeout=0.01)
+        [failure] = await streamed(agent, "go", session=session, message_id="m1", timeout=0.01)
+        assert failure.kind == "deadline"
+        slow.gate.set()
+        await session.wait_idle()
+    assert heard[-1] == f"answer {len(heard)}"
+    assert slow.stopped == 0
+
+
+async def test_a_cancelled_run_stays_stopped_for_its_repetition(slow):
+    """It was accepted, and ended so; a repetition does not do it again."""
+    async with agent_of(slow) as agent:
+        session = await agent.create_session("ada")
+        with trio.move_on_after(0.01):
+            await agent.run("go", session=session, message_id="m1")
+        await session.wait_idle()
+        with pytest.raises(Interrupted):
+            await agent.run("go", session=session, message_id="m1")
+        assert slow.calls == 1
+
+
+async def test_a_repetition_of_a_turn_that_waits_for_people_is_told_so():
+    """As the first was; the decision is for both."""
+    async with agent_of([ToolCall("pay", {}), "done"], tools=[pay]) as agent:
+        session = await agent.create_session("ada")
+        for _ in range(2):
+            with pytest.raises(Suspended) as caught:
+                await agent.run("go", session=session, message_id="m1")
+        reply = await agent.resume({caught.value.ids[0]: Approve()})
+        assert reply.text == "done"
+        assert await agent.run("go", session=session, message_id="m1") == reply
+
+
+async def test_what_was_sent_away_may_be_said_again(slow):
+    """Behind a turn that waits for people nothing was said, so its id is free."""
+
+    async def wish(chat):
+        last = chat.messages[-1]
+        if last.role == "user" and last.parts[0].text == "pay":
+            await slow(chat)
+            return ToolCall("pay", {})
+        return "ok"
+
+    async with agent_of(wish, tools=[pay]) as agent:
+        session = await agent.create_session("ada", "pay")
+        suspended = []
+
+        async def ask():
+            with pytest.raises(Suspended) as caught:
+                await agent.run("go", session=session, message_id="m1")
+            suspended.append(caught.value.ids)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(ask)
+                await trio.testing.wait_all_tasks_blocked()
+            slow.gate.set()
+        [ids, same] = suspended
+        assert ids == same
+        await session.answer(ids[0], Approve())
+        await session.wait_idle()
+        assert (await agent.run("go", session=session, message_id="m1")).text == "ok"
+
+
+async def test_after_a_restart_the_reply_is_in_the_history(tmp_path):
+    """What it came to is not kept as a reply; that it was answered is."""
+    url = f"sqlite:///{tmp_path}/x.db"
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(agent_of(["one"]))
+        session = await agent.create_session("ada", session_id="s")
+        await agent.run("go", session=session, message_id="m1")
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(agent_of(["two"]))
+        session = await agent.open_session("s")
+        with pytest.raises(AlreadyAnswered, match="history"):
+            await agent.run("go", session=session, message_id="m1")
+        assert session.history[-1].text == "one"
+
+
+async def test_a_message_id_needs_a_session():
+    """A fresh one knows of nothing that was said before."""
+    async with agent_of(["ok"]) as agent:
+        with pytest.raises(ConfigurationError, match="session="):
+            await agent.run("go", message_id="m1")
+
+
+# --- two callers, one of whom is cancelled -------------------------------------------------------
+
+
+class CancelAfter(trio.abc.Instrument):
+    """Cancels a scope after so many steps of one task."""
+
+    def __init__(self, steps):
+        self.left, self.task, self.scope = steps, None, trio.CancelScope()
+
+    def after_task_step(self, task):
+        if task is self.task:
+            self.left -= 1
+            if self.left == 0:
+                self.scope.cancel()
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"], ids=["", "journal"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "repetition"])
+async def test_a_caller_that_is_cancelled_at_any_step_leaves_the_other_with_an_end(journal, is_first):
+    """The other has the reply, or hears that the turn was stopped before he came; a third hears the same as he."""
+    for steps in range(1, 40):
+        calls, ends = [], {}
+
+        async def answer(chat, calls=calls):
+            calls.append(1)
+            await trio.lowlevel.checkpoint()
+            return "ok"
+
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of(answer))
+            session = await agent.create_session("ada")
+
+            async def ask(name, agent=agent, session=session, ends=ends):
+                try:
+                    ends[name] = (await agent.run("go", session=session, message_id="m1")).text
+                except Interrupted:
+                    ends[name] = "interrupted"
+
+            async def cancelled(ask=ask, steps=steps):
+                canceller = CancelAfter(steps)
+                canceller.task = trio.lowlevel.current_task()
+                trio.lowlevel.add_instrument(canceller)
+                with canceller.scope:
+                    await ask("cancelled")
+                trio.lowlevel.remove_instrument(canceller)
+
+            with trio.fail_after(5):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(cancelled if is_first else partial(ask, "other"))
+                    await trio.lowlevel.checkpoint()
+                    nursery.start_soon(partial(ask, "other") if is_first else cancelled)
+                await session.wait_idle()
+                await ask("third")
+            assert ends["third"] == ends["other"]
+            assert ends["other"] == "ok" or is_first
+            assert len(calls) <= 1
+            assert session.status == "idle"
+            statistics = agent._opener.running.inbox.statistics()
+            assert (statistics.claimed, statistics.waiting) == (0, 0)

@@ -1,0 +1,137 @@
+"""Agents as tools of others tell what they did not do, as `process` and `run_agent` tell it to programs."""
+
+import json
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    GoalAgent,
+    PlanAgent,
+    ScriptedLLM,
+    StepsAgent,
+    ToolCall,
+    ToolContext,
+    delegation_tools,
+    open_runtime,
+    tool,
+)
+
+PLAN = json.dumps({"intent": "know", "plan": "look", "todoList": [{"id": "step_1", "description": "look"}]})
+LOOK = json.dumps({"toolCalls": [{"toolName": "offline", "arguments": {"query": "x"}}]})
+
+
+def act(action, **params):
+    return json.dumps({"action": action, "params": params, "reasoning": "because"})
+
+
+@tool(effect="pure")
+def offline(query: str) -> str:
+    """Search what is not there."""
+    raise ConnectionError("no net")
+
+
+@tool(effect="pure")
+def online(query: str) -> str:
+    """Search."""
+    return "found"
+
+
+def planner(*, works):
+    content = json.dumps({"content": "looked"})
+    if works:
+        return PlanAgent("worker", llm=ScriptedLLM([PLAN, content, "It is 42."]))
+    script = [
+        PLAN.replace('look"}]', 'look", "requiredTools": ["offline"]}]'),
+        LOOK,
+        *[content] * 3,
+        "It is 42.",
+    ]
+    return PlanAgent("worker", llm=ScriptedLLM(script), tools=[offline])
+
+
+def goal(*, achieved):
+    judged = {"achieved": achieved, "feedback": "so it is"}
+    script = [
+        act("plan", steps=["look"]),
+        act("execute", tool="online", args={"query": "x"}),
+        act("summarize", summary="It is 42."),
+        act("evaluate", **judged),
+    ]
+    limit = 20 if achieved else 2
+    return GoalAgent("worker", llm=ScriptedLLM(script), tools=[online], max_iterations=limit)
+
+
+def steps(*, works):
+    final = json.dumps({"final_answer": "It is 42.", "thought": "so it is"})
+    script = [final] if works else lambda _: json.dumps({"plan": "think again"})
+    return StepsAgent("worker", llm=ScriptedLLM(script), max_iterations=3)
+
+
+async def result_of(worker):
+    """What a lead's model reads of the worker, its only tool."""
+    lead = BareAgent(
+        "lead", llm=ScriptedLLM([ToolCall("worker", {"task": "look"}), "done"]), tools=[worker.as_tool()]
+    )
+    async with lead:
+        session = await lead.create_session("ada")
+        await lead.run("go", session=session)
+        [result] = [result for message in session.history for result in message.tool_results]
+    return result
+
+
+@pytest.mark.parametrize("worker", [planner(works=True), goal(achieved=True), steps(works=True)], ids=repr)
+async def test_what_was_all_done_is_the_answer_alone(worker):
+    """A success is as before."""
+    result = await result_of(worker)
+    assert (result.status, result.content) == ("success", "It is 42.")
+
+
+async def test_a_partial_plan_says_so():
+    """`process` says partial of the same."""
+    result = await result_of(planner(works=False))
+    assert result.content == "Status: partial (not all that was asked for was done)\n\nIt is 42."
+    async with planner(works=False) as agent:
+        assert (await agent.process("look")).status == "partial"
+
+
+async def test_a_goal_that_was_not_achieved_says_so():
+    """With the status of `run_agent`."""
+    result = await result_of(goal(achieved=False))
+    assert result.content.startswith("Status: completed_with_summary_fallback (not all")
+    assert "The goal was not achieved" in result.content
+
+
+async def test_steps_without_an_answer_are_an_error():
+    """There is nothing to be told but the limit."""
+    result = await result_of(steps(works=False))
+    assert result.status == "error"
+    assert "limit" in result.error
+
+
+async def test_outside_of_a_session_the_tool_says_the_same():
+    """Where a program calls it itself."""
+    async with planner(works=False) as worker:
+        content = await worker.as_tool().execute({"task": "look"}, ToolContext())
+    assert content.startswith("Status: partial")
+
+
+async def test_what_is_reported_later_says_so_too(autojump_clock):
+    """A delegated task that was done in part was not done; the journal knows of it."""
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(planner(works=False))
+        lead = await runtime.start(
+            BareAgent("lead", llm=ScriptedLLM(lambda _: "ok"), tools=delegation_tools())
+        )
+        session = await lead.create_session("ada")
+        task = await session.delegate("worker", "look", task_id="t")
+        while not session.history:
+            await session.wait_idle()
+            await trio.sleep(0.01)
+        await session.wait_idle()
+        said = session.history[0].text
+    assert said == (
+        f"Task {task}, given to agent 'worker', has ended. "
+        "Status: partial (not all that was asked for was done)\n\nIt is 42."
+    )

@@ -1,0 +1,204 @@
+"""Agents that are started one after the other, while the journal has turns that call those to come."""
+
+import logging
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import (
+    BareAgent,
+    Message,
+    NotRunning,
+    ScriptedLLM,
+    Sender,
+    Text,
+    ToolCall,
+    ToolContext,
+    delegation_tools,
+    open_runtime,
+    tool,
+)
+from actgent.journal.base import Entry
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Opened
+
+ASK = ToolCall("delegate_to_agent", {"agent": "beta", "task": "help"})
+
+
+def worker(name="beta"):
+    return BareAgent(name, llm=ScriptedLLM(["helped"], repeat=True))
+
+
+def told(chat):
+    """What the tool said, as an answer."""
+    last = chat.messages[-1]
+    return last.parts[0].text if last.role == "tool" else [ASK]
+
+
+def caller(answer=told, **options):
+    options.setdefault("tools", delegation_tools())
+    return BareAgent("alpha", llm=ScriptedLLM(answer), **options)
+
+
+async def leave_unfinished(journal, *agents):
+    """A process that ends in the middle of each agent's session, named as the agent."""
+    with trio.CancelScope() as scope:
+
+        async def hang(chat):
+            await trio.sleep_forever()
+
+        async with open_runtime(journal=journal) as runtime:
+            for name in agents:
+                agent = await runtime.start(BareAgent(name, llm=ScriptedLLM(hang)))
+                await agent.create_session("ada", "go", session_id=f"of {name}")
+            scope.cancel()
+            await trio.sleep_forever()
+
+
+async def leave_from_before(journal, agent):
+    """An unfinished session of an agent whose name was taken before names had to be printable."""
+    opened = Opened(owner=Sender("ada"), created_at=0.0)
+    said = Message(session_id="old", sender=Sender("ada"), parts=(Text("go"),))
+    entry = Entry(session_id="old", agent=agent, records=(opened, Accepted(message=said)))
+    await journal.commit(entry, epoch=await journal.acquire())
+
+
+async def answers_of(agent):
+    session = await agent.open_session("of alpha")
+    await session.wait_idle()
+    return session.history[-1].text
+
+
+async def test_a_recovered_turn_waits_for_an_agent_that_is_started_later(autojump_clock):
+    """Without a word from the program; the call is answered as soon as the agent is there."""
+    async with MemoryJournal().running() as journal:
+        await leave_unfinished(journal, "alpha")
+        async with open_runtime(journal=journal) as runtime:
+            alpha = await runtime.start(caller())
+            await trio.sleep(5)
+            began = trio.current_time()
+            await runtime.start(worker())
+            assert await answers_of(alpha) == "helped"
+            assert trio.current_time() == began
+
+
+async def test_sessions_go_on_at_the_end_of_a_block_of_starts(autojump_clock):
+    """However long the starts take, no turn runs before the block's end."""
+    seen = []
+
+    def answer(chat):
+        seen.append(chat)
+        return told(chat)
+
+    async with MemoryJournal().running() as journal:
+        await leave_unfinished(journal, "alpha")
+        async with open_runtime(journal=journal) as runtime:
+            async with runtime.starting():
+                alpha = await runtime.start(caller(answer))
+                await trio.sleep(100)
+                assert not seen
+                await runtime.start(worker())
+            assert await answers_of(alpha) == "helped"
+
+
+async def test_a_call_of_an_agent_that_never_comes_fails_when_all_are_there(autojump_clock):
+    """At `ready`, without any further wait."""
+    async with MemoryJournal().running() as journal:
+        await leave_unfinished(journal, "alpha")
+        async with open_runtime(journal=journal) as runtime:
+            alpha = await runtime.start(caller())
+            await trio.sleep(1)
+            began = trio.current_time()
+            await runtime.ready()
+            assert "no agent 'beta'" in await answers_of(alpha)
+            assert trio.current_time() == began
+
+
+async def test_a_call_of_an_agent_that_never_comes_waits_a_bounded_time(autojump_clock):
+    """Ten seconds after the last start it fails as any other; in a new session at once."""
+    async with MemoryJournal().running() as journal:
+        await leave_unfinished(journal, "alpha")
+        async with open_runtime(journal=journal) as runtime:
+            began = trio.current_time()
+            alpha = await runtime.start(caller())
+            assert "no agent 'beta'" in str(await alpha.run("go"))
+            assert trio.current_time() == began
+            assert "no agent 'beta'" in await answers_of(alpha)
+            assert 9 < trio.current_time() - began < 11
+
+
+async def test_find_agents_tells_of_those_that_are_started_later(autojump_clock):
+    """A recovered turn hears of all agents, and not of those that happened to be first."""
+    find = ToolCall("find_agents", {})
+
+    def answer(chat):
+        last = chat.messages[-1]
+        return last.parts[0].text if last.role == "tool" else [find]
+
+    async with MemoryJournal().running() as journal:
+        await leave_unfinished(journal, "alpha")
+        async with open_runtime(journal=journal) as runtime:
+            alpha = await runtime.start(caller(answer))
+            await trio.testing.wait_all_tasks_blocked()
+            await runtime.start(worker())
+            await runtime.ready()
+            assert "beta" in await answers_of(alpha)
+
+
+@pytest.mark.parametrize("way", ["run", "delegate", "ask"])
+async def test_a_tool_that_calls_an_agent_waits_for_it(autojump_clock, way):
+    """Also where the program's own tool has the agent, and not its name."""
+    beta = worker()
+
+    @tool
+    async def call(context: ToolContext) -> str:
+        """Call beta."""
+        if way == "delegate":
+            return await context.session.delegate("beta", "help", task_id="t")
+        return str(await (beta.run("help") if way == "run" else beta.ref.ask("help")))
+
+    def answer(chat):
+        last = chat.messages[-1]
+        return last.parts[0].text if last.role == "tool" else [ToolCall("call", {})]
+
+    async with MemoryJournal().running() as journal:
+        await leave_unfinished(journal, "alpha")
+        async with open_runtime(journal=journal) as runtime:
+            alpha = await runtime.start(caller(answer, tools=[call]))
+            await trio.testing.wait_all_tasks_blocked()
+            await runtime.start(beta)
+            session = await alpha.open_session("of alpha")
+            await session.wait_idle()
+            results = [result for message in session.history for result in message.tool_results]
+    assert {result.status for result in results} == {"success"}
+
+
+async def test_a_program_does_not_wait_for_its_own_agents():
+    """Outside of turns from the journal a call of an agent that does not run is refused at once."""
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(caller())
+        with pytest.raises(NotRunning):
+            await worker().run("help")
+
+
+@pytest.mark.parametrize("ending", ["ready", "starting", "grace"])
+async def test_the_log_names_agents_whose_sessions_wait(autojump_clock, caplog, ending):
+    """Once, with the number of their sessions, and no agent that runs."""
+    async with MemoryJournal().running() as journal:
+        await leave_unfinished(journal, "alpha", "beta")
+        await leave_from_before(journal, "gam\nma")
+        async with open_runtime(journal=journal) as runtime:
+            if ending == "starting":
+                async with runtime.starting():
+                    await runtime.start(worker("alpha"))
+            else:
+                await runtime.start(worker("alpha"))
+            if ending == "ready":
+                await runtime.ready()
+            await trio.sleep(20)
+            await runtime.ready()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == 1
+    assert "'beta' (1), 'gam\\nma' (1)" in said[0]
+    assert "alpha" not in said[0]

@@ -1,0 +1,321 @@
+"""A turn and all that it leads to: how much, how deep, over restarts, and calls that go round in a circle."""
+
+import collections
+import json
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    LimitReached,
+    Limits,
+    ScriptedLLM,
+    StepsAgent,
+    ToolCall,
+    delegation_tools,
+    open_runtime,
+    tool,
+)
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Led
+from actgent.testing import DyingJournal
+
+
+class Pair:
+    """Two agents that give each other whatever they are told."""
+
+    def __init__(self, *, waits=True, limits=None, by_run=False, stubborn=False):
+        self.calls = self.ran = 0
+        self.failures = []
+        self.agents = [
+            BareAgent(name, llm=ScriptedLLM(self.ask(other), keep=0), limits=limits, grace=0)
+            for name, other in (("x", "y"), ("y", "x"))
+        ]
+        self.waits, self.by_run, self.stubborn = waits, by_run, stubborn
+        for agent, other in zip(self.agents, reversed(self.agents), strict=True):
+            for each in [self.runner(other)] if by_run else delegation_tools():
+                agent.tools.add(each)
+            agent.on_session(lambda session: session.on_exception(self.failures.append))
+
+    def ask(self, other):
+        def answer(chat):
+            self.calls += 1
+            last = chat.messages[-1]
+            if last.role == "tool" and not self.stubborn:
+                return "done"
+            if last.parts[0].text.startswith("Task ") and not self.stubborn:
+                return "I have heard"
+            task = f"go {len(chat.messages)}"
+            if self.by_run:
+                return ToolCall("pass_on", {"task": task})
+            return ToolCall("delegate_to_agent", {"agent": other, "task": task, "wait": self.waits})
+
+        return answer
+
+    def runner(self, other):
+        @tool(effect="idempotent")
+        async def pass_on(task: str) -> str:
+            """Have somebody else do it."""
+            self.ran += 1
+            return str(await other.run(task))
+
+        return pass_on
+
+
+def in_chain(error):
+    return [each for each in error if isinstance(each.error, LimitReached)]
+
+
+async def let_live(pair, journal=None, seconds=2000):
+    async with open_runtime(journal=journal) as runtime:
+        for agent in pair.agents:
+            await runtime.start(agent)
+        session = await pair.agents[0].ensure_session("ada", "s")
+        if not session.history:
+            await session.chat("go", message_id="m")
+        with trio.move_on_after(seconds):
+            await session.wait_idle()
+        await trio.sleep(seconds)
+    return session
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("by_run", [False, True])
+async def test_agents_that_ask_each_other_go_eight_levels_deep(by_run, durable, autojump_clock):
+    """The ninth ask is refused, and the error says which limit; all of them answer with that."""
+    async with MemoryJournal().running() as journal:
+        pair = Pair(by_run=by_run)
+        told = []
+        for agent in pair.agents:
+            agent.on_session(lambda session: session.on_tool_result(told.append))
+        session = await let_live(pair, journal if durable else None)
+    assert pair.calls == 9 * 2
+    assert not pair.failures
+    refused = [result.error for result in told if result.error]
+    assert len(refused) == 1
+    for part in ("limit of 8 levels", "used: 8 levels", "Limits(depth=...)", "agent 'x'"):
+        assert part in refused[0]
+    assert session.history[-1].text == "done"
+
+
+async def test_the_depth_is_what_the_limits_say(autojump_clock):
+    """With depth 3 three turns follow one out of the other, below the first."""
+    pair = Pair(limits=Limits(depth=3))
+    await let_live(pair)
+    assert pair.calls == 4 * 2
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize(("waits", "by_run"), [(True, False), (False, False), (True, True)])
+async def test_all_that_a_turn_leads_to_shares_its_calls(waits, by_run, durable, autojump_clock):
+    """Agents that never stop asking each other make 250 model calls together, by asks, runs and tasks that nobody waits for."""
+    async with MemoryJournal().running() as journal:
+        pair = Pair(waits=waits, by_run=by_run, stubborn=True)
+        await let_live(pair, journal if durable else None)
+    assert pair.calls == 250
+    first = next(each.error for each in pair.failures if each.error.field == "tree_model_calls")
+    assert (first.value, first.agent) == (250, "x")
+    assert first.used["model_calls"] + first.reserved == 250
+    for part in ("limit of 250 model calls", "all that it leads to", "used: ", "tree_model_calls", "'x'"):
+        assert part in str(first)
+
+
+async def test_tool_calls_are_shared_too(autojump_clock):
+    """Helpers that call tools by the dozen stop at the tree's tool calls."""
+    ran = []
+
+    @tool(effect="pure")
+    async def look(n: int) -> int:
+        """Look."""
+        ran.append(n)
+        return n
+
+    def work(chat):
+        return [ToolCall("look", {"n": len(chat.messages) * 100 + n}) for n in range(10)]
+
+    helper = BareAgent("helper", llm=ScriptedLLM(work, keep=0), tools=[look], goal="look")
+
+    def lead(chat):
+        return [ToolCall("helper", {"task": f"{len(chat.messages)} {n}"}) for n in range(4)]
+
+    agent = BareAgent(
+        "lead", llm=ScriptedLLM(lead, keep=0), tools=[helper.as_tool()], limits=Limits(tree_tool_calls=64)
+    )
+    async with agent:
+        with pytest.raises(
+            LimitReached, match=r"64 tool calls .* Limits\(tree_tool_calls=...\) of agent 'lead'"
+        ) as caught:
+            await agent.run("go")
+    assert caught.value.field == "tree_tool_calls"
+    assert len(ran) == 60, "four calls of the helper and six rounds of ten"
+
+
+async def test_the_tightest_tree_counts(autojump_clock):
+    """An agent in the middle has its own bound for what it leads to, whatever those above allow."""
+    pair = Pair(stubborn=True)
+    pair.agents[1].limits = Limits(tree_model_calls=10)
+    counts = collections.Counter()
+    async with open_runtime() as runtime:
+        for agent in pair.agents:
+            await runtime.start(agent)
+        session = await pair.agents[0].create_session("ada")
+        session.on_tool_result(
+            lambda result: counts.update([result.error and "tree_model_calls" in result.error])
+        )
+        await session.chat("go")
+        await session.wait_idle()
+    assert counts[True] >= 20
+    assert pair.calls == 250
+
+
+async def test_a_turn_that_asks_nobody_has_no_budget(autojump_clock):
+    """Its own 25 calls are tighter: nothing is counted, and nothing written."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+
+        @tool
+        async def add(a: int) -> int:
+            """Add."""
+            return a
+
+        llm = ScriptedLLM(lambda chat: ToolCall("add", {"a": len(chat.messages)}), keep=0)
+        agent = await runtime.start(BareAgent("a", llm=llm, tools=[add]))
+        session = await agent.create_session("ada", session_id="s")
+        failures, budgets = [], []
+        session.on_exception(failures.append)
+        session.on_tool_result(lambda _: budgets.append(session.budget))
+        await session.chat("go")
+        await session.wait_idle()
+        records = await journal.load("s")
+    assert failures[0].error.field == "model_calls"
+    assert budgets == [None] * 25
+    assert not any(isinstance(record, Led) for record in records)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_tree_is_bounded_over_all_lives(waits, autojump_clock):
+    """Wherever the process dies, all lives together make as many calls as one may, and those whose answers were lost."""
+    crashes = 0
+    limits = Limits(tree_model_calls=12)
+    for writes in range(3, 400, 3):
+        pair, lives = Pair(waits=waits, stubborn=True, limits=limits), []
+        async with MemoryJournal().running() as journal:
+            dying = DyingJournal(journal, writes)
+
+            async def live(pair=pair, dying=dying):
+                await let_live(pair, dying)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(live)
+                with trio.move_on_after(100):
+                    await dying.died.wait()
+                nursery.cancel_scope.cancel()
+            lives.append(pair.calls)
+            again = Pair(waits=waits, stubborn=True, limits=limits)
+            await let_live(again, journal, seconds=100)
+            lives.append(again.calls)
+        if not dying.is_dead:
+            break
+        crashes += 1
+        lost = 1 + limits.depth
+        assert sum(lives) <= 12 + lost, (writes, lives)
+        assert sum(lives) >= 12 - lost, (writes, lives)
+    assert crashes > 5
+
+
+# --- circles -----------------------------------------------------------------------------------
+
+
+def looping(cycle, results, kind=BareAgent, **options):
+    """An agent that calls tools in a circle; what they bring is taken from `results`, over and over."""
+    asked, ran = [0], [0]
+
+    @tool(effect="idempotent")
+    async def f(x: int) -> str:
+        """Do one thing."""
+        ran[0] += 1
+        return results[ran[0] % len(results)]
+
+    @tool(effect="idempotent")
+    async def g(x: int) -> str:
+        """Do another thing."""
+        return "same"
+
+    def answer(_):
+        asked[0] += 1
+        name, x = cycle[(asked[0] - 1) % len(cycle)]
+        if kind is BareAgent:
+            return ToolCall(name, {"x": x})
+        wanted = {"tool_name": name, "parameters": {"x": x}}
+        return json.dumps({"tool_thought": "once more", "tool_calls": [wanted]})
+
+    return kind("a", llm=ScriptedLLM(answer, keep=0), tools=[f, g], **options), asked
+
+
+TWO = [("f", 1), ("g", 1)]
+THREE = [("f", 1), ("f", 2), ("g", 1)]
+
+
+@pytest.mark.parametrize(
+    ("cycle", "most", "asks"), [(TWO, 3, 7), (THREE, 3, 10), (TWO, 1, 5), (THREE, 2, 7), (TWO, 5, 11)]
+)
+async def test_calls_that_go_round_are_no_progress(cycle, most, asks, autojump_clock):
+    """Two or three calls go round as often as one may be repeated; then the turn ends before they begin again."""
+    agent, asked = looping(cycle, ["same"], limits=Limits(identical_calls=most))
+    async with agent:
+        with pytest.raises(LimitReached, match=r"rounds of the same calls \('f', ") as caught:
+            await agent.run("go")
+    assert caught.value.field == "identical_calls"
+    assert asked[0] == asks
+
+
+@pytest.mark.parametrize("cycle", [TWO, THREE])
+async def test_calls_that_bring_something_new_are_progress(cycle, autojump_clock):
+    """Who asks again and again for something that changes goes on."""
+    agent, asked = looping(cycle, [str(n) for n in range(100)])
+    async with agent:
+        with pytest.raises(LimitReached) as caught:
+            await agent.run("go")
+    assert caught.value.field == "model_calls"
+    assert asked[0] == 25
+
+
+@pytest.mark.parametrize("kind", [BareAgent, StepsAgent])
+@pytest.mark.parametrize(("cycle", "asks"), [(TWO, 7), (THREE, 10)])
+async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
+    """A circle is noticed as in one life, wherever the process died in it."""
+    crashes = 0
+    for writes in range(2, 100, 2):
+        async with MemoryJournal().running() as journal:
+            agent, asked = looping(cycle, ["same"], kind)
+            failures = []
+            agent.on_session(lambda session, heard=failures: session.on_exception(heard.append))
+            dying = DyingJournal(journal, writes)
+
+            async def live(agent=agent, dying=dying):
+                async with open_runtime(journal=dying) as runtime:
+                    await runtime.start(agent)
+                    session = await agent.create_session("ada", session_id="s")
+                    await session.chat("go", message_id="m")
+                    await session.wait_idle()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(live)
+                with trio.move_on_after(5):
+                    await dying.died.wait()
+                nursery.cancel_scope.cancel()
+            said = sum(bool(getattr(record, "stop", "")) for record in await journal.load("s"))
+            if not dying.is_dead:
+                break
+            agent, asked = looping(cycle, ["same"], kind)
+            asked[0] = said
+            agent.on_session(lambda session, heard=failures: session.on_exception(heard.append))
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(agent)
+                session = await agent.ensure_session("ada", "s")
+                await session.wait_idle()
+        if said:
+            crashes += 1
+            assert asked[0] == asks, writes
+            assert failures[-1].error.field == "identical_calls"
+    assert crashes > 3

@@ -1,0 +1,237 @@
+"""A session in the middle of a turn, whose agent is another one at the next start."""
+
+import json
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import (
+    BareAgent,
+    Limits,
+    Mode,
+    Modes,
+    ReActAgent,
+    ScriptedLLM,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.agents.upgrading import foresee
+from actgent.approvals import Approve, Reject
+from actgent.journal.memory import MemoryJournal
+
+PUT = ToolCall("put", {"order": "7"})
+LOOK = ToolCall("look", {"order": "7"})
+REACT_PUT = json.dumps(
+    {
+        "primary_action": {
+            "response_purpose": "TOOL_INVOCATION",
+            "response_content": {"name": "put", "parameters": {"order": "7"}},
+        }
+    }
+)
+
+
+def putting(ran, **options):
+    @tool(name="put", **{"effect": "idempotent", **options})
+    async def put(order: str) -> str:
+        """Put an order away."""
+        ran.append(order)
+        return "put"
+
+    return put
+
+
+@tool(effect="pure")
+async def look(order: str) -> str:
+    """Look at an order."""
+    return "seen"
+
+
+async def _begin(journal, *, answers, kind=BareAgent):
+    """A process that ends while `put` runs."""
+    with trio.CancelScope() as scope:
+
+        @tool(effect="idempotent")
+        async def put(order: str) -> str:
+            """Put an order away, for ever."""
+            scope.cancel()
+            await trio.sleep_forever()
+
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(kind("shop", llm=ScriptedLLM(answers), tools=[put, look]))
+            session = await agent.create_session("ada", "go", session_id="s")
+            await session.wait_idle()
+
+
+async def _go_on(journal, agent, *, decision=None):
+    """The next process; returns the results that handlers and model were told."""
+    told = []
+    agent.on_session(lambda session: session.on_tool_result(told.append))
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.open_session("s")
+        await session.wait_idle()
+        for approval in await agent.approvals():
+            await agent.answer(approval, decision)
+        await session.wait_idle()
+        shown = [result for message in session.history for result in message.tool_results]
+    assert told == shown
+    return {result.tool_name: result.status for result in told}
+
+
+def changed_schema(ran):
+    @tool(name="put", effect="idempotent")
+    async def put(order_id: int) -> str:
+        """Put an order away."""
+        ran.append(order_id)
+        return "put"
+
+    return put
+
+
+def bare(*tools, **options):
+    return BareAgent("shop", llm=ScriptedLLM(["done"], repeat=True), tools=tools, **options)
+
+
+UPGRADES = {
+    "schema": lambda ran: bare(changed_schema(ran), look),
+    "approval": lambda ran: bare(putting(ran, approval=True), look),
+    "agent's approval": lambda ran: bare(putting(ran), look, approval=lambda call, *_: call.name == "put"),
+    "mode": lambda ran: bare(putting(ran), look, modes=Modes(Mode("r", ["look"]), ready=False)),
+    "tool gone": lambda _: bare(look),
+    "once": lambda ran: bare(putting(ran, effect="once"), look),
+}
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+async def test_a_begun_call_that_may_not_run_again_has_an_unknown_outcome(autojump_clock, upgrade):
+    """It may have taken effect: nothing says that it did not run, and no person is asked for what has happened."""
+    ran = []
+    async with MemoryJournal().running() as journal:
+        await _begin(journal, answers=[[PUT, LOOK]])
+        foreseen = await foresee(UPGRADES[upgrade](ran), "s", await journal.load("s"))
+        told = await _go_on(journal, UPGRADES[upgrade](ran), decision=Reject("no"))
+    assert len(foreseen.changes) == 1
+    assert "'put': outcome unknown" in foreseen.changes[0]
+    assert told == {"put": "outcome_unknown", "look": "success"}
+    assert ran == []
+
+
+async def test_a_begun_call_behind_a_limit_has_an_unknown_outcome(autojump_clock):
+    """A limit that is lower by now ends the turn; of what had begun it says that nobody knows."""
+    async with MemoryJournal().running() as journal:
+        await _begin(journal, answers=[[PUT, PUT]])
+        agent = bare(putting([]), look, limits=Limits(identical_calls=1))
+        told = await _go_on(journal, agent)
+    assert told["put"] == "outcome_unknown"
+
+
+async def test_a_begun_call_of_a_turn_that_is_interrupted_has_an_unknown_outcome(autojump_clock):
+    """An urgent message that goes before the recovered turn ends the turn before its call runs again."""
+    ran = []
+    async with MemoryJournal().running() as journal:
+        await _begin(journal, answers=[[PUT]])
+        agent = bare(putting(ran))
+        statuses = []
+
+        @agent.on_session
+        async def interrupt(session):
+            session.on_tool_result(lambda result: statuses.append(result.status))
+            await session.chat("stop", priority="URGENT", enqueue_timeout=0)
+
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+    assert ran == []
+    assert statuses == ["outcome_unknown"]
+
+
+async def test_a_begun_call_runs_again_where_it_may(autojump_clock):
+    """With the same tool it is repeated, as its effect allows."""
+    ran = []
+    async with MemoryJournal().running() as journal:
+        await _begin(journal, answers=[[PUT, LOOK]])
+        foreseen = await foresee(bare(putting(ran), look), "s", await journal.load("s"))
+        assert foreseen.changes == ()
+        assert foreseen.goes_on[0] == "tool 'put' runs again"
+        told = await _go_on(journal, bare(putting(ran), look))
+    assert told == {"put": "success", "look": "success"}
+    assert ran == ["7"]
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent"])
+async def test_a_begun_call_in_text_that_the_new_protocol_does_not_read(autojump_clock, effect):
+    """The model hears that nobody knows what came of it, and the JSON that asked for it is no answer."""
+    ran, said = [], []
+    async with MemoryJournal().running() as journal:
+        await _begin(journal, answers=[REACT_PUT], kind=ReActAgent)
+        foreseen = await foresee(bare(putting(ran, effect=effect)), "s", await journal.load("s"))
+        assert "not read as calls: outcome unknown" in foreseen.changes[0]
+        agent = bare(putting(ran, effect=effect))
+        agent.on_session(lambda session: session.on_conversation(lambda reply: said.append(reply.text)))
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            notes = [message.text for message in session.history if message.sender.kind == "system"]
+    assert said == ["done"]
+    assert ran == []
+    assert len(notes) == 1
+    assert "not known" in notes[0]
+
+
+async def _leave(journal, *answers, content="go", queued=0, **options):
+    """A process that ends with a session in the middle: at a model's call, or where people are waited for."""
+    asked = trio.Event()
+
+    async def answer(chat):
+        if answers and len(llm.chats) <= len(answers):
+            return answers[len(llm.chats) - 1]
+        asked.set()
+        return await trio.sleep_forever()
+
+    llm = ScriptedLLM(answer)
+    with trio.CancelScope() as scope:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("shop", llm=llm, **options))
+            agent.on_session(lambda session: session.on_approval(lambda _: asked.set()))
+            session = await agent.create_session("ada", content, session_id="s")
+            await asked.wait()
+            for _ in range(queued):
+                await session.chat("and then?")
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            await trio.sleep_forever()
+
+
+async def test_what_a_model_is_asked_goes_on(autojump_clock):
+    """Another model, prompt or protocol is asked what was due; what waits behind it is answered."""
+    async with MemoryJournal().running() as journal:
+        await _leave(journal, queued=2)
+        agent = BareAgent("shop", llm=ScriptedLLM(["new"], repeat=True), role="somebody else")
+        foreseen = await foresee(agent, "s", await journal.load("s"))
+        await _go_on(journal, agent)
+    assert foreseen.changes == ()
+    assert foreseen.goes_on == ("the model is asked", "2 message(s) that wait are answered")
+
+
+@pytest.mark.parametrize(
+    ("tools", "says"),
+    [
+        ([], "fails when approved: tool 'put' not found"),
+        ([changed_schema([])], "fails when approved: Invalid arguments"),
+        ([putting([])], "waits for a person"),
+    ],
+)
+async def test_an_open_approval_after_an_upgrade(autojump_clock, tools, says):
+    """A person still decides; what is approved and cannot run is an error, and never an effect."""
+    async with MemoryJournal().running() as journal:
+        await _leave(journal, [PUT], tools=[putting([], approval=True)])
+        foreseen = await foresee(bare(*tools), "s", await journal.load("s"))
+        told = await _go_on(journal, bare(*tools), decision=Approve())
+    assert says in (*foreseen.changes, *foreseen.goes_on)[0]
+    assert bool(foreseen.changes) is ("fails" in says)
+    assert told == {"put": "error" if "fails" in says else "success"}

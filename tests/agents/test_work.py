@@ -1,0 +1,264 @@
+"""How much work a turn and a look at a session take as something grows: counted in bytecodes, so a busy machine changes nothing."""
+
+import json
+import random
+import sys
+
+import jiter
+import pytest
+
+from actgent import (
+    Approve,
+    BareAgent,
+    Limits,
+    Priority,
+    ReActAgent,
+    ScriptedLLM,
+    Sender,
+    SimpleAgent,
+    StepsAgent,
+    Token,
+    ToolCall,
+    tool,
+)
+from actgent.agents.answering import open_approvals
+from actgent.agents.approval import approval_for
+from actgent.agents.context import SessionContext
+from actgent.agents.step_events import FinalEvent, PlanEvent, StepEvent
+from actgent.errors import AskPerson
+from actgent.journal.records import Decided, PersonAsked
+
+
+class Steps:
+    """Counts the bytecodes that run in its block, in all frames that are entered or resumed there."""
+
+    def __enter__(self):
+        self.count = 0
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self._before)
+
+    def _trace(self, frame, event, _):
+        frame.f_trace_opcodes = True
+        self.count += event == "opcode"
+        return self._trace
+
+
+async def steps_of_a_turn(session):
+    await session.chat("warm up")
+    await session.wait_idle()
+    with Steps() as steps:
+        await session.chat("hi")
+        await session.wait_idle()
+    return steps.count
+
+
+def agent_of(*tools):
+    def answer(chat):
+        return ToolCall("pay", {}) if tools and chat.messages[-1].role == "user" else "ok"
+
+    return BareAgent("tutor", llm=ScriptedLLM(answer, keep=0), tools=tools, sessions=5000)
+
+
+@tool(approval=True)
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+async def test_a_parents_turn_does_not_look_at_its_children():
+    """With 1,000 of them it takes as many steps as with one."""
+    counts = []
+    for children in (1, 1000):
+        async with agent_of() as agent:
+            session = await agent.create_session("ada")
+            for _ in range(children):
+                await agent.create_session("ada", parent=session)
+            counts.append(await steps_of_a_turn(session))
+    few, many = counts
+    assert many < few * 1.02
+
+
+async def test_approvals_cost_little_where_nothing_waits():
+    """However many sessions there are below."""
+    async with agent_of() as agent:
+        session = await agent.create_session("ada")
+        with Steps() as alone:
+            assert session.approvals == ()
+        for _ in range(500):
+            child = await agent.create_session("ada", parent=session)
+            await agent.create_session("ada", parent=child)
+        with Steps() as with_children:
+            assert session.approvals == ()
+    assert with_children.count < alone.count + 50
+
+
+async def test_approvals_are_found_and_answered_at_any_depth():
+    """Deeper than Python recurses; once it is decided, the way there is forgotten."""
+    async with agent_of(pay) as agent:
+        top = lowest = await agent.create_session("ada")
+        for _ in range(1200):
+            lowest = await agent.create_session("ada", parent=lowest)
+        await lowest.chat("pay")
+        await lowest.wait_idle()
+        [approval] = top.approvals
+        assert approval.session_id == lowest.id
+        await top.answer(approval, Approve())
+        await lowest.wait_idle()
+        assert top.approvals == ()
+        with Steps() as steps:
+            assert top.approvals == ()
+        assert lowest.history[-1].text == "ok"
+    assert steps.count < 200
+
+
+def naive_approvals(context):
+    own = [] if context.approvals is None else list(context.approvals.open.values())
+    return [*own, *(each for child in (context.children or {}).values() for each in naive_approvals(child))]
+
+
+class Tree:
+    """Sessions that come, go, find their parents late, ask and are answered, at random."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.contexts = [SessionContext("0", Sender("ada"), None)]
+        self.orphans = []
+        self.asked = 0
+
+    def open(self):
+        parent = self.random.choice(self.contexts)
+        context = SessionContext(str(len(self.contexts)), Sender("ada"), None, parent=parent)
+        self.contexts.append(context)
+        if self.random.random() < 0.3:  # it came back before its parent
+            context.parent = None
+            self.orphans.append((parent, context))
+        else:
+            parent.add_child(context)
+
+    def attach(self):
+        if self.orphans:
+            parent, context = self.orphans.pop(self.random.randrange(len(self.orphans)))
+            context.parent = parent
+            parent.add_child(context)
+
+    def close(self):
+        context = self.random.choice(self.contexts)
+        if context.parent is not None and not context.children:
+            context.parent.remove_child(context)
+
+    def ask(self):
+        context = self.random.choice(self.contexts)
+        self.asked += 1
+        call = ToolCall("pay", {}, f"call {self.asked}")
+        question = approval_for(
+            call, AskPerson("?"), session_id=context.id, agent="a", now=0, timeout=float("inf")
+        )
+        context.note(PersonAsked(approval=question))
+
+    def decide(self):
+        context = self.random.choice(self.contexts)
+        if context.approvals is not None and context.approvals.open:
+            known = self.random.choice(list(context.approvals.open))
+            context.note(Decided(approval_id=known, decision=Approve(), by="ada", at=0.0))
+
+    def look(self):
+        context = self.random.choice(self.contexts)
+        found, wanted = open_approvals(context), naive_approvals(context)
+        assert len(found) == len(wanted)
+        assert {each.id for each in found} == {each.id for each in wanted}
+
+    def step(self):
+        getattr(self, self.random.choice(["open", "attach", "close", "ask", "decide", "look", "look"]))()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_waits_is_found_whatever_happened(seed):
+    """The marks that lead to it never lose anything that a look at all sessions finds."""
+    tree = Tree(seed)
+    for _ in range(300):
+        tree.step()
+
+
+async def test_a_history_is_copied_once_for_all_who_look():
+    """It is the same tuple until something happens, and what was looked at stays as it was."""
+    async with agent_of() as agent:
+        session = await agent.create_session("ada")
+        for _ in range(5):
+            before = session.history
+            assert session.history is before
+            length = len(before)
+            await session.chat("hi", priority=Priority.HIGH)
+            await session.wait_idle()
+            assert len(before) == length < len(session.history)
+        first = session.history[0]
+        count = sys.getrefcount(first)
+        looks = [session.history for _ in range(100)]
+        assert sys.getrefcount(first) == count
+    assert all(isinstance(look, tuple) for look in looks)
+
+
+# --- answers that grow ---------------------------------------------------------------------------
+
+
+def answers_of(said):
+    """By agent the JSON whose shown member is long, in which nothing else is."""
+    describe = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": "x"}
+    return {
+        SimpleAgent: {"messageType": "DIRECT_RESPONSE", "content": said},
+        ReActAgent: {"question_nature": "SIMPLE", "context": {}, "primary_action": describe},
+        StepsAgent: {"final_answer": said, "thought": "x"},
+    }
+
+
+@pytest.mark.parametrize("kind", [SimpleAgent, ReActAgent, StepsAgent])
+@pytest.mark.parametrize("output", [None, str], ids=["", "output"])
+async def test_a_character_is_read_so_many_times_however_long_its_answer_is(kind, output):
+    """By all who look at the growing JSON; what they show is the same."""
+    times = []
+    for size in (20_000, 80_000):
+        said = "word " * (size // 5)
+        text = json.dumps(answers_of(said)[kind])
+        async with kind("tutor", llm=ScriptedLLM([text], chunk=4), output=output) as agent:
+            with Reading() as reading:
+                async with agent.stream("go") as events:
+                    tokens = [event.text async for event in events if isinstance(event, Token)]
+        assert "".join(tokens) == said
+        times.append(reading.characters / len(text))
+    short, long = times
+    assert long < 2 * short
+
+
+class Reading:
+    """Counts the characters that jiter reads in its block: the looks at growing JSON."""
+
+    def __enter__(self):
+        self.characters, self._known = 0, jiter.from_json
+
+        def count(text, **options):
+            self.characters += len(text)
+            return self._known(text, **options)
+
+        jiter.from_json = count
+        return self
+
+    def __exit__(self, *_):
+        jiter.from_json = self._known
+
+
+@pytest.mark.parametrize("name", ["final_answer", "plan", "tool_thought"])
+async def test_events_of_growing_steps_hold_so_many_times_the_text(name):
+    """Each holds all that grew, so of a long one there are fewer; the last holds all."""
+    said = "word " * 8_000
+    answer = {"tool_calls": [{"tool_name": "x"}], name: said} if name == "tool_thought" else {name: said}
+    script = [json.dumps(answer), json.dumps({"final_answer": "done"})]
+    agent = StepsAgent("tutor", llm=ScriptedLLM(script, chunk=4, repeat=True))
+    async with agent, agent.stream("go", limits=Limits(model_calls=2)) as events:
+        seen = [event async for event in events if isinstance(event, (PlanEvent, StepEvent, FinalEvent))]
+    texts = [getattr(event, "plan", "") or getattr(event, "text", "") or event.thought for event in seen]
+    held = sum(map(len, texts))
+    assert said in texts
+    assert held < 100 * len(said) + 4096**2

@@ -1,0 +1,113 @@
+"""What a chunk, a turn and a look cost as something grows: an answer in JSON, the sessions below, the history."""
+
+import json
+import time
+from collections.abc import Awaitable, Callable
+
+import trio
+from measure import ANSWER, Figures, Stopwatch, expect, percentile
+
+from actgent import BareAgent, ReActAgent, RouterAgent, ScriptedLLM, Session, SimpleAgent, StepsAgent
+
+PIECE = 4
+"""Characters of a chunk: what a model gives as one token."""
+TURNS = 200
+SHARE = 16
+"""Of how much less it is compared with."""
+
+
+def _simple(said: str) -> object:
+    return {"messageType": "DIRECT_RESPONSE", "content": said}
+
+
+def _react(said: str) -> object:
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": "text"}
+    return {"question_nature": "SIMPLE", "context": {}, "primary_action": action}
+
+
+def _router(said: str) -> object:
+    return {"top_level_intent": "CONVERSATION", "response": said}
+
+
+def _steps(said: str) -> object:
+    return {"final_answer": said, "thought": "so it is"}
+
+
+FORMS = {
+    "simple": (SimpleAgent, _simple),
+    "react": (ReActAgent, _react),
+    "router": (RouterAgent, _router),
+    "steps": (StepsAgent, _steps),
+}
+
+
+async def measure_streams(characters: int) -> Figures:
+    """CPU of a chunk of a JSON answer, by protocol, and that of a long answer over that of a short one."""
+    figures: Figures = {}
+    for name in FORMS:
+        short, long = await _chunk_us(name, characters // SHARE), await _chunk_us(name, characters)
+        figures |= {f"{name}_us": long, f"{name}_growth": long / short}
+    return figures | {
+        "chunk_us": max(figures[f"{name}_us"] for name in FORMS),
+        "growth": max(figures[f"{name}_growth"] for name in FORMS),
+    }
+
+
+async def _chunk_us(name: str, characters: int) -> float:
+    kind, form = FORMS[name]
+    said = ("word " * (characters // 5 + 1))[:characters]
+    text, seen = json.dumps(form(said)), []
+    llm = ScriptedLLM([text], chunk=PIECE)
+    options = {"routes": {"NOBODY": BareAgent("nobody", llm=llm)}} if kind is RouterAgent else {}
+    async with kind("bench", llm=llm, **options) as agent:
+        session, done = await agent.create_session("ada"), trio.Event()
+        session.on_token(lambda token: seen.append(token.text))
+        session.on_conversation(lambda _: done.set())
+        watch = Stopwatch()
+        await session.chat("go")
+        await done.wait()
+        chunk_us = watch.cpu_us(len(text) // PIECE)
+    expect(seen="".join(seen), wanted=said, what="the streamed text")
+    return chunk_us
+
+
+async def measure_tree(count: int) -> Figures:
+    """A turn of a session with so many below it, and looks at it and its history, against the same without."""
+    async with BareAgent("bench", llm=ScriptedLLM([ANSWER], repeat=True, keep=0)) as agent:
+        session = await agent.create_session("ada")
+        alone_us = await _turn_us(session)
+        for _ in range(count):
+            await agent.create_session("ada", parent=session)
+        turn_us = await _turn_us(session)
+        approvals_us = _each_us(lambda: session.approvals)
+        history_us = _each_us(lambda: session.history)
+    return {
+        "turn_us": turn_us,
+        "growth": turn_us / alone_us,
+        "approvals_us": approvals_us,
+        "history_us": history_us,
+    }
+
+
+async def _turn_us(session: Session) -> float:
+    async def turn() -> None:
+        await session.chat("hi")
+        await session.wait_idle()
+
+    return await _median_us(turn)
+
+
+async def _median_us(act: Callable[[], Awaitable[None]]) -> float:
+    times = []
+    for _ in range(TURNS):
+        begun = time.process_time()
+        await act()
+        times.append((time.process_time() - begun) * 1e6)
+    return percentile(times, 0.5)
+
+
+def _each_us(look: Callable[[], object]) -> float:
+    watch = Stopwatch()
+    for _ in range(1000):
+        look()
+    return watch.cpu_us(1000)

@@ -1,0 +1,213 @@
+"""Storages that do not answer for a while: nobody waits for longer than they want, and nothing is lost or done twice."""
+
+import itertools
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.errors import JournalFailed, JournalSlow
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed
+
+
+class FrozenJournal(MemoryJournal):
+    """Writes nothing while its gate is shut."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = trio.Event()
+        self.gate.set()
+
+    async def _write(self, rows, heads, epoch):
+        await self.gate.wait()
+        await super()._write(rows, heads, epoch)
+
+
+def clerk(asked, **options):
+    """An agent that notes what it is asked."""
+
+    def answer(chat):
+        asked.append(chat.messages[-1].parts[0].text)
+        return "ok"
+
+    return BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), **options)
+
+
+async def seconds_of(fn, *args, **options):
+    """How long a call took, and what it raised."""
+    begun = trio.current_time()
+    try:
+        await fn(*args, **options)
+    except JournalFailed as error:
+        return trio.current_time() - begun, error
+    return trio.current_time() - begun, None
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_chat_waits_no_longer_than_its_deadline_for_the_journal(autojump_clock, again):
+    """It is refused then, and never runs; the same id may be sent again, and is answered once."""
+    asked = []
+    async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk(asked))
+        session = await agent.create_session("ada", session_id="s")
+        journal.gate = trio.Event()
+        took, error = await seconds_of(session.chat, "hi", enqueue_timeout=5, message_id="m")
+        assert 5 <= took <= 5.2
+        assert isinstance(error, JournalSlow)
+        await trio.sleep(1)
+        if again:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: session.chat("hi", message_id="m"))
+                await trio.sleep(1)
+                journal.gate.set()
+        journal.gate.set()
+        await session.wait_idle()
+    assert asked == ["hi"] * again
+    async with journal.running(), open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk(asked))
+        session = await agent.open_session("s")
+        await session.wait_idle()
+        assert [message.text for message in session.history] == ["hi", "ok"] * again
+    assert asked == ["hi"] * again
+
+
+async def test_who_is_cancelled_does_not_wait_for_the_journal(autojump_clock):
+    """Whether the write has begun, or waits behind another; none of the messages runs."""
+    asked = []
+    async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk(asked))
+        sessions = [await agent.create_session("ada") for _ in range(3)]
+        journal.gate = trio.Event()
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                nursery.start_soon(session.chat, "hi")
+                await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert trio.current_time() == begun
+        journal.gate.set()
+        for session in sessions:
+            await session.wait_idle()
+    assert asked == []
+
+
+async def test_a_step_that_cannot_be_written_is_tried_again_by_itself(autojump_clock, make_writer):
+    """As soon as the storage works again, though nothing else is said in its session."""
+
+    class Full(MemoryJournal):
+        is_full = False
+
+        async def _write(self, rows, heads, epoch):
+            if self.is_full:
+                raise JournalFailed("no")
+            await super()._write(rows, heads, epoch)
+
+    async with Full().running() as journal:
+        writer = make_writer(journal, await journal.acquire())
+        journal.is_full = True
+        writer.write_soon(Changed(changes={"n": 1}))
+        await trio.sleep(5)
+        journal.is_full = False
+        await trio.sleep(2)
+        assert [summary.records for summary in journal._stored_heads.values()] == [1]
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------
+
+
+@tool
+async def count(word: str) -> str:
+    """Count a word."""
+    COUNTED.append(word)
+    return "counted"
+
+
+COUNTED = []
+SAID = []
+
+
+async def test_a_cut_connection_fails_nobody(link):
+    """Of many turns with tools, while it is cut again and again; each tool runs once."""
+    link, url = link
+    COUNTED.clear()
+    SAID.clear()
+    failures = []
+
+    def answer(chat):
+        last = chat.messages[-1]
+        return "done" if last.role == "tool" else [ToolCall("count", {"word": last.parts[0].text})]
+
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), tools=[count]))
+        sessions = [await agent.create_session("ada") for _ in range(5)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cut_often, link, nursery.cancel_scope)
+            async with trio.open_nursery() as talking:
+                for place, session in enumerate(sessions):
+                    session.on_exception(failures.append)
+                    talking.start_soon(_talk, session, place, link)
+            nursery.cancel_scope.cancel()
+        assert failures == []
+        assert sorted(COUNTED) == sorted(SAID)
+        assert sum(len(session.history) for session in sessions) == 4 * len(SAID)
+
+
+async def _talk(session, place, link):
+    """Say one thing after the other, until there were five cuts."""
+    for number in itertools.count():
+        await session.chat(f"{place}/{number}")
+        await session.wait_idle()
+        SAID.append(f"{place}/{number}")
+        if number > 5 and link.cuts_made > 4:
+            return
+
+
+async def _cut_often(link, scope):
+    while True:
+        await trio.sleep(0.1)
+        link.cut()
+
+
+async def test_a_commit_whose_answer_is_cut_off_is_there_once(link, make_writer):
+    """The server has it, and was away for a moment: nobody hears of that."""
+    link, url = link
+    async with open_journal(url) as journal, trio.open_nursery() as nursery:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(Changed(changes={"n": 0}))
+        link.cuts = True
+        nursery.start_soon(_let_through, link)
+        await writer.commit(Changed(changes={"n": 1}))
+        assert await writer.load() == writer.confirmed
+
+
+async def _let_through(link):
+    while not link.is_down:  # noqa: ASYNC110 - it is cut by the data that it carries
+        await trio.sleep(0.01)
+    await trio.sleep(0.5)
+    link.is_down = False
+
+
+async def test_a_server_that_stands_still_keeps_nobody(link, monkeypatch):
+    """A chat is refused in time, a cancelled one is left at once; the connection is dropped, and all goes on with another."""
+    link, url = link
+    monkeypatch.setattr("actgent.journal.postgres.WRITING", 2.0)
+    asked = []
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk(asked))
+        session = await agent.create_session("ada")
+        link.flows = trio.Event()
+        took, error = await seconds_of(session.chat, "one", enqueue_timeout=1)
+        assert 1 <= took < 2
+        assert isinstance(error, JournalSlow)
+        begun = trio.current_time()
+        with trio.move_on_after(0.2):
+            await session.chat("two")
+        assert trio.current_time() - begun < 1
+        await trio.sleep(2)  # the connection is dropped
+        link.flows.set()
+        await session.chat("three")
+        await session.wait_idle()
+    assert asked == ["three"]

@@ -1,0 +1,222 @@
+"""Copies of a journal that is written meanwhile."""
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.cli.main import main
+from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed
+from actgent.journal import backup as backups
+from actgent.journal.backup import back_up
+from actgent.journal.opening import open_journal
+from actgent.journal.salvage import check
+
+WRITING = """
+    import sys, trio
+    from actgent.journal.base import Entry
+    from actgent.journal.opening import open_journal
+    from actgent.journal.records import Changed, Opened
+    from actgent.messages import Sender
+
+    async def main():
+        async with open_journal(f"sqlite:///{sys.argv[1]}") as journal:
+            epoch = await journal.acquire()
+            for number in range(8):
+                opened = Opened(owner=Sender("ada"), created_at=1.0)
+                await journal.commit(Entry(session_id=f"s{number}", agent="a", records=(opened,)), epoch=epoch)
+            async def write(number):
+                for step in range(1, 100_000):
+                    changed = Changed(changes={"n": step, "text": "x" * 3000})
+                    await journal.commit(Entry(session_id=f"s{number}", agent="a", records=(changed,)), epoch=epoch)
+                    if not number:
+                        print(step, flush=True)
+                    await trio.sleep(float(sys.argv[2]))
+            async with trio.open_nursery() as nursery:
+                for number in range(8):
+                    nursery.start_soon(write, number)
+
+    trio.run(main)
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """`write(pause)` gives a process that writes a journal, and the journal's path."""
+    started = []
+
+    def start(pause):
+        path = tmp_path / "live.db"
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(WRITING), str(path), str(pause)],
+                stdout=subprocess.PIPE,
+            )
+        )
+        return started[-1], path
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def clear(path, *suffixes):
+    for suffix in suffixes:
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+async def numbers_in(path):
+    """The changes of each session in a journal's file."""
+    async with open_journal(f"sqlite:///{path}") as journal:
+        await journal.acquire()
+        records = [await journal.load(each.session_id) for each in await journal.sessions()]
+    return [[record.changes["n"] for record in each[1:]] for each in records]
+
+
+async def test_a_file_that_another_process_writes_is_copied_whole(tmp_path, write):
+    """What was confirmed before the copy began is in it, each session without a gap, in one file."""
+    process, path = write(0.005)
+    for number in range(3):
+        for _ in range(40):
+            confirmed = int(process.stdout.readline())
+        copy = tmp_path / f"copy{number}.db"
+        made = back_up(path, copy)
+        assert (made.sessions, made.size) == (8, copy.stat().st_size)
+        assert sorted(each.name for each in tmp_path.glob("copy*")) == [
+            f"copy{n}.db" for n in range(number + 1)
+        ]
+        found = await numbers_in(copy)
+        assert all(numbers == [*range(1, len(numbers) + 1)] for numbers in found)
+        assert len(found[0]) >= confirmed
+        clear(copy, "-lock")
+    assert process.poll() is None
+
+
+async def test_a_log_that_begins_anew_meanwhile_is_copied_again(tmp_path, write, monkeypatch):
+    """Where that never ends nothing is left, and the process is named as the one that can do it."""
+    process, path = write(0)
+    process.stdout.readline()
+    monkeypatch.setattr(backups, "TRIES", 2)
+    rounds = iter(range(100))
+    monkeypatch.setattr(backups, "_round_of", lambda _: (next(rounds),))
+    said = []
+    with pytest.raises(JournalFailed, match=r"runtime\.backup"):
+        back_up(path, tmp_path / "copy.db", say=said.append)
+    assert len(said) == 2
+    assert list(tmp_path.glob("copy*")) == []
+
+
+def agent_of():
+    return BareAgent("clerk", llm=ScriptedLLM(["yes"], repeat=True))
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+async def test_a_running_runtime_copies_its_journal(tmp_path, durability, monkeypatch):
+    """Turns go on meanwhile; the copy, put in the file's place, goes on where it was made."""
+    monkeypatch.setattr(backups, "PAGES", 2)
+    path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
+    async with open_runtime(journal=f"sqlite:///{path}", durability=durability) as runtime:
+        agent = await runtime.start(agent_of())
+        sessions = [await agent.create_session("ada", session_id=f"s{number}") for number in range(10)]
+        for session in sessions:
+            await agent.run("before", session=session)
+        made = []
+
+        async def copying():
+            made.append(await runtime.backup(copy))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copying)
+            while not made:
+                for session in sessions:
+                    await agent.run("meanwhile " * 100, session=session)
+                    await trio.lowlevel.checkpoint()
+        assert made[0].sessions == 10
+    assert check(copy) == []
+    async with open_runtime(journal=f"sqlite:///{copy}") as runtime:
+        agent = await runtime.start(agent_of())
+        for number in range(10):
+            session = await agent.open_session(f"s{number}")
+            texts = [message.text for message in session.history]
+            assert texts[:2] == ["before", "yes"]
+            assert str(await agent.run("after", session=session)) == "yes"
+
+
+async def test_only_what_is_good_is_a_backup(tmp_path):
+    """A damaged journal is refused, and so is a place that is taken; nothing is changed."""
+    path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        agent = await runtime.start(agent_of())
+        for number in range(20):
+            session = await agent.create_session("ada", session_id=f"s{number}")
+            await agent.run("hello " * 100, session=session)
+    back_up(path, copy)
+    before = copy.read_bytes()
+    with pytest.raises(ConfigurationError, match="exists"):
+        back_up(path, copy)
+    assert copy.read_bytes() == before
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        db.execute("UPDATE steps SET body = zeroblob(length(body)) WHERE rowid = 17")
+    with pytest.raises(JournalError):
+        back_up(path, tmp_path / "other.db")
+    assert list(tmp_path.glob("other*")) == []
+    (tmp_path / "text.txt").write_text("no journal")
+    with pytest.raises(ConfigurationError):
+        back_up(tmp_path / "text.txt", tmp_path / "other.db")
+
+
+async def test_a_process_does_not_copy_its_own_file_from_outside(tmp_path):
+    """That would drop the locks by which SQLite keeps others out; journals that are no files say what copies them."""
+    path = tmp_path / "agents.db"
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        with pytest.raises(ConfigurationError, match=r"runtime\.backup"):
+            back_up(path, tmp_path / "copy.db")
+        await runtime.backup(tmp_path / "copy.db")
+    async with open_runtime(journal="memory:") as runtime:
+        with pytest.raises(ConfigurationError, match="pg_dump"):
+            await runtime.backup(tmp_path / "other.db")
+    async with open_runtime() as runtime:
+        with pytest.raises(ConfigurationError, match="journal="):
+            await runtime.backup(tmp_path / "other.db")
+
+
+async def test_a_copy_in_the_place_of_a_file_that_went_on(tmp_path):
+    """The page says what to remove beside it; with the old log or note there it is refused."""
+    path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        agent = await runtime.start(agent_of())
+        session = await agent.create_session("ada", session_id="s")
+        await agent.run("first", session=session)
+        await runtime.backup(copy)
+        await agent.run("second", session=session)
+    shutil.copy(copy, path)
+    with pytest.raises(JournalDamaged, match="older copy"):
+        async with open_runtime(journal=f"sqlite:///{path}"):
+            pass
+    clear(path, "-wal", "-lock")
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        agent = await runtime.start(agent_of())
+        session = await agent.open_session("s")
+        assert [message.text for message in session.history] == ["first", "yes"]
+
+
+def test_the_command_copies_a_file(tmp_path, capsys, write):
+    """Also one that a process uses; a place that is taken is wrong use."""
+    process, path = write(0.01)
+    process.stdout.readline()
+    for code in (0, 2):
+        with pytest.raises(SystemExit) as ended:
+            main(["journal", "backup", str(path), str(tmp_path / "copy.db")])
+        assert ended.value.code == code
+    out, err = capsys.readouterr()
+    assert "read and good" in out
+    assert "exists" in err

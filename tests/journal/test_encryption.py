@@ -1,0 +1,205 @@
+"""Journals whose records are encrypted with keys from the environment."""
+
+import base64
+import contextlib
+
+import apsw
+import attrs
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.cli.main import main
+from actgent.errors import ConfigurationError, JournalError, JournalKeyError
+from actgent.journal.backup import back_up
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
+from actgent.journal.salvage import check, salvage
+from actgent.journal.steps import checksum_row
+
+pytest.importorskip("cryptography", reason="the extra `encryption` is not installed")
+
+VARIABLE = "ACTGENT_JOURNAL_KEYS"
+SECRET = "a secret word"
+
+
+def key(number):
+    return base64.b64encode(bytes([number]) * 32).decode()
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """`keys(k1=1, k2=2)` puts these keys into the environment; without any there are none."""
+
+    def put(**numbers):
+        monkeypatch.setenv(VARIABLE, ",".join(f"{name}:{key(number)}" for name, number in numbers.items()))
+
+    put()
+    return put
+
+
+def agent_of():
+    return BareAgent("clerk", llm=ScriptedLLM(["yes"], repeat=True))
+
+
+async def say(url, words, session_id="s"):
+    """A process that says something; returns what the session has said by then."""
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(agent_of())
+        session = await agent.ensure_session("ada", session_id)
+        await agent.run(words, session=session)
+        return [message.text for message in session.history]
+
+
+def bytes_beside(path):
+    return b"".join(each.read_bytes() for each in path.parent.iterdir() if each.is_file())
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "agents.db"
+
+
+async def test_records_are_read_again_and_stand_nowhere_in_plain(lasting_url, keys, tmp_path):
+    """In every storage, over restarts."""
+    keys(k1=1)
+    assert await say(lasting_url, SECRET) == [SECRET, "yes"]
+    assert await say(lasting_url, "more") == [SECRET, "yes", "more", "yes"]
+    assert SECRET.encode() not in bytes_beside(tmp_path / "any")
+    keys()
+    with pytest.raises(JournalKeyError, match="'k1'"):
+        await say(lasting_url, "plain")
+
+
+async def test_keys_are_changed_by_putting_another_in_front(path, keys):
+    """The first one writes, all read; one that is missing is named, and no other."""
+    url = f"sqlite:///{path}"
+    await say(url, "plain", "p")
+    keys(old=1)
+    await say(url, "one")
+    assert await say(url, "more", "p") == ["plain", "yes", "more", "yes"]
+    keys(new=2, old=1)
+    assert await say(url, "two") == ["one", "yes", "two", "yes"]
+    await say(url, "three", "later")
+    keys(new=2)
+    assert await say(url, "four", "later") == ["three", "yes", "four", "yes"]
+    with pytest.raises(JournalKeyError) as raised:
+        await say(url, "five")
+    assert raised.value.key_id == "old"
+    assert not raised.value.is_there
+
+
+async def test_another_key_of_the_same_id_is_an_error_that_tells_no_key(path, keys):
+    """It names the id; so does a copy of the error."""
+    url = f"sqlite:///{path}"
+    keys(k1=1)
+    await say(url, SECRET)
+    keys(k1=2)
+    with pytest.raises(JournalKeyError) as raised:
+        await say(url, "more")
+    assert raised.value.is_there
+    assert "'k1'" in str(raised.value)
+    assert key(2) not in repr(raised.value)
+
+
+async def test_a_row_is_good_at_its_place_only(keys, make_writer):
+    """Moved within the journal, and with a right checksum, it is refused."""
+    keys(k1=1)
+    async with MemoryJournal().running() as journal:
+        epoch = await journal.acquire()
+        for session_id in ("a", "b"):
+            writer = make_writer(journal, epoch, session_id)
+            await writer.open()
+            await writer.turn()
+        (series_a, rows), (_, others) = journal._stored_rows.items()
+        row = attrs.evolve(rows[1], body=others[1].body)
+        checksum = checksum_row(series_a, row.first, row.count, body=row.body, identity=journal.identity)
+        rows[1] = attrs.evolve(row, checksum=checksum)
+        with pytest.raises(JournalKeyError):
+            await journal.load("a")
+        assert await journal.load("b")
+
+
+async def test_commands_work_with_the_keys(path, keys, tmp_path, capsys):
+    """Check, backup, inspect, export and import; salvage writes all with the first key."""
+    url = f"sqlite:///{path}"
+    keys(old=1)
+    await say(url, SECRET)
+    keys(new=2, old=1)
+    await say(url, "more")
+    assert check(path) == []
+    back_up(path, tmp_path / "backup.db")
+    assert check(tmp_path / "backup.db") == []
+    assert salvage(path, tmp_path / "new.db").losses == ()
+    assert SECRET.encode() not in bytes_beside(path)
+    keys(new=2)
+    assert await say(f"sqlite:///{tmp_path}/new.db", "last") == [SECRET, "yes", "more", "yes", "last", "yes"]
+    assert [type(problem) for problem in check(path)] == [JournalKeyError]
+    with pytest.raises(JournalError):
+        back_up(path, tmp_path / "other.db")
+    with pytest.raises(JournalKeyError):
+        salvage(path, tmp_path / "third.db")
+
+
+def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
+    """What was exported is plain, and encrypted again where it is imported."""
+    keys(k1=1)
+    trio.run(say, f"sqlite:///{path}", SECRET)
+    exported, other = str(tmp_path / "out.sessions"), str(tmp_path / "other.db")
+    for arguments in (
+        ["inspect", str(path), "s"],
+        ["journal", "check", str(path)],
+        ["journal", "export", str(path), exported],
+        ["journal", "import", other, exported],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0, arguments
+    assert SECRET in capsys.readouterr().out
+    (tmp_path / "out.sessions").unlink()
+    assert SECRET.encode() not in bytes_beside(path)
+    keys()
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", other, "s"])
+    assert ended.value.code == 1
+    assert "'k1'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (key(1), "entry 1"),
+        (f"k1:{key(1)},{key(2)}", "entry 2"),
+        ("k1:%%%", "'k1'"),
+        ("k1:c2hvcnQ=", "5 bytes"),
+        (f"k1:{key(1)},k1:{key(2)}", "two keys"),
+        ("k 1:x", "entry 1"),
+    ],
+)
+async def test_what_is_no_key_is_refused_without_telling_it(monkeypatch, text, says):
+    """By its place or its id."""
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        async with open_journal("memory:"):
+            pass
+    assert key(1) not in str(raised.value)
+    assert key(2) not in str(raised.value)
+
+
+async def test_urlsafe_keys_are_taken(monkeypatch):
+    """As `openssl rand -base64 32` and `secrets.token_urlsafe` write them, with padding."""
+    raw = bytes([251, 255] * 16)
+    monkeypatch.setenv(
+        VARIABLE, f"a:{base64.b64encode(raw).decode()},b:{base64.urlsafe_b64encode(raw).decode()}"
+    )
+    async with open_journal("memory:") as journal:
+        assert repr(journal._keys) == "Keys(a, b)"
+
+
+async def test_a_torn_row_is_damage_and_no_wrong_key(path, keys):
+    """The checksum covers what is stored, so it is looked at first."""
+    keys(k1=1)
+    await say(f"sqlite:///{path}", SECRET)
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        db.execute("UPDATE steps SET body = zeroblob(length(body)) WHERE rowid = 1")
+    assert [type(problem).__name__ for problem in check(path)] == ["JournalDamaged"]

@@ -1,0 +1,145 @@
+"""What names a session in a journal: its agent and its id."""
+
+import pytest
+
+from actgent.errors import ConfigurationError, JournalDamaged
+from actgent.journal.base import Entry
+from actgent.journal.listing import SessionFilter, SessionKey
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed, Opened
+from actgent.journal.relaxed import RelaxedJournal
+from actgent.journal.wrapper import WrappedJournal
+from actgent.messages import Sender
+
+
+def opened(owner="ada", parent=None):
+    """How a session begins, below another one if one is given."""
+    agent, session_id = parent or ("", None)
+    return Opened(owner=Sender(owner), created_at=1.0, parent_id=session_id, parent_agent=agent)
+
+
+@pytest.fixture
+def two(journal, make_writer):
+    """A function that makes two writers of sessions with one id, of the agents `a` and `b`."""
+
+    async def make():
+        epoch = await journal.acquire()
+        return [make_writer(journal, epoch, "s", agent) for agent in "ab"]
+
+    return make
+
+
+async def test_sessions_of_two_agents_with_one_id_do_not_mix(journal, two):
+    """Nor do their steps that are written at once, their heads, or what they have to do."""
+    a, b = await two()
+    for writer in (a, b):
+        await writer.commit(opened(f"owner of {writer.agent}"))
+    for number in range(5):
+        a.write_soon(Changed(changes={"a": number}))
+        b.write_soon(Changed(changes={"b": number}))
+    await a.turn("to a", "from a")
+    for writer in (a, b):
+        assert await journal.load("s", agent=writer.agent) == writer.confirmed
+        head = await journal.head(writer.agent, "s")
+        assert (head.owner, head.records) == (f"owner of {writer.agent}", len(writer.confirmed))
+    assert await journal.agents_of("s") == ["a", "b"]
+
+
+async def test_an_id_alone_is_enough_where_one_agent_has_it(journal, two):
+    """Where several have it, the error names them."""
+    a, b = await two()
+    await a.commit(opened())
+    assert await journal.load("s") == a.confirmed
+    await b.commit(opened())
+    for call in (journal.load, journal.delete):
+        with pytest.raises(ConfigurationError, match=r"'a', 'b'.*'s'"):
+            await call("s")
+    await journal.delete("s", agent="a")
+    assert await journal.load("s", agent="a") == ()
+    assert await journal.load("s") == b.confirmed
+    assert await journal.head("a", "s") is None
+
+
+async def test_keys_outlive_the_block(lasting_url, make_writer):
+    """And what is written then goes behind what was there, each behind its own."""
+    confirmed = {}
+    for _ in range(3):
+        async with open_journal(lasting_url) as journal:
+            epoch = await journal.acquire()
+            for agent in "ab":
+                writer = make_writer(journal, epoch, "s", agent)
+                await writer.turn(f"to {agent}")
+                confirmed[agent] = confirmed.get(agent, ()) + writer.confirmed
+                assert await journal.load("s", agent=agent) == confirmed[agent]
+
+
+async def test_a_session_that_begins_again_has_nothing_of_the_erased_one(journal, two):
+    """Neither rows nor its place among others."""
+    a, b = await two()
+    await a.turn()
+    await b.turn()
+    await journal.delete("s", agent="a")
+    await a.commit(opened())
+    assert await journal.load("s", agent="a") == (opened(),)
+    assert await journal.load("s", agent="b") == b.confirmed
+
+
+async def test_a_row_of_another_agents_session_is_no_good_row(tmp_path, make_writer):
+    """Although both have the same id, number and length."""
+    apsw = pytest.importorskip("apsw")
+    path = tmp_path / "a.db"
+    async with open_journal(f"sqlite:///{path}") as journal:
+        epoch = await journal.acquire()
+        for agent in "ab":
+            entry = Entry(session_id="s", agent=agent, records=(Changed(changes={"n": agent}),))
+            await journal.commit(entry, epoch=epoch)
+    database = apsw.Connection(str(path))
+    series = [each for (each,) in database.execute("SELECT series FROM sessions ORDER BY agent")]
+    database.execute("UPDATE steps SET series = 'other' WHERE series = ?", (series[0],))
+    database.execute("UPDATE steps SET series = ? WHERE series = ?", (series[0], series[1]))
+    database.execute("UPDATE steps SET series = ? WHERE series = 'other'", (series[1],))
+    database.close()
+    async with open_journal(f"sqlite:///{path}") as journal:
+        await journal.acquire()
+        for agent in "ab":
+            with pytest.raises(JournalDamaged, match="checksum"):
+                await journal.load("s", agent=agent)
+
+
+async def test_a_head_knows_the_root_of_its_tree(journal, make_writer):
+    """Also below a session of another agent with the same id, in the same step or later."""
+    epoch = await journal.acquire()
+    root, child, grandchild = (make_writer(journal, epoch, "s", agent) for agent in "abc")
+    journal.write_soon(root.entry(opened()), epoch=epoch)
+    await child.commit(opened(parent=("a", "s")))
+    await grandchild.commit(opened(parent=("b", "s")))
+    orphan = make_writer(journal, epoch, "orphan")
+    await orphan.commit(opened(parent=("a", "gone")))
+    for agent, parent in (("a", None), ("b", ("a", "s")), ("c", ("b", "s"))):
+        head = await journal.head(agent, "s")
+        assert (head.root, head.parent) == (SessionKey("a", "s"), parent)
+    assert (await journal.head("a", "orphan")).root == ("a", "orphan")
+    assert [each.key for each in await journal.children("a", "s")] == [("b", "s")]
+    assert [each.key for each in await journal.children("b", "s")] == [("c", "s")]
+    assert await journal.children("c", "s") == []
+
+
+async def test_a_wrapper_passes_everything_on():
+    """What it does not change is what the journal in it gives."""
+    async with MemoryJournal().running() as inner:
+        journal = RelaxedJournal(WrappedJournal(inner))
+        epoch = await journal.acquire()
+        for agent in "ab":
+            entry = Entry(
+                session_id="s", agent=agent, records=(opened(parent=("p", "p")), Changed(changes={}))
+            )
+            await journal.commit(entry, epoch=epoch)
+        assert await journal.agents_of("s") == ["a", "b"]
+        assert len(await journal.load("s", agent="a")) == 2
+        assert (await journal.head("a", "s")).records == 2
+        assert [each.key for each in await journal.children("p", "p")] == [("a", "s"), ("b", "s")]
+        assert [each.key for each in await journal.page(SessionFilter(agent="b"), limit=5)] == [("b", "s")]
+        assert (await journal.counts("a"))["idle"] == 1
+        await journal.delete("s", agent="a")
+        assert [each.key for each in await journal.sessions()] == [("b", "s")]

@@ -1,0 +1,164 @@
+"""Leaving a journal's block: it ends, whatever the storage does and however often Ctrl-C is pressed."""
+
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+import trio
+
+from actgent.journal.group import LEAVING
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed
+from actgent.journal.sqlite_file import File
+
+
+class StubbornJournal(MemoryJournal):
+    """Takes so many seconds to write and to be let go, and may raise then."""
+
+    writing = 0.0
+    leaving = 0.0
+    error = None
+
+    async def _write(self, rows, heads, epoch):
+        await trio.sleep(self.writing)
+        await super()._write(rows, heads, epoch)
+
+    async def _release(self):
+        await trio.sleep(self.leaving)
+        if self.error is not None:
+            raise self.error
+
+
+def changed(number):
+    return Changed(changes={"n": number})
+
+
+async def test_an_exception_while_it_closes_comes_out(autojump_clock):
+    """It is raised from the block, which ends."""
+    journal = StubbornJournal()
+    journal.error = OSError("the disk is gone")
+    with trio.fail_after(60), pytest.raises(OSError, match="the disk is gone"):
+        async with journal.running():
+            await journal.acquire()
+
+
+async def test_the_error_of_the_block_comes_first(autojump_clock):
+    """What closing raises besides changes nothing about it."""
+    journal = StubbornJournal()
+    journal.error = OSError("the disk is gone")
+    with trio.fail_after(60), pytest.raises(KeyError):  # noqa: PT012 - the block fails
+        async with journal.running():
+            await journal.acquire()
+            raise KeyError
+
+
+@pytest.mark.parametrize("what", ["writing", "leaving"])
+async def test_a_storage_that_stands_still_does_not_keep_the_block(autojump_clock, caplog, make_writer, what):
+    """After a while it is left; the log says which sessions are not written."""
+    journal = StubbornJournal()
+    begun = trio.current_time()
+    with trio.fail_after(60):
+        async with journal.running():
+            writer = make_writer(journal, await journal.acquire(), "adas")
+            setattr(journal, what, 1e6)
+            writer.write_soon(changed(1))
+    assert trio.current_time() - begun <= LEAVING + 1
+    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    assert any("1 steps of 1 sessions" in each and "adas" in each for each in told) is (what == "writing")
+
+
+async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):
+    """One whose waiting task was cancelled, too."""
+    journal = StubbornJournal()
+    async with journal.running():
+        writer = make_writer(journal, await journal.acquire(), "bobs")
+        journal.writing = 1e6
+        with trio.move_on_after(1):
+            await writer.commit(changed(1))
+    assert "bobs" in caplog.text
+
+
+INTERRUPTED = textwrap.dedent("""
+    import os, signal, sys, threading, time, trio
+    from actgent import BareAgent, ScriptedLLM, open_runtime
+    from actgent.journal.sqlite_file import File
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+    how, url = sys.argv[1:]
+    end = File.end
+    def slow(self):
+        threading.Thread(target=press, daemon=True).start()
+        time.sleep(1.0 if how == "slow" else 100)
+        end(self)
+    File.end = slow
+    def press():
+        for _ in range(3 if how == "hangs" else 1):
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+    async def main():
+        async with open_runtime(journal=url) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+            print((await agent.run("hi")).text, flush=True)
+    try:
+        trio.run(main)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+""")
+
+
+@pytest.mark.parametrize("how", ["slow", "hangs"])
+async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how):
+    """One press lets a slow disk end its work; a disk that hangs is left at the second one. The lock is free then."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    run = [sys.executable, "-c", INTERRUPTED, how, url]
+    ended = await trio.to_thread.run_sync(
+        lambda: subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    )
+    assert ended.stdout.split() == ["ok", "interrupted"], ended.stderr
+    async with open_journal(url) as journal:
+        await journal.acquire()
+        assert len(await journal.sessions()) <= 1
+
+
+async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch, make_writer):
+    """Not before: who left it behind may still write."""
+    goes_on, write = threading.Event(), File.write
+
+    def hanging(self, *args):
+        goes_on.wait(60)
+        write(self, *args)
+
+    monkeypatch.setattr(File, "write", hanging)
+    monkeypatch.setattr("actgent.journal.group.LEAVING", 0.2)
+    url = f"sqlite:///{tmp_path}/a.db"
+    async with open_journal(url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        writer.write_soon(changed(1))
+    monkeypatch.undo()
+    async with open_journal(url) as journal:
+        with pytest.raises(Exception, match="owned by"):
+            await journal.acquire()
+        goes_on.set()
+        await journal.acquire()
+        assert await journal.load("s") == writer.confirmed
+
+
+async def test_a_cancelled_opening_leaves_the_journal_free(tmp_path):
+    """Cancelled while its file is read, too."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    for steps in range(6):
+        with trio.CancelScope() as scope:
+            async with open_journal(url) as journal, trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_after, steps, scope)
+                await journal.acquire()
+    async with open_journal(url) as journal:
+        await journal.acquire()
+
+
+async def _cancel_after(steps, scope):
+    for _ in range(steps):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()

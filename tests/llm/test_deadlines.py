@@ -1,0 +1,127 @@
+"""The deadline of a chat: known to all that waits below it, so that no wait is begun that cannot end in time."""
+
+import math
+
+import pytest
+import trio
+
+from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited
+from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.fallback import Fallback
+from actgent.llm.governed import Governed
+from actgent.llm.governor import Governor
+from actgent.llm.retry import Retry
+from actgent.llm.scripted import ScriptedLLM
+from actgent.messages import Text
+
+
+class Hanging(LLM):
+    """Never answers, shows a text first if it has one, and fails in its clean-up if it is told to."""
+
+    name = "hanging"
+
+    def __init__(self, *, shows="", seconds=math.inf, fails=False):
+        self.shows, self.seconds, self.fails = shows, seconds, fails
+        self.deadlines = []
+
+    async def complete(self, chat, *, on_text=None):
+        self.deadlines.append(chat.deadline)
+        if self.shows:
+            await on_text(self.shows, 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hang)
+        return Answer(parts=(Text("late"),))
+
+    async def _hang(self):
+        try:
+            await trio.sleep(self.seconds)
+        finally:
+            if self.fails:
+                raise OSError("the connection is gone")
+
+
+async def ignore(text, attempt):
+    await trio.lowlevel.checkpoint()
+
+
+async def test_a_pause_that_outlasts_the_deadline_is_not_begun(autojump_clock):
+    """The error comes at once, and a shorter pause is granted."""
+    errors = [RateLimited("later", retry_after=3), RateLimited("later", retry_after=100)]
+
+    async def call(attempt):
+        await trio.lowlevel.checkpoint()
+        raise errors[attempt]
+
+    begun = trio.current_time()
+    with pytest.raises(RateLimited):
+        await Retry().run(call, deadline=begun + 4)
+    assert trio.current_time() == begun + 3
+
+
+async def test_a_governor_admits_nobody_who_would_be_too_late(autojump_clock):
+    """Certainly too late: it says so at once."""
+    governor = Governor(requests_per_minute=1, burst=1.0)
+    model = Governed(ScriptedLLM(["ok"], repeat=True), governor)
+    await model.complete(Chat())
+    begun = trio.current_time()
+    with pytest.raises(RateLimited, match="leaves no room"):
+        await model.complete(Chat(deadline=begun + 59))
+    assert trio.current_time() == begun
+    assert (await model.complete(Chat(deadline=begun + 61))).text == "ok"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_models_share_the_time_that_is_left(autojump_clock, fails):
+    """One that hangs leaves the others theirs, whatever its clean-up raises; the last one has all that is left."""
+    first, second = Hanging(fails=fails), Hanging(fails=fails)
+    last = ScriptedLLM(["yes"])
+    begun = trio.current_time()
+    answer = await Fallback(first, second, last).complete(Chat(deadline=begun + 30))
+    assert answer.text == "yes"
+    assert trio.current_time() == begun + 20
+    assert first.deadlines == [begun + 10]
+    assert second.deadlines == [begun + 20]
+    assert [chat.deadline for chat in last.chats] == [begun + 30]
+
+
+async def test_a_model_that_fails_soon_leaves_its_time_to_the_next():
+    """Shares are of what is left then."""
+    second = Hanging(seconds=0)
+    begun = trio.current_time()
+    await Fallback(ScriptedLLM([ProviderUnavailable("no")]), second, ScriptedLLM(["no"])).complete(
+        Chat(deadline=begun + 30)
+    )
+    assert second.deadlines == [pytest.approx(begun + 15, abs=1)]
+
+
+async def test_a_model_whose_text_streams_keeps_the_time(autojump_clock):
+    """What a person reads already is not begun anew."""
+    begun = trio.current_time()
+    models = Hanging(shows="Once", seconds=20), ScriptedLLM(["no"])
+    answer = await Fallback(*models).complete(Chat(deadline=begun + 30), on_text=ignore)
+    assert (answer.text, trio.current_time()) == ("late", begun + 20)
+
+
+@pytest.mark.parametrize("deadline", [math.inf, -1.0])
+async def test_without_time_to_share_nothing_is_cut(autojump_clock, deadline):
+    """No deadline, or one that is over: then whoever set it cuts."""
+    first = Hanging(seconds=500)
+    answer = await Fallback(first, ScriptedLLM(["no"])).complete(Chat(deadline=deadline))
+    assert answer.text == "late"
+    assert first.deadlines == [deadline]
+
+
+async def test_the_error_of_a_share_names_the_time(autojump_clock):
+    """It stands in the notes of the last error."""
+    with pytest.raises(ProviderUnavailable) as caught:
+        await Fallback(Hanging(), ScriptedLLM([ProviderUnavailable("no")])).complete(
+            Chat(deadline=trio.current_time() + 30)
+        )
+    assert caught.value.__notes__ == [
+        f"before that, {ModelTimeout.__name__}: hanging: no answer within its share of the time, 15 s"
+    ]
+
+
+def test_a_deadline_is_no_part_of_what_is_asked():
+    """Two chats that say the same are equal."""
+    assert Chat(deadline=3) == Chat()

@@ -1,0 +1,119 @@
+"""Keys and headers stand in no error, neither whole nor in part."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent import Anthropic, BareAgent, OpenAI, OpenAIResponses
+from actgent.errors import ActgentError, ConfigurationError
+from actgent.llm.failures import provider_error
+from actgent.llm.secrets import Secrets
+from actgent.testing import open_provider
+
+KEY = "sk-proj-Zk81QmVd0pWx44Lr"
+SECRETS = Secrets((KEY, "gw-4711-secret-9x"))
+CLIENTS = (OpenAI, OpenAIResponses, Anthropic)
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        KEY,
+        "sk-proj-********44Lr",
+        "sk-proj-...44Lr.",
+        "sk-proj-Zk81…",
+        "sk-pxxxxxxxxx4Lr",
+        "***********44Lr",
+        "key ending in 44Lr",
+        "'Zk81QmVd0pWx'",
+        "(sk-proj-Zk81QmVd)",
+        f"Bearer {KEY}",
+        f"https://x/?key={KEY[:12]}&v=1",
+        f"{KEY}{KEY}",
+        "gw-4711-se",
+        "x-gateway: **********et-9x",
+    ],
+)
+def test_a_401_that_echoes_a_part(echo):
+    """The words that hold it are blotted out, the others stay."""
+    error = provider_error(
+        {
+            "message": f"Incorrect API key provided: {echo} Find yours at https://example.com/keys",
+            "code": echo,
+        },
+        model="m",
+        secrets=SECRETS,
+        headers={},
+        status=401,
+    )
+    told = f"{error} {error.code}"
+    assert "[api key]" in told
+    assert "Incorrect API key provided" in told
+    assert "https://example.com/keys" in told
+    for secret in (KEY, "gw-4711-secret-9x"):
+        assert not any(secret[at : at + 5] in told for at in range(len(secret) - 4))
+
+
+@given(st.text(alphabet="abkeysk-1 .*", max_size=60), st.integers(0, 16), st.integers(8, 24))
+def test_no_run_of_eight_characters_is_told(words, start, length):
+    """Wherever it stands."""
+    echo = KEY[start : start + length]
+    blotted = SECRETS.blotted(f"{words}{echo}{words}")
+    assert not any(KEY[at : at + 8] in blotted for at in range(len(KEY) - 7))
+
+
+def test_innocent_words_stay():
+    """A placeholder for a key blots out nothing."""
+    assert Secrets(("none", "test")).blotted("none of the tests") == "none of the tests"
+    assert SECRETS.blotted("The model gpt-5 does not exist.") == "The model gpt-5 does not exist."
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Key": "gw-SECRET-é123"},
+        {"X-Key": "gw-SECRET\r\nX-Other: 1"},
+        {"X-Key": "gw-SECRET\x00"},
+        {"gw-SECRET\n": "x"},
+        {"gw SECRET": "x"},
+        {"": "gw-SECRET"},
+        {"X-Key": b"gw-SECRET"},
+        {"X-One": "1", "X-Key": "gw-SECRET\x1b"},
+    ],
+)
+def test_a_header_that_cannot_be_sent_is_refused_unnamed(client, headers):
+    """When the client is made, with its place, and neither its name nor its value."""
+    with pytest.raises(ConfigurationError, match=r"header [12] ") as caught:
+        client("m", api_key=KEY, base_url="http://127.0.0.1:9", extra_headers=headers)
+    assert "SECRET" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+async def test_a_line_end_round_a_value_is_no_part_of_it():
+    """A key that was read from a file goes without its line end, as `api_key=` does."""
+    async with open_provider(["hi"]) as provider:
+        llm = OpenAI(
+            "gpt",
+            base_url=provider.base_url,
+            api_key=KEY,
+            extra_headers={"X-Gateway-Key": " gw-SECRET-123\n"},
+        )
+        async with BareAgent("a", llm=llm) as agent:
+            assert (await agent.run("hi")).text == "hi"
+        await llm.aclose()
+        assert provider.requests[0].headers["x-gateway-key"] == "gw-SECRET-123"
+
+
+async def test_headers_of_a_client_of_ones_own_are_not_told():
+    """What the libraries below quote of a request that they refuse is left out."""
+    import httpx2
+
+    async with httpx2.AsyncClient(headers={"X-Key": "gw-SECRET-123\n"}) as own:
+        llm = OpenAI("gpt", base_url="http://127.0.0.1:9", api_key=KEY, http_client=own)
+        async with BareAgent("a", llm=llm) as agent:
+            with pytest.raises(ActgentError) as caught:
+                await agent.run("hi")
+    error = caught.value
+    while error is not None:
+        assert "SECRET" not in f"{error!r} {error}"
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,166 @@
+"""Run the tests of a module against its mutants, and tell which of them nobody noticed."""
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from queue import SimpleQueue
+
+import attrs
+from mutants import Mutant, mutants_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 600.0
+"""A mutant that makes the tests hang is noticed, too."""
+TURN = ["tests/agents"]
+SUITES: dict[str, Sequence[str]] = {
+    "actgent/protocols/*.py": ["tests/protocols", "tests/agents"],
+    "actgent/control/*.py": ["tests/agents", "tests/journal/test_loops.py"],
+    "actgent/agents/core.py": TURN,
+    "actgent/agents/edges.py": TURN,
+    "actgent/agents/turn.py": TURN,
+    "actgent/agents/calling.py": TURN,
+    "actgent/agents/model_calls.py": TURN,
+    "actgent/agents/dispatcher.py": TURN,
+    "actgent/agents/reception.py": TURN,
+    "actgent/agents/suspensions.py": TURN,
+}
+"""What is mutated, and the tests that have to notice."""
+FIRST = {
+    "protocols": "tests/protocols/test_{}.py",
+    "control": "tests/agents/test_{}.py",
+    "agents": "tests/agents/test_{}.py",
+}
+"""Tests that are named after a module are asked first: they notice most of it."""
+
+
+@attrs.frozen
+class Verdict:
+    """What the tests said of a mutant."""
+
+    mutant: Mutant
+    is_noticed: bool
+    by: str = ""
+    """The last line of what they said."""
+
+
+def targets() -> list[str]:
+    """The modules that are mutated."""
+    found = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "actgent").rglob("*.py"))]
+    return [path for path in found if any(fnmatch(path, pattern) for pattern in SUITES)]
+
+
+def sample(count: int, seed: int, only: str = "") -> list[Mutant]:
+    """So many mutants of all, drawn by a seed."""
+    chosen = [path for path in targets() if only in path]
+    everyone = [mutant for path in chosen for mutant in mutants_of(ROOT, path)]
+    return random.Random(seed).sample(everyone, min(count, len(everyone)))
+
+
+def _widest(path: str) -> tuple[str, ...]:
+    return tuple(next(tests for pattern, tests in SUITES.items() if fnmatch(path, pattern)))
+
+
+def suite_of(path: str) -> list[str]:
+    """The tests of a module, those of its name first."""
+    wide = _widest(path)
+    file = Path(path)
+    named = FIRST[file.parent.name].format(file.stem)
+    return [named, *wide] if (ROOT / named).is_file() else list(wide)
+
+
+def hunt(mutants: Sequence[Mutant], *, tests: Sequence[str] = (), workers: int = 2) -> Iterator[Verdict]:
+    """Judge mutants side by side, by these tests or those of their modules, each worker in a copy of the package.
+
+    Raises:
+        RuntimeError: the tests fail without any mutant, so that they would notice all.
+    """
+    with contextlib.ExitStack() as stack:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for _ in range(workers):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            shutil.copytree(
+                ROOT / "actgent", folder / "actgent", ignore=shutil.ignore_patterns("__pycache__")
+            )
+            copies.put(folder)
+
+        def judge(mutant: Mutant) -> Verdict:
+            folder = copies.get()
+            try:
+                return _judge(folder, mutant, tests or suite_of(mutant.path))
+            finally:
+                copies.put(folder)
+
+        def check(suite: tuple[str, ...]) -> None:
+            folder = copies.get()
+            try:
+                done = _run_tests(folder, suite)
+            finally:
+                copies.put(folder)
+            if done.returncode:
+                raise RuntimeError(f"{suite} fail without a mutant:\n{done.stdout.decode()[-2000:]}")
+
+        suites = {tuple(tests) or _widest(mutant.path) for mutant in mutants}
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(check, suites))
+            yield from pool.map(judge, mutants)
+
+
+def _judge(folder: Path, mutant: Mutant, tests: Sequence[str]) -> Verdict:
+    file = folder / mutant.path
+    whole = file.read_text(encoding="utf-8")
+    file.write_text(mutant.source, encoding="utf-8")
+    try:
+        done = _run_tests(folder, tests)
+    except subprocess.TimeoutExpired:
+        return Verdict(mutant, is_noticed=True, by="it hung")
+    finally:
+        file.write_text(whole, encoding="utf-8")
+    lines = done.stdout.decode("utf-8", "replace").splitlines() or [""]
+    return Verdict(mutant, is_noticed=done.returncode != 0, by=lines[-1])
+
+
+def _run_tests(folder: Path, tests: Sequence[str]) -> "subprocess.CompletedProcess[bytes]":
+    """The tests of the repository against the package in a folder; compiled files of it would be those of another mutant."""
+    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "--deselect", "tests/test_repository.py"]
+    environment = os.environ | {
+        "PYTHONPATH": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "1",
+    }
+    environment.pop("ACTGENT_SOAK", None)
+    command = [sys.executable, "-P", "-m", "pytest", *options, *tests]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def main() -> int:
+    """`python tests/mutation/hunt.py --count 100 --seed 3 --only protocols/plan`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=60, help="how many mutants (default 60)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones (default 1)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="of modules whose path has this in it")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="side by side")
+    options = parser.parse_args()
+    chosen = sample(options.count, options.seed, options.only)
+    survivors = 0
+    for number, verdict in enumerate(hunt(chosen, workers=options.workers), 1):
+        survivors += not verdict.is_noticed
+        print(
+            f"{number}/{len(chosen)} {'' if verdict.is_noticed else 'SURVIVES '}{verdict.mutant}", flush=True
+        )
+    print(f"{len(chosen) - survivors} of {len(chosen)} noticed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

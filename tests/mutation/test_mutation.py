@@ -1,0 +1,182 @@
+"""The tests notice when what they are about is broken: mutants of ours by name, and others by chance."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+HERE = str(Path(__file__).parent)
+ROOT = Path(__file__).parents[2]
+SOAK = bool(os.environ.get("ACTGENT_SOAK"))
+STEPS = "tests/agents/test_steps_agent.py"
+PLAN = "tests/agents/test_plan_agent.py"
+GOAL = "tests/agents/test_goal_agent.py"
+TASKS = "tests/agents/test_tasks.py"
+MODES = "tests/agents/test_modes.py"
+OURS = {
+    "a further key is taken": (
+        "actgent/tools/schema.py",
+        '**_schema(rewritten), "additionalProperties": False',
+        '**_schema(rewritten), "additionalProperties": True',
+        STEPS,
+    ),
+    "untidy JSON is refused": (
+        "actgent/protocols/extract.py",
+        "return read(text, mends=True)",
+        "raise Unreadable(text)",
+        "tests/protocols/test_lenient.py",
+    ),
+    "a tool's output does not stand in": (
+        "actgent/protocols/plan.py",
+        "found := said.content or work.output",
+        "found := said.content",
+        PLAN,
+    ),
+    "priority of a delegated task": (
+        "actgent/agents/delegation.py",
+        'Priority.of(arguments.get("priority", "NORMAL"))',
+        'Priority.of("NORMAL")',
+        TASKS,
+    ),
+    "schedules do not travel": (
+        "actgent/journal/renaming.py",
+        "tuple(map(record_of, session.records))",
+        'tuple(r for r in map(record_of, session.records) if "chedule" not in type(r).__name__)',
+        MODES,
+    ),
+    "thoughts of an item": (
+        "actgent/protocols/plan.py",
+        "told: list[Outcome] = [*_events(thoughts=said.thoughts)]",
+        "told: list[Outcome] = []",
+        PLAN,
+    ),
+    "thoughts of the answer": (
+        "actgent/protocols/plan.py",
+        "return [*_events(thoughts=thoughts), *self.conclude",
+        "return [*self.conclude",
+        PLAN,
+    ),
+    "what a plan took": (
+        "actgent/agents/plan.py",
+        "usage=reply.usage if reply",
+        "usage=NO_USAGE if reply",
+        PLAN,
+    ),
+    "how long it took": ("actgent/agents/plan.py", "trio.current_time() - started", "1.0", PLAN),
+    "how many tools it called": ("actgent/agents/plan.py", "tool_calls += 1", "tool_calls = 1", PLAN),
+    "how much history is shown": (
+        "actgent/agents/plan.py",
+        'session.state.get(CONFIG, {}).get("history")',
+        "2",
+        PLAN,
+    ),
+    "a failed tool counts as used": (
+        "actgent/protocols/goal_progress.py",
+        "            progress.has_failed = True\n            continue\n",
+        "            progress.has_failed = True\n",
+        GOAL,
+    ),
+    "all tools count as used": (
+        "actgent/agents/goal.py",
+        "used_tools=tuple(progress.used_tools)",
+        'used_tools=("ok",)',
+        GOAL,
+    ),
+}
+"""By what they break: a module, its text, what stands there instead, and the tests that have to notice."""
+SHARE = 0.7
+"""Of the mutants that chance draws, at least so many are noticed; the others are printed, to be judged."""
+
+
+def load(name):
+    """A module of this folder, whose modules import each other as scripts do."""
+    if HERE not in sys.path:
+        sys.path.insert(0, HERE)
+    return importlib.import_module(name)
+
+
+def ours(name):
+    """A mutant that is written down, and its tests."""
+    path, before, after, tests = OURS[name]
+    source = (ROOT / path).read_text(encoding="utf-8")
+    assert before in source, f"{path} has changed: write the mutant {name!r} anew"
+    mutant = load("mutants").Mutant(path, 0, name, before, after, source.replace(before, after))
+    return mutant, tests
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_mutants_of_ours_can_be_made(name):
+    """The text that they change is there, and what they make of it is Python."""
+    mutant, tests = ours(name)
+    compile(mutant.source, mutant.path, "exec")
+    assert (ROOT / tests).is_file()
+
+
+def test_each_kind_of_mutant(tmp_path):
+    """A wrong step at a time, and nothing of docstrings, assertions and errors."""
+    (tmp_path / "m.py").write_text(
+        '''
+class A:
+    def f(self, a: int = 3) -> int:
+        """Say 1 == 1."""
+        assert a < 9
+        if a == 1 and not self.b:
+            raise ValueError(a + 1)
+        self.g(f"{a}")
+        return a + 2
+'''
+    )
+    made = list(load("mutants").mutants_of(tmp_path, "m.py"))
+    assert [(mutant.place, mutant.before, mutant.after) for mutant in made] == [
+        ("A.f", "a == 1 and (not self.b)", "a == 1 or not self.b"),
+        ("A.f", "a == 1", "a != 1"),
+        ("A.f", "not self.b", "self.b"),
+        ("A.f", "1", "2"),
+        ("A.f", "self.g(f'{a}')", "pass"),
+        ("A.f", "return a + 2", "return None"),
+        ("A.f", "a + 2", "a - 2"),
+        ("A.f", "2", "3"),
+    ]
+    for mutant in made:
+        compile(mutant.source, "m.py", "exec")
+
+
+def test_what_is_noticed_and_what_is_not():
+    """The tests of a module pass where nothing is wrong in it, and fail with a mutant."""
+    hunt = load("hunt")
+    mutant, tests = ours("thoughts of the answer")
+    whole = attrs.evolve(mutant, source=(ROOT / mutant.path).read_text(encoding="utf-8"))
+    verdicts = list(hunt.hunt([mutant, whole], tests=[tests], workers=1))
+    assert [verdict.is_noticed for verdict in verdicts] == [True, False]
+
+
+def test_tests_that_fail_anyway_notice_nothing(tmp_path):
+    """They are no judges."""
+    (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert False\n")
+    mutant, _ = ours("thoughts of the answer")
+    with pytest.raises(RuntimeError, match="without a mutant"):
+        list(load("hunt").hunt([mutant], tests=[str(tmp_path / "test_wrong.py")], workers=1))
+
+
+@pytest.mark.skipif(not SOAK, reason="part of `make soak`")
+@pytest.mark.parametrize("name", OURS)
+def test_mutants_of_ours_are_noticed(name):
+    """Each breaks a feature of the specifications whose tests once passed without it."""
+    mutant, tests = ours(name)
+    (verdict,) = load("hunt").hunt([mutant], tests=[tests], workers=1)
+    assert verdict.is_noticed, mutant
+
+
+@pytest.mark.skipif(not SOAK, reason="part of `make soak`")
+def test_most_mutants_are_noticed(capsys):
+    """Over the protocols, control and the turn; `ACTGENT_MUTANTS` says how many, and from which seed."""
+    hunt = load("hunt")
+    count, _, seed = os.environ.get("ACTGENT_MUTANTS", "40:1").partition(":")
+    verdicts = list(hunt.hunt(hunt.sample(int(count), int(seed or 1))))
+    survivors = [verdict.mutant for verdict in verdicts if not verdict.is_noticed]
+    with capsys.disabled():
+        print(*(f"\nsurvives: {mutant}" for mutant in survivors))
+    assert len(survivors) <= (1 - SHARE) * len(verdicts)

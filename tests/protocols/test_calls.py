@@ -1,0 +1,201 @@
+"""Calls in the text of an answer: no argument is passed over, under whichever key it came."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.errors import AnswerError, ParseError
+from actgent.protocols.actions import encoded_calls
+from actgent.protocols.base import CallTools
+from actgent.protocols.calls import ARGUMENTS, IDS
+from actgent.protocols.goal_decisions import CustomAction, DecisionReader
+from actgent.protocols.plan_answers import read_executed, read_planned
+from actgent.protocols.react import ReAct
+from actgent.protocols.simple import Simple
+from actgent.protocols.steps import Steps
+
+from .conftest import read
+
+USUAL = ("arguments", "args", "input", "parameters", "params")
+TO = {"to": ["ann@x.org"], "n": 1}
+
+
+def of(protocol, text):
+    return [c for o in read(protocol, text) if isinstance(o, CallTools) for c in o.calls]
+
+
+def simple(call, **beside):
+    answer = {"messageType": "TOOL_INVOCATION", "content": {"name": "send", **call}, **beside}
+    return of(Simple(), json.dumps(answer))
+
+
+def react(call, **beside):
+    content = {"name": "send", **call}
+    action = {"response_purpose": "TOOL_INVOCATION", "response_content": content, **beside}
+    return of(ReAct(), json.dumps({"question_nature": "SIMPLE", "context": {}, "primary_action": action}))
+
+
+def react_outside(call, **beside):
+    action = {"response_purpose": "TOOL_INVOCATION", "response_content": {"name": "send", **call}}
+    return of(ReAct(), json.dumps({"primary_action": action, **beside}))
+
+
+def steps(call, **beside):
+    return of(Steps(), json.dumps({"tool_calls": [{"id": "1", "tool_name": "send", **call}], **beside}))
+
+
+def planning(call, **beside):
+    answer = {"intent": "i", "toolCalls": [{"toolName": "send", **call}], **beside}
+    return list(read_planned(json.dumps(answer), now=0).calls)
+
+
+def executing(call, **beside):
+    return list(
+        read_executed(json.dumps({"toolCalls": [{"toolName": "send", **call}], **beside}), now=0).calls
+    )
+
+
+def goal(call, **beside):
+    return _decided({"tool": "send", **call, **beside})
+
+
+def goal_list(call, **beside):
+    return _decided({"calls": [{"tool": "send", **call}], **beside})
+
+
+def _decided(params):
+    text = json.dumps({"action": "execute", "params": params, "reasoning": "r"})
+    return list(DecisionReader({}).read(text, needs_params=True).calls)
+
+
+def encoded(call, **beside):
+    item = {"id": "x", "type": "function", "function": {"name": "send", **call}, **beside}
+    found = encoded_calls(json.dumps([item]))
+    if found is None:
+        raise ParseError("no call")
+    return list(found.calls)
+
+
+def marked(call, **beside):
+    text = json.dumps({"name": "send", **call, **beside})
+    found = encoded_calls(f"<tool_call>{text}</tool_call>")
+    if found is None:
+        raise ParseError("no call")
+    return list(found.calls)
+
+
+FORMS = (simple, react, react_outside, steps, planning, executing, goal, goal_list, encoded, marked)
+ASKING = FORMS[:8]
+"""Those of the protocols; the other two are what servers left in the text."""
+
+
+@pytest.mark.parametrize("key", USUAL)
+@pytest.mark.parametrize("form", ASKING)
+def test_all_usual_keys_are_read(form, key):
+    """Arguments under another provider's key are the call's arguments."""
+    (call,) = form({key: TO})
+    assert (call.name, call.arguments) == ("send", TO)
+
+
+@pytest.mark.parametrize("key", ARGUMENTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_no_key_is_passed_over(form, key):
+    """Whatever the key: the call has its arguments, or there is none."""
+    try:
+        calls = form({key: TO})
+    except AnswerError:
+        return
+    assert [call.arguments for call in calls] == [TO]
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(USUAL, 2)))
+@pytest.mark.parametrize("form", FORMS)
+def test_two_that_differ_are_an_error(form, one, other):
+    """A choice of arguments is none; the same ones twice are the same."""
+    for different in ({"to": ["bob@x.org"], "n": 1}, {"to": ["ann@x.org"], "n": True}, {}, {**TO, "n": 1.0}):
+        with pytest.raises(ParseError):
+            form({one: TO, other: different})
+    if form in ASKING:
+        assert [call.arguments for call in form({one: TO, other: dict(reversed(TO.items()))})] == [TO]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("key", ["pattern", "Arguments", "payload", "to", "argument", "reasoning"])
+def test_an_unknown_key_beside_a_call_is_an_error(form, key):
+    """It may be an argument, without which the tool would run with its defaults."""
+    for call in ({key: "x"}, {key: TO}, {key: "x", "arguments": TO}):
+        with pytest.raises(ParseError):
+            form(call)
+
+
+@pytest.mark.parametrize("key", USUAL)
+@pytest.mark.parametrize("form", [form for form in FORMS if form not in (goal, marked)])
+def test_arguments_beside_the_object_of_the_call(form, key):
+    """They stand one level too high, and are not passed over."""
+    with pytest.raises(ParseError):
+        form({}, **{key: TO})
+
+
+@pytest.mark.parametrize("key", IDS)
+def test_ids_are_known(key):
+    """They stand beside calls in all forms."""
+    assert [call.provider_id for call in steps({"id": None, key: "c1", "args": TO})] == ["c1"]
+    (call,) = simple({key: "c1", "args": TO})
+    assert call.arguments == TO
+
+
+@pytest.mark.parametrize("form", ASKING)
+@pytest.mark.parametrize("arguments", [[1], "x", 5, True])
+def test_arguments_that_are_no_object_run_nothing(form, arguments):
+    """The answer is refused, or the call stays text, which the check of the call refuses."""
+    try:
+        calls = form({"args": arguments})
+    except ParseError:
+        return
+    assert [isinstance(call.arguments, str) for call in calls] == [True]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_names_stay_as_they_are(form):
+    """A name with a space behind it is no tool's."""
+    for key in ("name", "tool_name", "toolName", "tool"):
+        try:
+            calls = form({key: "send ", "arguments": TO})
+        except ParseError:
+            continue
+        assert [call.name for call in calls] == ["send "]
+
+
+def test_a_custom_action_keeps_its_params():
+    """Under the usual keys; what stands beside it is not passed over."""
+    reader = DecisionReader({"note": CustomAction("note", "keep it", lambda *_: None)})
+    for key in USUAL:
+        assert reader.read(json.dumps({"action": "note", key: TO}), needs_params=False).params == TO
+    with pytest.raises(ParseError, match="'text'"):
+        reader.read('{"action": "note", "text": "milk"}', needs_params=False)
+
+
+def test_a_list_of_calls_in_two_spellings():
+    """Of two lists that differ none is passed over."""
+    one, other = [{"toolName": "a"}], [{"toolName": "b"}]
+    with pytest.raises(ParseError, match="two spellings"):
+        read_executed(json.dumps({"toolCalls": one, "tool_calls": other}), now=0)
+
+
+@given(
+    st.sampled_from(FORMS),
+    st.dictionaries(
+        st.sampled_from([*ARGUMENTS, *IDS, "type", "x", "to"]), st.sampled_from([TO, {}, "s", None])
+    ),
+)
+def test_each_argument_arrives_or_the_call_does_not(form, call):
+    """Of whatever combination of keys: a call has all that was given it, or is none."""
+    given_objects = [value for key, value in call.items() if key not in (*IDS, "type") and value]
+    try:
+        calls = form(call)
+    except AnswerError:
+        return
+    for made in calls:
+        assert all(made.arguments in (value, json.dumps(value)) for value in given_objects)

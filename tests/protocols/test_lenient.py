@@ -1,0 +1,169 @@
+"""JSON as models write it: what is read stands in the text, and what no rule accounts for is refused."""
+
+import itertools
+import json
+import re
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from actgent.errors import ParseError
+from actgent.protocols.extract import extract, extract_only
+from actgent.protocols.lenient import Unreadable, read
+
+WORDS = st.text(alphabet="ab c,:'\"\\{}[]@.\n", max_size=6)
+NUMBERS = st.integers(-999, 999) | st.sampled_from([0.5, -1.25, 1e30, 1.5e-7])
+LEAVES = WORDS | NUMBERS | st.booleans() | st.none()
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=10,
+)
+BRACKETED = st.lists(VALUES, min_size=1, max_size=4) | st.dictionaries(WORDS, VALUES, min_size=1, max_size=4)
+
+
+def leaves(value):
+    """Each string, number and constant of a value in its order, keys too."""
+    if isinstance(value, dict):
+        return list(itertools.chain.from_iterable([key, *leaves(item)] for key, item in value.items()))
+    if isinstance(value, list):
+        return list(itertools.chain.from_iterable(map(leaves, value)))
+    return [value]
+
+
+def reading(text, *, mends):
+    """The value of a text, None where it is refused."""
+    try:
+        return read(text, mends=mends)
+    except (Unreadable, ParseError):
+        return None
+
+
+@given(BRACKETED, st.booleans())
+def test_python_and_json_are_read_as_they_are(value, mends):
+    """Every value comes back from its JSON text, indented or not, and from Python's spelling of it."""
+    assert reading(json.dumps(value), mends=mends) == value
+    assert reading(json.dumps(value, indent=1, ensure_ascii=False), mends=mends) == value
+    assert reading(repr(value), mends=mends) == value
+
+
+@given(BRACKETED, st.sampled_from(["json", "indented", "python"]), st.data())
+@settings(max_examples=400)
+def test_a_lost_character_changes_no_leaf(value, spelling, data):
+    """Whichever comma, colon or bracket is lost: the leaves of what is read are those that were written, or nothing is read."""
+    text = {
+        "json": lambda: json.dumps(value),
+        "indented": lambda: json.dumps(value, indent=1),
+        "python": lambda: repr(value),
+    }[spelling]()
+    outside = [place for place, is_out in enumerate(_outside_of_strings(text)) if is_out]
+    marks = [place for place in outside if text[place] in ",:[]{}"]
+    lost = data.draw(st.sampled_from(marks))
+    for mends in (False, True):
+        found = reading(text[:lost] + text[lost + 1 :], mends=mends)
+        assert found is None or leaves(found) == leaves(value)
+
+
+def _outside_of_strings(text):
+    """For each character whether it stands outside of the strings of a well-formed text."""
+    inside = [False] * len(text)
+    for string in re.finditer(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'', text, re.DOTALL):
+        inside[string.start() : string.end()] = [True] * (string.end() - string.start())
+    return [not each for each in inside]
+
+
+@given(st.lists(WORDS | NUMBERS, min_size=2, max_size=5), st.data())
+def test_a_lost_comma_between_scalars_is_refused(items, data):
+    """Nobody knows whether two neighbours were one: so nothing is read, whatever stands between them."""
+    spelled = [data.draw(st.sampled_from([json.dumps, repr]))(item) for item in items]
+    lost = data.draw(st.integers(1, len(items) - 1))
+    gap = data.draw(st.sampled_from([" ", "\n", "  \n", " // and\n", "/* and */"]))
+    text = f"[{', '.join(spelled[:lost])}{gap}{', '.join(spelled[lost:])}]"
+    for mends in (False, True):
+        assert reading(text, mends=mends) is None
+    with pytest.raises(ParseError):
+        extract_only(f'{{"to": {text}}}')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["ann@x.org" "bob@x.org"]',
+        '["ann@x.org"\n "bob@x.org"]',
+        "['ann' 'bob']",
+        "{'to': ('ann' 'bob')}",
+        "{\"a\" 'b'}",
+        "{“to”: “a” “b”}",
+        '{"a": "" "x"}',
+        '{"a": "x" "b": "y"}',
+        '{"a": r"x"}',
+        '{"a": """x"""}',
+        '{"a": "x" + "y"}',
+        '{"a": 01}',
+        '{"a": 0x10}',
+        '{"a": 1+2j}',
+        '{"a": 2024-01-01}',
+        '{"a": "\\1"}',
+        '{"a": "\\N{BULLET}", \'b\': 1}',
+        "[1,,2]",
+        "{9999E9999: 1}",
+        "{9E9999: 1}",
+        '{"a": 9E9999,}',
+        '{"a": 1e-999,}',
+        '{"a": NaN,}',
+        '{"a": -Infinity,}',
+        "{'a': 1, 'a': 2}",
+        '{1: 2, "1": 3}',
+        "{'a': '\\ud800'}",
+        "{'a': 18446744073709551616}",
+    ],
+)
+def test_what_would_be_guessed_is_refused(text):
+    """No string is glued, quoted or cut, no number becomes another one, no key is given up."""
+    assert reading(text, mends=True) is None
+    with pytest.raises(ParseError):
+        extract(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": [1 {"b": 2}]}', {"a": [1, {"b": 2}]}),
+        ("[{}\n{}]", [{}, {}]),
+        ('{"a": "x"\n"b": "y"}', {"a": "x", "b": "y"}),
+        ('{"a" "b"}', {"a": "b"}),
+        ('{"a" true}', {"a": True}),
+        ("{a: 1, $b: 'x'}", {"a": 1, "$b": "x"}),
+        ('{“a”: “say "hi"”}', {"a": 'say "hi"'}),
+        ("[,1]", [1]),
+    ],
+)
+def test_small_losses_are_mended(text, value):
+    """Only in a text that is one value and nothing else."""
+    assert reading(text, mends=True) == value
+    assert reading(text, mends=False) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("(1, 2)", [1, 2]),
+        ("((1, 'a'),)", [[1, "a"]]),
+        ("('a')", "a"),
+        ("[1_000, +5, .5, -.5, 5., 1e3]", [1000, 5, 0.5, -0.5, 5.0, 1000.0]),
+        ("{'a': True, 5: None} # so", {"a": True, "5": None}),
+        ("['it\\'s', '\\x41\\U0001f600', '\\ud83d\\ude00', '\\d']", ["it's", "A😀", "😀", "\\d"]),
+        ('[1, // one\n /* "two" */ 2,]', [1, 2]),
+    ],
+)
+def test_other_peoples_spelling(text, value):
+    """Numbers, escapes and comments of Python and JavaScript that can mean only one thing."""
+    assert reading(text, mends=False) == value
+
+
+@given(st.text(alphabet="{}[]()'\"“”:,. \nab1\\e-_#/", max_size=60))
+@settings(max_examples=400)
+def test_nothing_else_is_raised(text):
+    """Whatever stands there is read or refused, and what is read can be written."""
+    found = reading(text, mends=True)
+    assert json.loads(json.dumps(found)) == found

@@ -1,0 +1,160 @@
+"""What authors of models, protocols, memories and tools write, from the names of the face alone."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import trio
+
+from actgent import (
+    LLM,
+    Agent,
+    Answer,
+    CallTools,
+    Change,
+    Chat,
+    ChatMessage,
+    Continue,
+    Event,
+    Fail,
+    Finish,
+    Memory,
+    Message,
+    ModelView,
+    ParseError,
+    Protocol,
+    RateLimited,
+    Request,
+    ResponseFormat,
+    Say,
+    ShortTermMemory,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolHooks,
+    ToolSpec,
+    Usage,
+    View,
+    extract_only,
+    tool,
+)
+
+
+class Echo(LLM):
+    """A model that says what it was told last, and calls the first tool that it has, once."""
+
+    name = "echo:1"
+
+    def __init__(self) -> None:
+        self.chats: list[Chat] = []
+
+    async def complete(self, chat: Chat, *, on_text: Any = None) -> Answer:
+        await trio.lowlevel.checkpoint()
+        self.chats.append(chat)
+        last: ChatMessage = chat.messages[-1]
+        if chat.tools and not any(message.role == "tool" for message in chat.messages):
+            spec: ToolSpec = chat.tools[0]
+            return Answer(parts=(ToolCall(spec.name, {"text": "hi"}),), stop="tool_calls")
+        if last.role == "nobody":
+            raise RateLimited("later", retry_after=1)
+        said = "".join(part.text for part in last.parts if isinstance(part, Text))
+        if on_text is not None:
+            await on_text(said, 0)
+        parts = (Thinking("hm", "echo"), Text(said or "done"))
+        return Answer(parts=parts, usage=Usage(input_tokens=1, output_tokens=1))
+
+
+class Lines(Protocol):
+    """A protocol of its own, with every outcome."""
+
+    name: ClassVar[str] = "lines"
+    template: ClassVar[str] = "You are {{ profile.name }}."
+
+    def request(self, view: View) -> Request:
+        form = ResponseFormat("line", {"type": "object"})
+        return Request(tail='{"say": "it"}', response_format=form)
+
+    def read(
+        self, answer: Answer, view: View
+    ) -> Sequence[Say | Change | Continue | Fail | CallTools | Finish]:
+        try:
+            said = extract_only(answer.text, lambda value: None if "say" in value else "no say")
+        except ParseError as error:
+            return [Fail(error)]
+        if view.stage is None:
+            return [Change(lambda _: ("told", 1)), Continue("again", '{"say": "it"}')]
+        return [Say(text=said["say"]), Finish()]
+
+    def partial(self, text: str) -> str | None:
+        return None
+
+
+class LastTwo(Memory):
+    """A memory that shows two messages."""
+
+    def open_view(self) -> ModelView:
+        return TwoShown()
+
+
+class TwoShown(ModelView):
+    def __init__(self) -> None:
+        self._shown: list[ChatMessage] = []
+        self._whole = ShortTermMemory().open_view()
+
+    def add(self, message: Message, *, answered: bool = False) -> None:
+        role = "user" if message.sender.kind in ("user", "system") else "assistant"
+        self._shown = [*self._shown, ChatMessage(role, message.parts)][-2:]
+        self._whole.add(message, answered=answered)
+
+    def messages(self) -> Sequence[ChatMessage]:
+        return self._shown
+
+
+class Shout(Tool):
+    """A tool with hooks."""
+
+    name = "shout"
+    description = "Say it loud."
+    parameters: ClassVar[dict[str, Any]] = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.hooks = (ToolHooks(on_start=lambda call: self.heard.append(call.name)),)
+
+    async def execute(self, arguments: Any, context: ToolContext) -> object:
+        await trio.lowlevel.checkpoint()
+        return arguments["text"].upper()
+
+
+async def test_a_model_a_protocol_and_a_memory_of_ones_own():
+    """All three together answer, and the memory shows what it shows."""
+    llm = Echo()
+    async with Agent("tutor", llm=llm, protocol=Lines(), memory=LastTwo()) as agent:
+        session = await agent.create_session("ada")
+        events: list[Event] = []
+        session.on_event(events.append)
+        reply = await agent.run("go", session=session)
+        assert (reply.text, session.state["told"]) == ("it", 1)
+    assert [len(chat.messages) <= 3 for chat in llm.chats] == [True, True]
+    assert llm.chats[0].response_format is not None
+
+
+async def test_a_tool_of_ones_own_with_hooks():
+    """The model is shown its spec, and the hook is called."""
+    shout, llm = Shout(), Echo()
+    async with Agent("tutor", llm=llm, tools=[shout]) as agent:
+        await agent.run("go")
+    assert shout.heard == ["shout"]
+    assert llm.chats[1].messages[-1].parts[0].text == "HI"
+
+
+def test_functions_are_tools_too():
+    """The shortest way needs one name."""
+
+    @tool
+    def shout(text: str) -> str:
+        """Say it loud."""
+        return text.upper()
+
+    assert isinstance(shout, Tool)

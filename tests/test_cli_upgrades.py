@@ -1,0 +1,115 @@
+"""`actgent check --journal`: what is said of a journal before a deployment."""
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.cli import upgrades
+from actgent.cli.main import main
+
+NEW = '''
+from actgent import BareAgent, ScriptedLLM, tool
+
+@tool
+async def other() -> str:
+    """Do something else."""
+    return "done"
+
+shop = BareAgent("shop", llm=ScriptedLLM(["done"]), tools=[other])
+others = [BareAgent("idle", llm=ScriptedLLM(["done"]))]
+'''
+
+
+async def leave(path, *, calls, waiting=1, name="shop"):
+    """A process that ends in the middle of sessions; of `calls` many a tool had begun."""
+    begun = []
+
+    @tool(effect="idempotent")
+    async def put() -> str:
+        """Put something away, for ever."""
+        begun.append(1)
+        await trio.sleep_forever()
+
+    async def answer(chat):
+        if chat.messages[-1].parts[0].text == "call":
+            return [ToolCall("put", {})]
+        begun.append(1)
+        return await trio.sleep_forever()
+
+    with trio.CancelScope() as scope:
+        async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+            agent = await runtime.start(BareAgent(name, llm=ScriptedLLM(answer), tools=[put], sessions=1000))
+            for number in range(calls):
+                await agent.create_session("ada", "call", session_id=f"c{number}")
+            for number in range(waiting):
+                await agent.create_session("ada", "wait", session_id=f"w{number}")
+            while len(begun) < calls + waiting:  # noqa: ASYNC110 - the tools tell nobody
+                await trio.sleep(0.01)
+            scope.cancel()
+            await trio.sleep_forever()
+
+
+def check(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", *map(str, arguments)])
+    return ended.value.code
+
+
+@pytest.fixture
+def new(tmp_path):
+    path = tmp_path / "new.py"
+    path.write_text(NEW)
+    return path
+
+
+def test_sessions_that_change_are_named(tmp_path, new, capsys):
+    """With what happens to them, in how many, and an exit code; the journal is not changed."""
+    path = tmp_path / "agents.db"
+    trio.run(lambda: leave(path, calls=1))
+    before = path.read_bytes()
+    assert check(new, "--journal", path) == 1
+    out = capsys.readouterr().out
+    assert "! shop c0: tool 'put': outcome unknown, as its tool is gone" in out
+    assert "  shop w0: the model is asked" in out
+    assert "2 session(s) in the middle: 1 go on, 1 change; 0 wait for other agents" in out
+    assert path.read_bytes() == before
+
+
+def test_nothing_to_say_is_0(tmp_path, new, capsys):
+    """Sessions that go on as they would, or are in the middle of nothing."""
+    path = tmp_path / "agents.db"
+    trio.run(lambda: leave(path, calls=0, waiting=2))
+    assert check(new, "--journal", f"sqlite:///{path}") == 0
+    assert "2 session(s) in the middle: 2 go on, 0 change" in capsys.readouterr().out
+
+
+def test_sessions_of_other_agents_are_counted(tmp_path, new, capsys):
+    """They would wait for an agent that is not started."""
+    path = tmp_path / "agents.db"
+    trio.run(lambda: leave(path, calls=0, waiting=3, name="former"))
+    assert check(new, "--journal", path) == 1
+    assert "agent former is not among these: 3 unfinished session(s)" in capsys.readouterr().out
+
+
+def test_what_is_said_is_bounded(tmp_path, new, capsys, monkeypatch):
+    """Of many sessions the first are named, and all are counted."""
+    monkeypatch.setattr(upgrades, "SHOWN", 5)
+    monkeypatch.setattr(upgrades, "PROGRESS", 10)
+    path = tmp_path / "agents.db"
+    trio.run(lambda: leave(path, calls=20, waiting=20))
+    assert check(new, "--journal", path) == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) <= 5 + 5 + 3
+    assert "40 session(s) in the middle: 20 go on, 20 change" in out
+    assert "40 sessions looked at" in err
+
+
+def test_wrong_use(tmp_path, new, capsys):
+    """No journal, no agents."""
+    assert check(new, "--journal", tmp_path / "none.db") == 2
+    path = tmp_path / "agents.db"
+    trio.run(lambda: leave(path, calls=0))
+    (tmp_path / "empty.py").write_text("x = 1")
+    assert check(tmp_path / "empty.py", "--journal", path) == 2
+    assert check(tmp_path, "--journal", path) == 2
+    assert "defines no agent" in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""Text of strangers in logs and errors: on one line, bounded, and equal records told once."""
+
+import logging
+
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent import BareAgent, ScriptedLLM, Sender
+from actgent.errors import SessionNotFound, ToolNotFound
+from actgent.logs import PASSED, Each, logger_of, summarise
+from actgent.printable import quoted, shown
+
+FORGED = "s\n2026-01-01 CRITICAL actgent: all is well"
+STEERING = ["\x1b[2J", "\x00", "\r", "\u202e", "\u2028", "\u2029", "\x85", "\ud800", "\u200b", "\U000e0041"]
+
+
+@pytest.fixture
+def log(caplog):
+    """A logger of ours, whose counts begin and end with the test."""
+    summarise(all_of_them=True)
+    caplog.set_level(logging.DEBUG)
+    yield logger_of("actgent.test_logs")
+    summarise(all_of_them=True)
+
+
+def _raised(words):
+    """An exception with a traceback."""
+    with pytest.raises(ValueError, match="literal") as caught:
+        int("words")
+    caught.value.args = (words,)
+    return caught.value
+
+
+@given(st.text() | st.binary().map(str), st.integers(1, 300))
+def test_what_is_shown_is_one_printable_bounded_line(text, limit):
+    """Whatever was given; printable text is shown as it is."""
+    for each in (shown(text, limit), quoted(text, limit)):
+        assert each.isprintable()
+        assert len(each) <= 10 * limit + 40
+    if text.isprintable() and len(text) <= limit:
+        assert shown(text, limit) == text
+
+
+@pytest.mark.parametrize("steering", STEERING)
+def test_records_are_one_line_whatever_is_in_them(log, caplog, steering):
+    """Names, ids and the words of exceptions reach handlers escaped."""
+    log.warning("agent %s, session %s", f"a{steering}b", Each(FORGED))
+    log.error("it failed: %s", ValueError(FORGED), exc_info=_raised(f"{steering}\n{FORGED}"))
+    assert len(caplog.records) == 2
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+    lines = caplog.text.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("2026") for line in lines)
+
+
+def test_records_are_bounded(log, caplog):
+    """A name of 200,000 characters and the words of an exception are cut, with their length."""
+    log.warning("actor %s: %s", "a" * 200_000, ValueError("b" * 200_000))
+    log.error("it failed", exc_info=_raised("c" * 200_000))
+    assert all(len(record.getMessage()) < 1_500 for record in caplog.records)
+    assert "(200,000 characters)" in caplog.text
+    assert len(caplog.text) < 5_000
+
+
+def test_a_thousand_equal_records_are_one_and_their_number(log, caplog):
+    """The first, and at the end how many more there were; different ones are all there."""
+    for number in range(1_000):
+        log.warning("agent %s failed", "a")
+        if number % 100 == 0:
+            log.warning("agent %s failed", f"b{number}")
+    summarise(all_of_them=True)
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == [
+        "agent a failed",
+        *[f"agent b{number} failed" for number in range(0, 1_000, 100)],
+        "999 more records like this one: agent a failed",
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_ids_make_no_other_kind(log, caplog):
+    """Some are told one by one, for somebody to look at; the others are counted."""
+    for number in range(1_000):
+        log.error("session %s failed after %.1f s", Each(f"s{number}"), number / 10)
+    summarise(all_of_them=True)
+    assert len(caplog.records) == PASSED + 1
+    assert (
+        caplog.records[-1]
+        .getMessage()
+        .startswith(f"{1_000 - PASSED} more records like this one: session s999")
+    )
+
+
+def test_other_levels_templates_and_errors_are_other_kinds(log, caplog):
+    """Nothing different is lost in a count."""
+    for error in (ValueError("x"), KeyError("x"), ValueError("y")):
+        log.error("it failed: %s", type(error).__name__, exc_info=error)
+        log.warning("it failed: %s", type(error).__name__)
+    log.error("it failed again: %s", "ValueError")
+    assert len(caplog.records) == 6, "the second warning of a ValueError is equal to the first"
+
+
+def test_a_window_ends(log, caplog, monkeypatch):
+    """Then the number is told with the next record, and it begins anew."""
+    now = [0.0]
+    monkeypatch.setattr("actgent.logs.time.monotonic", lambda: now[0])
+    for _ in range(3):
+        log.warning("again")
+    now[0] = 61.0
+    log.warning("again")
+    assert [record.getMessage() for record in caplog.records] == [
+        "again",
+        "2 more records like this one: again",
+        "again",
+    ]
+
+
+def test_errors_quote_ids_bounded_and_on_one_line():
+    """What a caller asked for stands in the error, and not as it likes."""
+    for error in (SessionNotFound("a", FORGED), ToolNotFound("\x1b" * 100_000)):
+        assert str(error).isprintable()
+        assert len(str(error)) < 2_000
+
+
+async def test_an_agent_that_always_fails_fills_no_log(caplog, autojump_clock):
+    """A thousand messages that fail alike are some records and their number, told by the end of the agent."""
+
+    def fail(_):
+        raise RuntimeError("no model")
+
+    async with BareAgent("a", llm=ScriptedLLM(fail, repeat=True)) as agent:
+        sessions = [await agent.create_session(Sender("u")) for _ in range(50)]
+        for session in sessions:
+            for _ in range(20):
+                await session.chat("hi")
+        for session in sessions:
+            await session.wait_idle()
+    assert len(caplog.records) == PASSED + 1
+    assert (
+        caplog.records[-1]
+        .getMessage()
+        .startswith(f"{1_000 - PASSED} more records like this one: agent a, session ")
+    )

@@ -1,0 +1,53 @@
+"""One rule for JSON: what is checked is what runs, is written and goes back."""
+
+import json
+
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.errors import ParseError
+from actgent.strict_json import MAX_DEPTH, check_depth, loads
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"n": NaN}', "NaN"),
+        ('{"n": Infinity}', "Infinity"),
+        ('{"n": 1, "n": 2}', "same key twice"),
+        ('{"a": {"n": 1, "\\u006e": 1}}', "same key twice"),
+        ("9E9999", "too large"),
+        ("1e-9999", "too small"),
+        ("18446744073709551616", "64 bits"),
+        ('"\\ud800"', "surrogate"),
+        ("[" * 101 + "]" * 101, "deeper than 100"),
+        ('{"a":' * 100_000, "deeper than 100"),
+        ('{"a": 1} x', "invalid JSON"),
+    ],
+)
+def test_what_is_not_stored(text, reason):
+    """Each with its reason."""
+    with pytest.raises(ParseError, match=reason):
+        loads(text)
+
+
+def test_what_is():
+    """Zero in all spellings, whole pairs, the deepest and the widest."""
+    assert loads("[0.0, -0.0, 0e5, 1e-300]") == [0.0, 0.0, 0.0, 1e-300]
+    assert str(loads("-0.0")) == "-0.0"
+    assert loads('"\\ud83d\\ude00"') == "😀"
+    assert loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    assert len(loads(json.dumps([[]] * 1_000))) == 1_000
+
+
+@given(st.integers(0, 300))
+def test_depth_is_counted_without_recursion(depth):
+    """A value made in Python is as deep as its text."""
+    value = []
+    for _ in range(depth):
+        value = [value, 1]
+    if depth < MAX_DEPTH:
+        check_depth(value)
+    else:
+        with pytest.raises(ParseError):
+            check_depth(value)
