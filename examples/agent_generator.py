@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 from actgent import AgentBuilder, ConfigurationError, FunctionTool, Instruction, ScriptedLLM, ToolError
-from actgent.folders.scaffold import write_folder
+from actgent.definitions.scaffold import write_folder
 
 CREATION = Instruction(
     "creation",

@@ -10,9 +10,9 @@ from typing import Any, Self
 import attrs
 
 from actgent.control.limits import Limits
+from actgent.definitions.instructions import TOOLS, AgentFolder, read_folder
+from actgent.definitions.skills import LoadSkill
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
-from actgent.folders.instructions import TOOLS, AgentFolder, read_folder
-from actgent.folders.skills import LoadSkill
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings, load_settings
 from actgent.memory.base import Memory

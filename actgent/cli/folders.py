@@ -4,8 +4,8 @@ from pathlib import Path
 
 from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
-from actgent.folders.instructions import BRAIN, read_folder
-from actgent.folders.scaffold import new_folder
+from actgent.definitions.instructions import BRAIN, read_folder
+from actgent.definitions.scaffold import new_folder
 from actgent.llm.settings import LLMSettings, load_settings
 
 from .models import default_models

@@ -9,8 +9,8 @@ import attrs
 
 from actgent.agents.agent import Agent
 from actgent.agents.upgrading import Outlook, foresee
+from actgent.definitions.instructions import BRAIN
 from actgent.errors import ConfigurationError, JournalDamaged, JournalVersion, WireError
-from actgent.folders.instructions import BRAIN
 from actgent.journal.backup import back_up
 from actgent.journal.base import Journal
 from actgent.journal.opening import find_journal, open_journal

@@ -20,9 +20,9 @@ from actgent import (
 )
 from actgent.agents.builder import DEFAULT_TYPES, PROTOCOLS, STRATEGIES
 from actgent.agents.layers import PromptLayer
+from actgent.definitions.instructions import PROTOCOLS as PROTOCOL_NAMES, STRATEGIES as STRATEGY_NAMES
+from actgent.definitions.scaffold import new_folder, write_folder
 from actgent.errors import InvalidFolder
-from actgent.folders.instructions import PROTOCOLS as PROTOCOL_NAMES, STRATEGIES as STRATEGY_NAMES
-from actgent.folders.scaffold import new_folder, write_folder
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.react import ReAct

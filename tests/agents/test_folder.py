@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from actgent.definitions.folder import MAX_BYTES, Folder, Unreachable, steps_of
 from actgent.errors import InvalidFile
-from actgent.folders.folder import MAX_BYTES, Folder, Unreachable, steps_of
 
 SECRET = "canary outside"
 

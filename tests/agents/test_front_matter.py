@@ -5,8 +5,8 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
+from actgent.definitions.front_matter import MAX_CHARACTERS, read_yaml, split_front_matter
 from actgent.errors import InvalidFile
-from actgent.folders.front_matter import MAX_CHARACTERS, read_yaml, split_front_matter
 
 
 def values(text):

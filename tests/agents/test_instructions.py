@@ -9,7 +9,7 @@ import pytest
 
 from actgent import AgentBuilder, Instruction, InvalidFile, InvalidFolder, Limits
 from actgent.cli.main import main
-from actgent.folders.instructions import LIMITS, defined_tools, read_folder
+from actgent.definitions.instructions import LIMITS, defined_tools, read_folder
 
 SECRET = "sk-canary-0123456789"
 

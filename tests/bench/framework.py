@@ -52,7 +52,7 @@ from actgent import (
 from actgent.actors.actor import Actor
 from actgent.actors.ref import ActorRef
 from actgent.actors.system import open_system
-from actgent.folders.instructions import read_folder
+from actgent.definitions.instructions import read_folder
 from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Appended, Changed, Ended, Opened, Record, Said
