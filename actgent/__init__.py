@@ -104,7 +104,7 @@ _NAMES = {
     "control.modes": ("Modes",),
     "agents.retention": ("Retention",),
     "agents.runtime": ("Runtime", "open_runtime"),
-    "agents.schedule": ("Schedule",),
+    "agents.schedules": ("Schedule",),
     "agents.scheduling": ("scheduling_tools",),
     "agents.session": ("Session",),
     "agents.steps": ("StepsAgent",),

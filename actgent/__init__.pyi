@@ -37,7 +37,7 @@ from .agents.runtime import (
     Runtime as Runtime,
     open_runtime as open_runtime,
 )
-from .agents.schedule import (
+from .agents.schedules import (
     Schedule as Schedule,
 )
 from .agents.scheduling import (

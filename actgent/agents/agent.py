@@ -40,8 +40,8 @@ from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 
-from .answering import following, list_approvals
-from .asking import Asking, NeedsPerson
+from .approval_decisions import following, list_approvals
+from .approval_requests import Asking, NeedsPerson
 from .call_options import told_options
 from .calling import Access, Calling
 from .checks import (
@@ -73,10 +73,10 @@ from .reader import TurnReader
 from .running import RunningAgent
 from .runtime import Runtime, open_runtime
 from .session import Session
+from .slots import running_session, slot_lent
 from .starting import wait_started
 from .turn import Turn
 from .waiters import CallOptions, StreamWaiter, TurnWaiter
-from .waiting import running_session, slot_lent
 
 F = TypeVar("F", bound=OnSession)
 H = TypeVar("H", bound=Handler)

@@ -17,8 +17,8 @@ from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ThreadShare
 
-from .approval import Waiting, edited, grants_of
-from .asking import Asking
+from .approval_ledger import Waiting, edited, grants_of
+from .approval_requests import Asking
 from .context import SessionContext
 from .cycles import FEWEST, circle, is_same, most_calls
 from .dispatcher import Dispatcher

@@ -9,8 +9,8 @@ import attrs
 import trio
 
 from actgent.control.budget import Account
-from actgent.control.dues import Dated, earliest, earliest_ring
-from actgent.control.waits import WaitNode
+from actgent.control.durable_timer import Dated, earliest, earliest_ring
+from actgent.control.wait_graph import WaitNode
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
     Decided,
@@ -34,7 +34,7 @@ from actgent.messages import (
 )
 
 from .acceptance import Acceptance
-from .approval import ApprovalLedger, Deadline
+from .approval_ledger import ApprovalLedger, Deadline
 from .children import Children
 from .handlers import Handlers
 from .scopes import scope_of

@@ -36,7 +36,7 @@ from actgent.protocols.base import (
     View,
 )
 
-from .approval import Waiting
+from .approval_ledger import Waiting
 from .calling import Calling
 from .context import SessionContext
 from .dispatcher import Dispatcher, to_deliveries

@@ -48,7 +48,7 @@ from actgent.messages import Message, Sender, ToolResult
 from .acceptance import Acceptance, Asked
 from .context import SessionContext
 from .open_calls import close_calls
-from .schedule import restore_schedule
+from .schedules import restore_schedule
 from .turn import Resume, can_go_on
 
 

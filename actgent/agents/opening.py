@@ -34,9 +34,9 @@ from .handlers import name_of, to_awaitable
 from .log import is_unused, owner_of, restore
 from .running import RunningAgent
 from .session import Session
+from .slots import running_session
 from .tasks import Task, TaskDeadline
 from .waiters import TurnWaiter
-from .waiting import running_session
 
 Content = str | Part | Sequence[str | Part]
 OnSession = Callable[[Session], Any]

@@ -17,10 +17,10 @@ from .acceptance import Acceptance, Asked
 from .context import SessionContext
 from .double_texting import check_busy
 from .repetitions import join
+from .slots import running_session, would_wait_for_itself
 from .suspensions import URGENT_CAME
 from .turn import is_inside
 from .waiters import TurnWaiter
-from .waiting import running_session, would_wait_for_itself
 
 if TYPE_CHECKING:
     from .running import RunningAgent

@@ -26,7 +26,6 @@ from actgent.journal.listing import SessionKey
 from actgent.messages import Message, Priority
 
 from .acceptance import Acceptance
-from .alarms import Alarms
 from .children import family_of
 from .context import SessionContext
 from .core import AgentCore
@@ -35,12 +34,13 @@ from .edges import TurnEdges
 from .log import SessionLog
 from .propagation import Propagation, run_with
 from .reception import Reception
-from .schedule import Schedule, plan, set_schedule
+from .schedules import Schedule, plan, set_schedule
 from .sessions import SessionTable
+from .slots import slot_lent, would_wait_for_itself
 from .suspensions import NEWER_CAME, Suspensions
 from .tasks import TaskDeadline, Tasks, reports_due
+from .timer_service import Alarms
 from .turn import Turn, is_inside, running_turn
-from .waiting import slot_lent, would_wait_for_itself
 
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""

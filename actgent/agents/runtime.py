@@ -23,7 +23,7 @@ from actgent.journal.relaxed import RelaxedJournal
 from actgent.logs import logger_of
 from actgent.tools.threads import ALL_THREADS, Threads
 
-from .answering import list_approvals
+from .approval_decisions import list_approvals
 from .checks import at_least_one
 from .collector import calm_collector
 from .directory import Directory

@@ -8,7 +8,7 @@ from typing import Any
 from actgent.errors import ConfigurationError, ToolError, TooManySchedules, UsageError
 from actgent.tools.base import Effect, Tool, ToolContext
 
-from .schedule import Schedule
+from .schedules import Schedule
 from .session import Session
 
 NO_SCHEDULE = (

@@ -32,13 +32,13 @@ from actgent.messages import (
     valid_traceparent,
 )
 
-from .answering import decide, expire, holder_of, open_approvals
+from .approval_decisions import decide, expire, holder_of, open_approvals
 from .checks import check_id, check_seconds, renamed_deadline
 from .context import SessionContext
 from .double_texting import check_rule
 from .handlers import Handler, HandlerKind
 from .running import RunningAgent
-from .schedule import Schedule, schedules, unset_schedule
+from .schedules import Schedule, schedules, unset_schedule
 from .starting import wait_started
 from .tasks import TASK_DEADLINE
 

@@ -14,8 +14,8 @@ import attrs
 import trio
 
 from .context import SessionContext
+from .slots import running_session, slot_lent
 from .turn import running_turn
-from .waiting import running_session, slot_lent
 
 GRACE = 10.0
 """Seconds after the last start in which another agent may still be started."""

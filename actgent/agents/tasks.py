@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.control.dues import Dated
+from actgent.control.durable_timer import Dated
 from actgent.control.limits import WEEK
 from actgent.errors import (
     ActgentError,
@@ -43,8 +43,8 @@ from .directory import Directory
 from .failures import kind_of
 from .ledger import asked_by_result
 from .log import accepted_record, owner_of
+from .slots import slot_lent
 from .waiters import TurnWaiter
-from .waiting import slot_lent
 
 MAX_TASKS = 100
 """How many delegated tasks of one session may be out."""

@@ -31,7 +31,7 @@ from actgent.messages import (
 )
 from actgent.protocols.growing import Growth
 
-from .approval import Waiting
+from .approval_ledger import Waiting
 from .cycles import is_same
 from .waiters import CallOptions, TurnWaiter
 

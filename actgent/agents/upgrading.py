@@ -22,8 +22,8 @@ from actgent.tools.base import ToolContext
 from actgent.tools.execution import Batch
 
 from .agent import Agent
-from .approval import ApprovalLedger, edited, grants_of
-from .asking import wish_of
+from .approval_ledger import ApprovalLedger, edited, grants_of
+from .approval_requests import wish_of
 from .context import SessionContext
 from .log import owner_of, restore
 from .turn import Resume

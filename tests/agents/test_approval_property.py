@@ -21,7 +21,7 @@ from actgent import (
     tool,
 )
 from actgent.agents import sessions as session_table
-from actgent.agents.asking import Asking
+from actgent.agents.approval_requests import Asking
 from actgent.approvals import Expire, Withdraw
 from actgent.journal.memory import MemoryJournal
 

@@ -20,7 +20,7 @@ from actgent import (
     tool,
 )
 from actgent.agents import sessions as sessions_module
-from actgent.agents.schedule import LIMIT
+from actgent.agents.schedules import LIMIT
 from actgent.control import clock as clock_module
 from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal

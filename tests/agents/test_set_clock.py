@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.agents import alarms, sessions
+from actgent.agents import sessions, timer_service
 from actgent.approvals import Ask
 from actgent.control.clock import Clock
 
@@ -33,7 +33,7 @@ def wall(monkeypatch):
     """`wall.ahead = seconds` sets the machine's clock; it is looked at often."""
     wall = Wall()
     monkeypatch.setattr(time, "time", wall)
-    monkeypatch.setattr(alarms, "LOOK", 0.05)
+    monkeypatch.setattr(timer_service, "LOOK", 0.05)
     return wall
 
 

@@ -21,8 +21,8 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.agents.answering import open_approvals
-from actgent.agents.approval import approval_for
+from actgent.agents.approval_decisions import open_approvals
+from actgent.agents.approval_ledger import approval_for
 from actgent.agents.context import SessionContext
 from actgent.agents.step_events import FinalEvent, PlanEvent, StepEvent
 from actgent.errors import AskPerson

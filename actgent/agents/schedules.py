@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from actgent.control.cron import next_time, zone_of
-from actgent.control.dues import Dated
+from actgent.control.durable_timer import Dated
 from actgent.errors import ConfigurationError, TooManySchedules, UsageError
 from actgent.journal.records import NOTHING, Fired, Scheduled, Unscheduled
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent

@@ -24,7 +24,7 @@ from actgent.approvals import (
     approval_id,
     word_for,
 )
-from actgent.control.dues import Dated
+from actgent.control.durable_timer import Dated
 from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, AskPerson, NotSuspended
 from actgent.journal.records import Decided, PersonAsked, Record, Resumed, Said, Suspended
 from actgent.messages import Message, ToolCall

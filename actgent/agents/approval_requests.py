@@ -13,7 +13,7 @@ from actgent.messages import ToolCall
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import Batch
 
-from .approval import ApprovalLedger, approval_for, question_of
+from .approval_ledger import ApprovalLedger, approval_for, question_of
 from .context import SessionContext
 from .dispatcher import Dispatcher
 from .observer import Observer

@@ -23,11 +23,11 @@ from actgent.messages import Sender
 from actgent.tools.checking import compile_schema
 from actgent.tools.results import to_text
 
-from .alarms import EARLY
-from .approval import ledger_of
+from .approval_ledger import ledger_of
 from .checks import at_least_one
 from .context import SessionContext
 from .running import RunningAgent
+from .timer_service import EARLY
 from .waiters import TurnWaiter
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from actgent.control.waits import WaitNode, waiting, way_back
+from actgent.control.wait_graph import WaitNode, waiting, way_back
 from actgent.errors import WaitCycle
 
 from .context import SessionContext

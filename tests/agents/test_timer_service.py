@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from actgent import BareAgent, InboxFull, Message, ScriptedLLM, Sender, Text, open_runtime
-from actgent.agents import alarms
-from actgent.agents.alarms import Alarms
-from actgent.control.dues import Dated
+from actgent.agents import timer_service
+from actgent.agents.timer_service import Alarms
+from actgent.control.durable_timer import Dated
 
 
 @attrs.define(eq=False)
@@ -58,9 +58,9 @@ async def test_dates_that_follow_closely_are_rung_together(session, autojump_clo
     """A little late, so that they share the journal's work; one that stands alone rings at its time."""
     bells = [bell(session, seconds) for seconds in (10, 10.01, 10.02, 10.04, 11, 11.5)]
     await trio.sleep(20)
-    together = 10 + alarms.TOGETHER
+    together = 10 + timer_service.TOGETHER
     rung = [each.rung[0] for each in bells]
-    assert rung == pytest.approx([10, together, together, together, 11, 11.5], abs=2 * alarms.EARLY)
+    assert rung == pytest.approx([10, together, together, together, 11, 11.5], abs=2 * timer_service.EARLY)
 
 
 async def test_a_date_may_be_moved(session, autojump_clock):
@@ -115,7 +115,7 @@ async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
             session._context.set_due(bells[-1])
         await trio.sleep(60)
         assert [len(each.rung) for each in bells] == [1] * 1000
-        assert most == alarms.WORKERS
+        assert most == timer_service.WORKERS
 
 
 @attrs.define(eq=False)
@@ -168,7 +168,7 @@ async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypat
     late = bell(session, 3600)
     await trio.sleep(5)
     monkeypatch.setattr(clock, "_opened_at", clock._opened_at + 3600)
-    await trio.sleep(alarms.LOOK + 1)
+    await trio.sleep(timer_service.LOOK + 1)
     assert len(late.rung) == 1
 
 
@@ -177,7 +177,7 @@ async def test_changed_dates_do_not_pile_up(session, autojump_clock):
     heap: Alarms = session._agent.alarms
     for number in range(10_000):
         session._context.set_due(Bell("same", session._agent.clock.now() + 1000 - number * 1e-3))
-    assert len(heap._heap) <= 2 * alarms.COMPACT_FROM
+    assert len(heap._heap) <= 2 * timer_service.COMPACT_FROM
     assert len(heap) == 1
     await trio.lowlevel.checkpoint()
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from actgent.control.waits import WaitNode, waiting, way_back
+from actgent.control.wait_graph import WaitNode, waiting, way_back
 
 
 def nodes(count):

@@ -16,7 +16,7 @@ import trio
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Alarm, Timer
 from actgent.control.clock import Clock
-from actgent.control.dues import is_due
+from actgent.control.durable_timer import is_due
 from actgent.errors import InboxFull, JournalDamaged, NotRunning, SessionClosed, SessionNotFound, WireError
 from actgent.logs import Each, logger_of
 from actgent.messages import Message
