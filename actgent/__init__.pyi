@@ -60,12 +60,6 @@ from .approvals import (
 from .control.limits import (
     Limits as Limits,
 )
-from .control.mode import (
-    Mode as Mode,
-)
-from .control.modes import (
-    Modes as Modes,
-)
 from .errors import (
     ActgentError as ActgentError,
     ActorFailed as ActorFailed,
@@ -185,6 +179,12 @@ from .messages import (
     ToolResult as ToolResult,
     ToolSpec as ToolSpec,
     Usage as Usage,
+)
+from .modes.mode import (
+    Mode as Mode,
+)
+from .modes.modes import (
+    Modes as Modes,
 )
 from .protocols.base import (
     CallTools as CallTools,

@@ -13,9 +13,6 @@ import trio
 from actgent.actors.inbox import PriorityInbox
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.limits import Limits
-from actgent.control.mode_prompt import prompt_of
-from actgent.control.mode_tools import equip
-from actgent.control.modes import Modes
 from actgent.errors import (
     ApprovalNotFound,
     ConfigurationError,
@@ -31,6 +28,9 @@ from actgent.llm.settings import LLMSettings
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, OnBusy, Priority, Reply, Route, Sender
+from actgent.modes.modes import Modes
+from actgent.modes.prompt import prompt_of
+from actgent.modes.tools import equip
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
 from actgent.protocols.classification import types_from

@@ -7,7 +7,6 @@ import attrs
 import trio
 
 from actgent.actors.inbox import PriorityInbox
-from actgent.control.modes import Modes
 from actgent.errors import (
     AnswerError,
     EmptyAnswer,
@@ -24,6 +23,7 @@ from actgent.messages import (
     Text,
     ToolCall,
 )
+from actgent.modes.modes import Modes
 from actgent.protocols.base import (
     CallTools,
     Change,

@@ -1,10 +1,10 @@
-"""Notes enter the record: see `actgent.control.notes`."""
+"""Notes enter the record: see `actgent.modes.notices`."""
 
 from collections.abc import Sequence
 
-from actgent.control.notes import Note, NoteSource
 from actgent.journal.records import Said
 from actgent.messages import Message, Sender, Text
+from actgent.modes.notices import Note, NoteSource
 
 from .context import SessionContext
 

@@ -7,10 +7,10 @@ import attrs
 import trio
 
 from actgent.control.limits import Limits
-from actgent.control.mode_tools import SetMode
 from actgent.errors import ConfigurationError, Suspended
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
+from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Planning, plan_of
 from actgent.protocols.todo import Plan
 from actgent.tools.base import Tool, ToolContext

@@ -10,9 +10,6 @@ import trio
 from actgent.approvals import Approval, Decision
 from actgent.control.budget import Budget
 from actgent.control.clock import Clock
-from actgent.control.mode import Actor
-from actgent.control.mode_changes import ModeChange, changes_in
-from actgent.control.modes import Modes
 from actgent.errors import ConfigurationError, UsageError
 from actgent.journal.store import Store
 from actgent.messages import (
@@ -31,6 +28,9 @@ from actgent.messages import (
     traceparent,
     valid_traceparent,
 )
+from actgent.modes.changes import ModeChange, changes_in
+from actgent.modes.mode import Actor
+from actgent.modes.modes import Modes
 
 from .approval_decisions import decide, expire, holder_of, open_approvals
 from .checks import check_id, check_seconds, renamed_deadline

@@ -1,1 +1,1 @@
-"""What keeps agents in bounds: modes, limits and budgets, dates, and who waits for whom. All of it decides, and never waits."""
+"""What keeps agents in bounds: limits and budgets, dates, and who waits for whom. All of it decides, and never waits."""

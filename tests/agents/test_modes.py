@@ -29,10 +29,10 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.control.mode import ACT, INTEGRATION, ONBOARDING, PLAN
 from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.renaming import with_new_ids
+from actgent.modes.mode import ACT, INTEGRATION, ONBOARDING, PLAN
 from actgent.protocols.templates import fill_template
 
 ran = []

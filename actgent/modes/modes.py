@@ -17,6 +17,7 @@ from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.templates import fill_template
 from actgent.tools.base import Tool, ToolContext
 
+from .changes import START, STATE_KEY, ModeChange, changes_in, entered, mark_of, stored_name, untold
 from .mode import (
     ACT,
     DEFAULT_MESSAGE,
@@ -29,8 +30,7 @@ from .mode import (
     to_actors,
     to_tools,
 )
-from .mode_changes import START, STATE_KEY, ModeChange, changes_in, entered, mark_of, stored_name, untold
-from .notes import Note, NoteSource
+from .notices import Note, NoteSource
 
 _log = logger_of(__name__)
 

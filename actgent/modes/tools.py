@@ -10,8 +10,8 @@ from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.function import tool
 from actgent.tools.registry import ToolRegistry
 
+from .changes import changes_in
 from .integration import integration_state, integration_tools
-from .mode_changes import changes_in
 from .modes import SET_MODE, Modes
 from .onboarding import missing_settings, onboarding_tools
 
