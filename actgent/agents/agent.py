@@ -21,7 +21,6 @@ from actgent.errors import (
     Suspended,
     UsageError,
 )
-from actgent.journal.reducers import Reducer
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
@@ -36,6 +35,7 @@ from actgent.protocols.base import ClassificationType, Instruction, Profile, Pro
 from actgent.protocols.classification import types_from
 from actgent.protocols.output import output_of
 from actgent.protocols.prompts import PromptManager
+from actgent.state.reducers import Reducer
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS

@@ -20,8 +20,6 @@ from actgent.journal.records import (
     Said,
     Suspended,
 )
-from actgent.journal.reducers import Reducer
-from actgent.journal.store import StateRecord, Store
 from actgent.memory.base import ModelView
 from actgent.messages import (
     NO_USAGE,
@@ -32,6 +30,8 @@ from actgent.messages import (
     Usage,
     new_id,
 )
+from actgent.state.reducers import Reducer
+from actgent.state.store import StateRecord, Store
 
 from .acceptance import Acceptance
 from .approval_ledger import ApprovalLedger, Deadline

@@ -42,8 +42,8 @@ from actgent.journal.records import (
     Unscheduled,
 )
 from actgent.journal.references import refer
-from actgent.journal.store import StateRecord
 from actgent.messages import Message, Sender, ToolResult
+from actgent.state.store import StateRecord
 
 from .acceptance import Acceptance, Asked
 from .context import SessionContext

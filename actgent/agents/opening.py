@@ -22,10 +22,10 @@ from actgent.errors import (
 from actgent.foreign import failure_of
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message_id_of
-from actgent.journal.reducers import Reducer
 from actgent.logs import Each, logger_of
 from actgent.memory.base import Memory
 from actgent.messages import Message, OnBusy, Part, Sender, new_secret
+from actgent.state.reducers import Reducer
 
 from .checks import check_id, check_limits
 from .context import SessionContext

@@ -11,7 +11,6 @@ from actgent.approvals import Approval, Decision
 from actgent.control.budget import Budget
 from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, UsageError
-from actgent.journal.store import Store
 from actgent.messages import (
     Message,
     OnBusy,
@@ -31,6 +30,7 @@ from actgent.messages import (
 from actgent.modes.changes import ModeChange, changes_in
 from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
+from actgent.state.store import Store
 
 from .approval_decisions import decide, expire, holder_of, open_approvals
 from .checks import check_id, check_seconds, renamed_deadline

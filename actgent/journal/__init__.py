@@ -1,1 +1,1 @@
-"""What must survive a turn: a session's state."""
+"""What must survive a turn, and where it is written."""

@@ -206,7 +206,7 @@ class Changed:
 
     changes: Mapping[str, Any]
     reduced: Mapping[str, str] = NOTHING
-    """The names of the reducers, for keys that have one of `actgent.journal.reducers`."""
+    """The names of the reducers, for keys that have one of `actgent.state.reducers`."""
     action: str = ""
     """The name of the action."""
     once: str = ""

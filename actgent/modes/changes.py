@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from actgent.journal.store import Pair
+from actgent.state.store import Pair
 
 STATE_KEY = "_mode"
 """Where the state holds the mode and the mark of its last change, as one text, which is read without a copy.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from actgent.errors import ToolError
-from actgent.journal.store import Pair
+from actgent.state.store import Pair
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.function import tool
 

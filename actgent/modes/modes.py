@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from actgent.errors import ConfigurationError, ModeRefused
-from actgent.journal.store import Store
 from actgent.logs import Each, logger_of
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.templates import fill_template
+from actgent.state.store import Store
 from actgent.tools.base import Tool, ToolContext
 
 from .changes import START, STATE_KEY, ModeChange, changes_in, entered, mark_of, stored_name, untold

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ToolError
-from actgent.journal.store import Pair
+from actgent.state.store import Pair
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.function import tool
 

@@ -39,10 +39,10 @@ from actgent.journal.records import (
     Said,
     Started,
 )
-from actgent.journal.store import StateRecord, Store
 from actgent.llm.base import Answer
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
+from actgent.state.store import StateRecord, Store
 from actgent.tools.execution import Batch
 
 State = Mapping[str, Any]

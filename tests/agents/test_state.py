@@ -16,9 +16,9 @@ from actgent import (
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Changed
-from actgent.journal.reducers import add, append
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Change, Say
+from actgent.state.reducers import add, append
 from actgent.tools.base import ToolContext
 from actgent.tools.state import StateTool
 

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent.errors import ConfigurationError, ToolError
-from actgent.journal.store import Store
+from actgent.state.store import Store
 from actgent.tools.base import ToolContext
 from actgent.tools.state import StateTool, changes_of, takes_state
 

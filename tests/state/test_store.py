@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from actgent.errors import NotSerializable, UsageError
 from actgent.journal.records import WIRE, Changed, Record
-from actgent.journal.reducers import REDUCERS, add, append, extend, merge
-from actgent.journal.store import Store
+from actgent.state.reducers import REDUCERS, add, append, extend, merge
+from actgent.state.store import Store
 
 
 @pytest.mark.parametrize(

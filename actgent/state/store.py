@@ -25,10 +25,10 @@ import trio
 
 from actgent.errors import NotSerializable, UsageError
 from actgent.foreign import failure_of
+from actgent.journal.records import ActionFailed, Changed, RolledBack
 from actgent.logs import logger_of
 
-from .growing import Growing
-from .records import ActionFailed, Changed, RolledBack
+from .builder import Growing
 from .reducers import Reducer, name_of
 
 Pair = tuple[str, Any]
@@ -87,7 +87,7 @@ class Store(State):
 
     Args:
         initial: The state number 0.
-        reducers: For each key how a new value meets the old one; see `actgent.journal.reducers`.
+        reducers: For each key how a new value meets the old one; see `actgent.state.reducers`.
         actions: Actions by name, for `dispatch("name")`.
         write: Called with the record of each change before it counts; what it raises undoes the change.
         history: How many actions are kept, at least 1.

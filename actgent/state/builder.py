@@ -7,7 +7,8 @@ times. So what was made here, and nobody else has, is changed in place; all else
 from collections.abc import Mapping
 from typing import Any
 
-from .records import Changed
+from actgent.journal.records import Changed
+
 from .reducers import GROW, REDUCERS
 
 

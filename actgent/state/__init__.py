@@ -1,0 +1,1 @@
+"""What a session is: a value that reducers change, action by action."""
