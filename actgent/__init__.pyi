@@ -37,9 +37,6 @@ from .agents.runtime import (
     Runtime as Runtime,
     open_runtime as open_runtime,
 )
-from .agents.schedules import (
-    Schedule as Schedule,
-)
 from .agents.scheduling import (
     scheduling_tools as scheduling_tools,
 )
@@ -59,6 +56,9 @@ from .approvals import (
 )
 from .control.limits import (
     Limits as Limits,
+)
+from .control.schedule import (
+    Schedule as Schedule,
 )
 from .errors import (
     ActgentError as ActgentError,

@@ -12,6 +12,7 @@ from actgent.actors.supervision import Supervision, supervise
 from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
 from actgent.control.clock import Clock
+from actgent.control.schedule import Schedule, parse_schedule
 from actgent.errors import (
     ActorFailed,
     Interrupted,
@@ -34,7 +35,7 @@ from .edges import TurnEdges
 from .log import SessionLog
 from .propagation import Propagation, run_with
 from .reception import Reception
-from .schedules import Schedule, plan, set_schedule
+from .schedules import set_schedule
 from .sessions import SessionTable
 from .slots import slot_lent, would_wait_for_itself
 from .suspensions import NEWER_CAME, Suspensions
@@ -515,7 +516,7 @@ class RunningAgent:
         self.check_open(context)
         with self.kept(context):
             now, steady = self.clock.now(), self.clock.steady()
-            schedule = plan(description, now=now, steady=steady, key=key, **times)
+            schedule = parse_schedule(description, now=now, steady=steady, key=key, **times)
             return await set_schedule(context, schedule, self.propagation.take)
 
     # --- stopping and waiting ------------------------------------------------------------

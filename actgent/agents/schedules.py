@@ -1,4 +1,4 @@
-"""Schedules: what a session is to be told at a time, once or again and again.
+"""The schedules of a session: set, removed, fired and restored.
 
 Firing is a message into the session's inbox, in one journal step with the record that it fired, and its id follows
 from the schedule and the time: neither lost nor doubled. What was due while the process was down fires at the start.
@@ -6,23 +6,20 @@ A cron line that missed several times fires once, and so does one whose last mes
 passed over until it was.
 """
 
-import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from datetime import UTC, datetime
-from secrets import token_hex
 from typing import Any
 
 import attrs
 import trio
 
-from actgent.control.cron import next_time, zone_of
+from actgent.control.cron import next_time
 from actgent.control.durable_timer import Dated
-from actgent.errors import ConfigurationError, TooManySchedules, UsageError
+from actgent.control.schedule import Schedule
+from actgent.errors import TooManySchedules, UsageError
 from actgent.journal.records import NOTHING, Fired, Scheduled, Unscheduled
-from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
+from actgent.messages import Message, Sender, Text, traceparent, valid_traceparent
 
 from .context import SessionContext
 
@@ -30,108 +27,9 @@ LIMIT = 100
 """Schedules of one session that may be set at a time."""
 KNOWN = 1000
 """How many ids of schedules a session remembers, the newest: setting one again does nothing."""
-PAST = 60.0
-"""Seconds by which a date may be over when it is set: it fires at once then. An older one is a mistake."""
-LAST_DATE = 253_402_214_400.0
-"""Unix time of 9999-12-31: later dates have no name."""
 SENDER = Sender("schedule", "system")
 """No person says it at that moment, so it has no person's authority."""
 PREFIX = "Running scheduled task: "
-
-
-@attrs.frozen(kw_only=True)
-class Schedule:
-    """Something that a session is to be told at a time."""
-
-    id: str
-    description: str
-    at: float
-    """Unix time in seconds of the next time."""
-    cron: str = ""
-    """The cron line; empty where it fires once."""
-    zone: str = "UTC"
-    priority: Priority = Priority.NORMAL
-    """Of the message that it sends."""
-    is_delay: bool = False
-    """True: it was set with `after=`, and takes as long, whoever sets the clock meanwhile."""
-
-    @property
-    def due(self) -> datetime:
-        """The next time, in the schedule's time zone."""
-        return datetime.fromtimestamp(self.at, zone_of(self.zone))
-
-
-def plan(
-    description: str,
-    *,
-    now: float,
-    steady: float,
-    after: float | None = None,
-    at: datetime | None = None,
-    cron: str | None = None,
-    zone: str | None = None,
-    key: str | None = None,
-    priority: Priority | str = Priority.NORMAL,
-) -> Schedule:
-    """A schedule from one of `after`, `at` and `cron`.
-
-    Raises:
-        ConfigurationError: one of them is wrong, or not exactly one is given.
-    """
-    if not isinstance(description, str) or not description.strip():  # type: ignore[redundant-expr]
-        raise ConfigurationError("a schedule needs a description that is not empty: what is to be done then?")
-    if [after, at, cron].count(None) != 2:  # noqa: PLR2004 - of three
-        raise ConfigurationError(
-            "a schedule takes exactly one of after= (seconds), at= (a date) and cron= (a line)"
-        )
-    name = "UTC" if zone is None else zone
-    zone_of(name)
-    if cron is not None:
-        first = next_time(cron, name, after=now)
-    else:
-        first = steady + _seconds(after) if at is None else _moment(at, zone, now)
-    if not first < LAST_DATE:
-        raise ConfigurationError("a schedule's time is before the year 9999 is over")
-    return Schedule(
-        id=_id_of(key) if key else token_hex(6),
-        description=description,
-        at=first,
-        cron=cron or "",
-        zone=name,
-        priority=Priority.named(priority),
-        is_delay=after is not None,
-    )
-
-
-def _id_of(key: str) -> str:
-    """Short: models copy it."""
-    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-
-
-def _seconds(after: object) -> float:
-    if isinstance(after, bool) or not isinstance(after, int | float) or not 0 <= after < math.inf:
-        raise ConfigurationError(f"after= takes seconds, not {after!r}")
-    return float(after)
-
-
-def _moment(at: datetime, zone: str | None, now: float) -> float:
-    """The Unix time of a date. One that clocks leave out is as much later; of one that comes twice it is the first."""
-    if not isinstance(at, datetime):
-        raise ConfigurationError(f"at= takes a datetime, not {at!r}")
-    if at.tzinfo is None:
-        if zone is None:
-            raise ConfigurationError(f"{at.isoformat()} has no time zone: give it one, or say zone=")
-        at = at.replace(tzinfo=zone_of(zone))
-    if at.timestamp() < now - PAST:
-        raise ConfigurationError(f"{at.isoformat()} is over: it is {_utc(now)} now")
-    return at.timestamp()
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-# --- those of a session ------------------------------------------------------------------
 
 
 @attrs.frozen(eq=False)

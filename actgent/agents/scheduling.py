@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, ToolError, TooManySchedules, UsageError
 from actgent.tools.base import Effect, Tool, ToolContext
 
-from .schedules import Schedule
 from .session import Session
 
 NO_SCHEDULE = (

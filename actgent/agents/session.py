@@ -10,6 +10,7 @@ import trio
 from actgent.approvals import Approval, Decision
 from actgent.control.budget import Budget
 from actgent.control.clock import Clock
+from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, UsageError
 from actgent.messages import (
     Message,
@@ -38,7 +39,7 @@ from .context import SessionContext
 from .double_texting import check_rule
 from .handlers import Handler, HandlerKind
 from .running import RunningAgent
-from .schedules import Schedule, schedules, unset_schedule
+from .schedules import schedules, unset_schedule
 from .starting import wait_started
 from .tasks import TASK_DEADLINE
 
