@@ -132,7 +132,7 @@ _NAMES = {
         "Say",
         "View",
     ),
-    "protocols.extract": ("extract_only",),
+    "structured.extract": ("extract_only",),
     "tools.base": ("Tool", "ToolContext", "ToolHooks"),
     "tools.envelope": ("EnvelopedTool",),
     "tools.function": ("FunctionTool", "tool"),

@@ -200,7 +200,7 @@ from .protocols.base import (
     Say as Say,
     View as View,
 )
-from .protocols.extract import (
+from .structured.extract import (
     extract_only as extract_only,
 )
 from .tools.base import (

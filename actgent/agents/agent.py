@@ -33,9 +33,9 @@ from actgent.modes.tools import equip
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
 from actgent.protocols.classification import types_from
-from actgent.protocols.output import output_of
 from actgent.protocols.prompts import PromptManager
 from actgent.state.reducers import Reducer
+from actgent.structured.output import output_of
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS

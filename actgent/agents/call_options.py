@@ -6,7 +6,7 @@ import attrs
 
 from actgent.journal.records import TurnOptions
 from actgent.protocols.base import Protocol, WithOutput
-from actgent.protocols.output import Output, form_output
+from actgent.structured.output import Output, form_output
 
 from .waiters import CallOptions
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import Event, ToolCall
+from actgent.structured.extract import loads, unfenced, visible
+from actgent.structured.schemas import schema_check
 
 from .base import CallTools, ClassificationType, Outcome, Say
 from .calls import ARGUMENTS, IDS, CallForm, arguments_in, check_keys, stray_arguments
-from .extract import loads, unfenced, visible
-from .schemas import schema_check
 
 DIRECT_RESPONSE = "DIRECT_RESPONSE"
 TOOL_INVOCATION = "TOOL_INVOCATION"

@@ -4,10 +4,10 @@ from typing import Any, ClassVar
 
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
+from actgent.structured.extract import is_cut, loads, unfenced, visible
 
 from .actions import answer_text, encoded_calls
 from .base import Outcome, Profile, Protocol, Say, View
-from .extract import is_cut, loads, unfenced, visible
 from .growing import Growth, follow_prose
 from .templates import WHO
 

@@ -14,10 +14,10 @@ import attrs
 from actgent.errors import AnswerError, ParseError
 from actgent.llm.base import Answer, ResponseFormat
 from actgent.messages import Event, Message, Route, ToolCall, ToolSpec
+from actgent.structured.extract import extract, visible
+from actgent.structured.output import output_of
 
-from .extract import extract, visible
 from .growing import Growth
-from .output import output_of
 
 _JSON_STARTS = ("{", "[", "`")
 

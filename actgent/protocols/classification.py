@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from actgent.errors import ConfigurationError
+from actgent.structured.schemas import is_json_schema
 from actgent.tools.checking import compile_schema
 
 from .base import ClassificationType, Instruction
-from .schemas import is_json_schema
 
 
 def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType, ...]:

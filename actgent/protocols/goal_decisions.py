@@ -11,10 +11,10 @@ import attrs
 
 from actgent.errors import ConfigurationError, ParseError
 from actgent.messages import ToolCall
+from actgent.structured.extract import extract_only
+from actgent.structured.schemas import schema_check
 
 from .calls import ARGUMENTS, CallForm, arguments_in, stray_arguments
-from .extract import extract_only
-from .schemas import schema_check
 
 ACTIONS = ("plan", "execute", "summarize", "evaluate")
 FORMS: Mapping[str, str] = {

@@ -13,10 +13,10 @@ import attrs
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
+from actgent.structured.extract import extract_only, is_cut, loads, visible
 
 from .actions import misspelt
 from .calls import CallForm, stray_arguments
-from .extract import extract_only, is_cut, loads, visible
 from .todo import STATUSES, Plan, TodoItem
 
 START, END = "---JSON_OUTPUT_START---", "---JSON_OUTPUT_END---"

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
+from actgent.structured.extract import extract_only, grown, loads, unfenced
+from actgent.structured.schemas import schema_check
 
 from .actions import (
     DIRECT_RESPONSE,
@@ -24,9 +26,7 @@ from .actions import (
     text_of,
 )
 from .base import ClassificationType, Outcome, Protocol, Request, Say, View
-from .extract import extract_only, grown, loads, unfenced
 from .growing import Growth, follow_strings
-from .schemas import schema_check
 from .strategies import KeywordStrategy, Mode, Strategy
 from .templates import TYPES, WHO
 

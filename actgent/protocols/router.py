@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
 from actgent.messages import Event, Route
+from actgent.structured.extract import extract_only, grown, loads, unfenced
 
 from .actions import answer_text, classified, encoded_calls, fitting, misfit, named, text_of
 from .base import ClassificationType, Outcome, Protocol, Say, View
-from .extract import extract_only, grown, loads, unfenced
 from .growing import Growth, follow_strings
 from .templates import TYPES, WHO
 

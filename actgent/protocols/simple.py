@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from actgent.llm.base import Answer
+from actgent.structured.extract import extract_only, grown
 
 from .actions import (
     DIRECT_RESPONSE,
@@ -20,7 +21,6 @@ from .actions import (
     text_of,
 )
 from .base import ClassificationType, Outcome, Protocol, Say, View
-from .extract import extract_only, grown
 from .growing import Growth, follow_strings
 from .templates import TYPES, WHO
 

@@ -22,11 +22,11 @@ import attrs
 from actgent.errors import ConfigurationError, ParseError
 from actgent.llm.base import Answer
 from actgent.messages import ToolCall
+from actgent.structured.extract import extract, grown, visible
 
 from .actions import answer_text, encoded_calls, misspelt
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .calls import CallForm, stray_arguments
-from .extract import extract, grown, visible
 from .growing import Growth, follow_strings
 from .templates import WHO
 

@@ -24,10 +24,10 @@ OURS = {
         STEPS,
     ),
     "untidy JSON is refused": (
-        "actgent/protocols/extract.py",
+        "actgent/structured/extract.py",
         "return read(text, mends=True)",
         "raise Unreadable(text)",
-        "tests/protocols/test_lenient.py",
+        "tests/structured/test_lenient.py",
     ),
     "a tool's output does not stand in": (
         "actgent/protocols/plan.py",

@@ -10,10 +10,10 @@ import pytest
 from actgent.errors import ConfigurationError, ParseError
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import CallTools, Event, Say, WithOutput
-from actgent.protocols.output import output_of
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.react import ReAct
 from actgent.protocols.simple import Simple
+from actgent.structured.output import output_of
 
 from .conftest import read, view
 

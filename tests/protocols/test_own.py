@@ -9,8 +9,8 @@ from actgent.errors import ParseError
 from actgent.llm.base import Answer
 from actgent.messages import Message, Sender, Text
 from actgent.protocols.base import Continue, Profile, Protocol, Request, Say, View
-from actgent.protocols.extract import extract_only
 from actgent.protocols.prompts import PromptManager
+from actgent.structured.extract import extract_only
 
 from .conftest import read, view
 

@@ -87,5 +87,7 @@ def test_broken_templates(template, line):
 
 def test_jinja_is_imported_with_the_first_prompt():
     """Reading answers needs no template engine."""
-    code = "import sys, actgent.protocols.react, actgent.protocols.output; assert 'jinja2' not in sys.modules"
+    code = (
+        "import sys, actgent.protocols.react, actgent.structured.output; assert 'jinja2' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

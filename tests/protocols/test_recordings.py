@@ -9,11 +9,11 @@ from actgent.errors import AnswerError, ParseError
 from actgent.messages import ToolSpec
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import CallTools, Say
-from actgent.protocols.extract import extract, extract_only
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
-from actgent.protocols.schemas import schema_check
 from actgent.protocols.simple import Simple
+from actgent.structured.extract import extract, extract_only
+from actgent.structured.schemas import schema_check
 
 from .conftest import TYPES, read
 

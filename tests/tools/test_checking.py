@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from actgent import FunctionTool
 from actgent.errors import ConfigurationError, InvalidArguments
-from actgent.protocols.output import form_output
-from actgent.protocols.schemas import schema_check
+from actgent.structured.output import form_output
+from actgent.structured.schemas import schema_check
 from actgent.tools.checking import compile_schema
 
 

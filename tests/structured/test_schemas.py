@@ -3,10 +3,10 @@
 import pytest
 
 from actgent.errors import ConfigurationError
-from actgent.protocols import schemas
 from actgent.protocols.base import ClassificationType, Instruction
 from actgent.protocols.classification import types_from
-from actgent.protocols.schemas import is_json_schema, schema_check
+from actgent.structured import schemas
+from actgent.structured.schemas import is_json_schema, schema_check
 
 AGENT = {"name": "<its name>", "caps": ["<one>"], "home": {"city": "<where>"}, "kind": "any", "extra": {}}
 
