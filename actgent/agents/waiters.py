@@ -1,8 +1,9 @@
 """Those who wait for what comes of a message, and how its turn is to talk to the model."""
 
 import math
+import typing
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import trio
@@ -16,6 +17,7 @@ from actgent.llm.base import Answer
 from actgent.messages import (
     Event,
     Failure,
+    Message,
     Reply,
     ToolCall,
 )
@@ -23,11 +25,6 @@ from actgent.protocols.base import Protocol
 from actgent.tools.time_limits import TimeLimit, time_limits
 
 from .reader import TurnReader
-
-if TYPE_CHECKING:
-    from .context import SessionContext
-    from .session import Session
-    from .turn import Turn
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +44,34 @@ class CallOptions:
     """What of this was said for one turn alone, as a journal keeps it."""
 
 
+class AwaitedTurn(typing.Protocol):
+    """A turn, as far as those who wait for it know it."""
+
+    @property
+    def message(self) -> Message: ...
+    @property
+    def answer_id(self) -> str: ...
+    @property
+    def listeners(self) -> "tuple[TurnWaiter, ...]": ...
+    def leave(self, listener: "TurnWaiter") -> None: ...
+    def remove_listener(self, listener: "TurnWaiter") -> None: ...
+    def stop_with(self, error: Exception) -> None: ...
+
+
+class AskingSession(typing.Protocol):
+    """A session whose turn waits, as far as those who wait for it know it."""
+
+    @property
+    def turn(self) -> AwaitedTurn | None: ...
+
+
+class Stoppable(typing.Protocol):
+    """Something that may be ending together with those who wait in it."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+
 class TurnWaiter:
     """Someone who waits for what comes of one outside message."""
 
@@ -58,7 +83,7 @@ class TurnWaiter:
         self.reply: Reply | None = None
         self.event: Event | None = None
         self.failure: Failure | None = None
-        self.turn: Turn | None = None
+        self.turn: AwaitedTurn | None = None
         self.abandoned = False
         self.is_sent_away = False
         """Whether its message was taken out of the inbox again."""
@@ -68,7 +93,7 @@ class TurnWaiter:
         """Whether it repeated a message that others said before, so that it stops nothing by leaving."""
         self.open_approvals: tuple[str, ...] = ()
         """The ids of what the turn waits for, where it was suspended."""
-        self._asker: SessionContext | None = None
+        self._asker: AskingSession | None = None
         self._limits: tuple[TimeLimit, ...] = ()
         self._until = math.inf
         """The deadline of who waits, where a scope of its own sets it."""
@@ -83,13 +108,13 @@ class TurnWaiter:
         if self.turn is not None:
             self.turn.leave(self)
 
-    async def leave(self, session: "Session") -> None:
+    async def leave(self, host: Stoppable) -> None:
         """Stop waiting because we are cancelled, and let the turn stop.
 
-        Where the session's agent is being stopped with us, the turn is left as it is, for the next start.
+        Where `host`, the agent in which we wait, is being stopped with us, the turn is left as it is, for the next start.
         """
         await trio.lowlevel.cancel_shielded_checkpoint()  # until it is known who is cancelled
-        if not session.is_stopping:
+        if not host.is_stopping:
             self.abandon()
 
     def take(self, delivery: object) -> None:
@@ -138,7 +163,7 @@ class TurnWaiter:
         self.abandon()
         self.finish()
 
-    def take_limit(self, asker: "SessionContext | None") -> None:
+    def take_limit(self, asker: AskingSession | None) -> None:
         """Who waits here, in a tool call of this session: while the turn waits for people, its time does not pass."""
         if self._holds:
             for each in self._let_time_pass():
