@@ -96,7 +96,7 @@ _NAMES = {
     "agents.plan": ("PlanAgent",),
     "agents.ready": ("BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),
-    "agents.delegation": ("delegation_tools",),
+    "agents.agent_tools": ("delegation_tools",),
     "agents.directory": ("AgentCard",),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),
     "control.limits": ("Limits",),

@@ -6,12 +6,12 @@ from .actors.inbox import (
 from .agents.agent import (
     Agent as Agent,
 )
+from .agents.agent_tools import (
+    delegation_tools as delegation_tools,
+)
 from .agents.builder import (
     AgentBuilder as AgentBuilder,
     SchemaBuilder as SchemaBuilder,
-)
-from .agents.delegation import (
-    delegation_tools as delegation_tools,
 )
 from .agents.directory import (
     AgentCard as AgentCard,

@@ -40,6 +40,7 @@ from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 
+from .agent_tools import AgentRef, AgentTool, limited
 from .approval_decisions import following, list_approvals
 from .approval_requests import Asking, NeedsPerson
 from .call_options import told_options
@@ -58,7 +59,6 @@ from .checks import (
 )
 from .context import SessionContext
 from .core import AgentCore
-from .delegation import AgentRef, AgentTool, limited
 from .dispatcher import Delivery, Dispatcher
 from .double_texting import check_rule
 from .edges import TurnEdges

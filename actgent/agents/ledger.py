@@ -15,7 +15,7 @@ from actgent.messages import Message
 
 from .acceptance import Asked
 from .context import SessionContext
-from .log import Restored, SessionLog
+from .session_log import Restored, SessionLog
 from .turn import Turn
 
 

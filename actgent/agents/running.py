@@ -32,10 +32,10 @@ from .context import SessionContext
 from .core import AgentCore
 from .double_texting import is_collected
 from .edges import TurnEdges
-from .log import SessionLog
 from .propagation import Propagation, run_with
 from .reception import Reception
 from .schedules import set_schedule
+from .session_log import SessionLog
 from .sessions import SessionTable
 from .slots import slot_lent, would_wait_for_itself
 from .suspensions import NEWER_CAME, Suspensions

@@ -42,7 +42,7 @@ from .context import SessionContext
 from .directory import Directory
 from .failures import kind_of
 from .ledger import asked_by_result
-from .log import accepted_record, owner_of
+from .session_log import accepted_record, owner_of
 from .slots import slot_lent
 from .waiters import TurnWaiter
 

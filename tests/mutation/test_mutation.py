@@ -36,7 +36,7 @@ OURS = {
         PLAN,
     ),
     "priority of a delegated task": (
-        "actgent/agents/delegation.py",
+        "actgent/agents/agent_tools.py",
         'Priority.of(arguments.get("priority", "NORMAL"))',
         'Priority.of("NORMAL")',
         TASKS,
