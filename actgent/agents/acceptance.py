@@ -11,28 +11,15 @@ from collections.abc import Mapping
 from contextvars import Context
 from typing import Any
 
-import attrs
 import trio
 
-from actgent.control.budget import Account
+from actgent.actors.inbox import Place
+from actgent.control.budget import Asked
 from actgent.journal.records import NOTHING, TurnOptions
 from actgent.messages import Message
 
+from .session_log import SessionLog
 from .waiters import TurnWaiter
-
-
-@attrs.frozen
-class Asked:
-    """What a message's turn draws on besides its session's accounts."""
-
-    limits: Mapping[str, float] | None = None
-    """Set by its sender; None is the agent's."""
-    accounts: tuple[Account, ...] = ()
-    """Of the turn that asks."""
-    depth: int = 0
-    """How many turns led to it, one from the other."""
-    deepest: int = 0
-    """How deep it may lead on; 0: its own limits say."""
 
 
 class Acceptance:
@@ -44,10 +31,10 @@ class Acceptance:
     """What the journal has of its variables, if it came from there."""
     options: TurnOptions | None = None
     """Of its turn, if it came before a restart."""
-    place: Any = None
+    place: Place[Message] | None = None
     """Its place in the inbox, as soon as it has one."""
-    log: Any = None
-    """The `SessionLog` that may have it."""
+    log: SessionLog | None = None
+    """The session's end of the journal that may have it."""
     is_in: bool = False
     """Whether it is accepted."""
     settled: trio.Event | None = None

@@ -24,6 +24,7 @@ from .cycles import FEWEST, circle, is_same, most_calls
 from .dispatcher import Dispatcher
 from .observer import Observer
 from .open_calls import TOOLS
+from .session_log import SessionLog
 from .turn import Resume, Turn
 
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
@@ -140,7 +141,7 @@ class Calling:
         """With a journal: what ran before a restart is not run again, and what may have an effect is written first."""
         if context.log is None:
             return
-        batch.on_stage = partial(self._begin_stage, context, turn, batch)
+        batch.on_stage = partial(self._begin_stage, context.log, turn, batch)
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
             batch.on_finish = context.log.finish
 
@@ -166,15 +167,13 @@ class Calling:
             else:
                 batch.begun |= {place}
 
-    async def _begin_stage(
-        self, context: SessionContext, turn: Turn, batch: Batch, places: Sequence[int]
-    ) -> None:
+    async def _begin_stage(self, log: SessionLog, turn: Turn, batch: Batch, places: Sequence[int]) -> None:
         """Write which calls are about to start with an effect that a restart has to know of; nothing cuts the write."""
         started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
         if started:
-            context.log.note(Started(call_ids=started))
+            log.note(Started(call_ids=started))
         turn.exposed = False
-        await context.log.flush()
+        await log.flush()
         turn.check()
         turn.exposed = True
 

@@ -38,6 +38,7 @@ from .approval_ledger import ApprovalLedger, Deadline
 from .children import Children
 from .handlers import Handlers
 from .scopes import scope_of
+from .session_log import SessionLog
 from .turn import Resume, Suspension, Turn
 from .waiters import TurnWaiter
 
@@ -75,8 +76,8 @@ class SessionContext:
     """True: the session ends with its last message."""
     on_busy: OnBusy = "queue"
     """What messages do that say nothing themselves."""
-    log: Any = None
-    """The session's end of the journal, a `SessionLog`; None without one."""
+    log: SessionLog | None = None
+    """The session's end of the journal; None without one."""
     acceptances: dict[str, Acceptance] | None = None
     """Of the messages that were sent and have not had their turn, by their ids."""
     pins: int = 0

@@ -25,6 +25,7 @@ from .ledger import Ledger
 from .observer import Observer
 from .propagation import run_with
 from .repetitions import Outcome, add_guests, keep_outcome, keep_outcome_of, settle_listeners
+from .session_log import SessionLog
 from .tasks import outcome_of, reports_due
 from .turn import Resume, Suspension, Turn, resume_of, running_turn
 from .waiters import CallOptions
@@ -198,7 +199,7 @@ class TurnEdges:
         finally:
             context.settle()
             if context.log is not None and not isinstance(error, Stopped):
-                self._write_end(context, message, error=error)
+                self._write_end(context, context.log, message, error=error)
             keep_outcome_of(context, message.id, Outcome(error=error))
             for listener in listeners:
                 listener.finish()
@@ -216,23 +217,30 @@ class TurnEdges:
         if context.approvals is not None and context.approvals.is_suspended:
             context.note(Resumed())
         if context.log is not None:
-            self._write_end(context, *turn.joined, turn.message, error=turn.error, blame=turn.blame)
+            self._write_end(
+                context, context.log, *turn.joined, turn.message, error=turn.error, blame=turn.blame
+            )
             if turn.error is not None and kind_of(turn.error) == NOT_KEPT:
                 context.unkept = resume_of(turn, context.last_said, state_number=context.state_number)
         self.observer.end_turn(context, turn)
 
     def _write_end(
-        self, context: SessionContext, *messages: Message, error: Exception | None, blame: str = "internal"
+        self,
+        context: SessionContext,
+        log: SessionLog,
+        *messages: Message,
+        error: Exception | None,
+        blame: str = "internal",
     ) -> None:
         """Messages were dealt with; a session that ends with them is closed in the same step."""
         if context.task is not None and context.task.message_id == messages[-1].id:
-            context.log.note(outcome_of(context.task, error, blame))
+            log.note(outcome_of(context.task, error, blame))
         failed = None if error is None else kind_of(error, blame)
         if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
             for message in messages:
                 context.forget_accepted(message.id)
         closes = context.transient and not context.pending and not reports_due(context)
-        context.log.end(*[message.id for message in messages], failed=failed, closes=closes)
+        log.end(*[message.id for message in messages], failed=failed, closes=closes)
 
     # --- the seconds that it may take ------------------------------------------------------
 

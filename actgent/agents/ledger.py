@@ -6,16 +6,16 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from actgent.control.budget import NOTHING, Account, Amounts, Budget, gather, spent_in
+from actgent.control.budget import NOTHING, Account, Amounts, Asked, Budget, gather, spent_in
 from actgent.errors import LimitReached
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import AccountKey, Appended, Led, Opened, Record, Spent
 from actgent.messages import Message
 
-from .acceptance import Asked
 from .context import SessionContext
-from .session_log import Restored, SessionLog
+from .restore import Restored
+from .session_log import SessionLog
 from .turn import Turn
 
 

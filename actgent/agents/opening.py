@@ -31,9 +31,9 @@ from .checks import check_id, check_limits
 from .context import SessionContext
 from .double_texting import check_rule
 from .handlers import name_of, to_awaitable
+from .restore import is_unused, owner_of, restore
 from .running import RunningAgent
 from .session import Session
-from .session_log import is_unused, owner_of, restore
 from .slots import running_session
 from .tasks import Task, TaskDeadline
 from .waiters import TurnWaiter

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from actgent.actors.inbox import DEFAULT_WAIT
+from actgent.actors.inbox import DEFAULT_WAIT, Place
+from actgent.control.budget import Asked
 from actgent.errors import ActgentError, SessionClosed, Suspended
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record
 from actgent.messages import Message, Priority
 
-from .acceptance import Acceptance, Asked
+from .acceptance import Acceptance
 from .context import SessionContext
 from .double_texting import check_busy
 from .repetitions import join
+from .session_log import SessionLog
 from .slots import running_session, would_wait_for_itself
 from .suspensions import URGENT_CAME
 from .turn import is_inside
@@ -105,7 +107,7 @@ class Reception:
         self._host.check_open(context)
         acceptance = Acceptance(message, copy_context() if variables is None else variables)
         self._inbox.check_room(message)
-        acceptance.place = self._inbox.reserve_beyond(message)
+        place = acceptance.place = self._inbox.reserve_beyond(message)
         self._expect(context, acceptance)
         try:
             if context.log is not None:
@@ -115,7 +117,7 @@ class Reception:
         except BaseException:
             self._refuse(context, acceptance)
             raise
-        self._let_in(context, acceptance)
+        self._let_in(context, acceptance, place)
         if context.log is None:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -127,13 +129,13 @@ class Reception:
         """Reserve a place for a message, write it and let it in. Refused or cancelled, nothing is left of it."""
         self._expect(context, acceptance)
         try:
-            await self._reserve(context, acceptance, is_granted=is_granted)
+            place = await self._reserve(context, acceptance, is_granted=is_granted)
             if context.log is not None:
-                await self._write(context, acceptance)
+                await self._write(context, acceptance, context.log)
         except BaseException:
             self._refuse(context, acceptance)
             raise
-        self._let_in(context, acceptance)
+        self._let_in(context, acceptance, place)
 
     def _start_at_once(self, context: SessionContext, acceptance: Acceptance) -> None:
         """The session of a message that needs no place and no write was claimed for it."""
@@ -150,43 +152,46 @@ class Reception:
         if context.suspension is not None:  # it may have slept meanwhile
             self._inbox.park(context.id)
 
-    async def _reserve(self, context: SessionContext, acceptance: Acceptance, *, is_granted: bool) -> None:
+    async def _reserve(
+        self, context: SessionContext, acceptance: Acceptance, *, is_granted: bool
+    ) -> Place[Message]:
         """Wait for a place in the inbox, without a pause if there is room."""
         message, inbox = acceptance.message, self._inbox
         first = message.on_busy == "interrupt"
         if is_granted:
-            acceptance.place = inbox.reserve_beyond(message, first=first)
-        elif (place := inbox.try_reserve(message, first=first)) is not None:
-            acceptance.place = place
+            acceptance.place = place = inbox.reserve_beyond(message, first=first)
+        elif (found := inbox.try_reserve(message, first=first)) is not None:
+            acceptance.place = place = found
         elif self._would_wait_for_itself(context):
             raise inbox.refusal(message)
         else:
-            acceptance.place = await inbox.reserve(message, first=first)
+            acceptance.place = place = await inbox.reserve(message, first=first)
             self._host.check_reachable(context)
+        return place
 
-    async def _write(self, context: SessionContext, acceptance: Acceptance) -> None:
+    async def _write(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
         """Make a message durable; if nothing can take it any more, that is durable, too, before the sender hears of it."""
         waiter, propagation = acceptance.waiter, self._host.propagation
         baggage = propagation.take(acceptance.variables) if propagation.variables else NOTHING
         options = None if waiter is None else waiter.options.told
-        log = acceptance.log = context.log
+        acceptance.log = log
         await log.accept(acceptance.message, asked=acceptance.asked, options=options, baggage=baggage)
         try:
             self._host.check_reachable(context)
         except ActgentError:
-            self._note_refused(context, acceptance)
+            self._note_refused(context, acceptance, log)
             acceptance.log = None
             await log.flush()
             raise
 
-    def _let_in(self, context: SessionContext, acceptance: Acceptance) -> None:
+    def _let_in(self, context: SessionContext, acceptance: Acceptance, place: Place[Message]) -> None:
         """A message is in, and its turn starts as soon as it may."""
         acceptance.is_in = True
         acceptance.settle()
-        if self._host.try_claim_place(acceptance.place):
+        if self._host.try_claim_place(place):
             self._start(context, context.take_acceptance(acceptance.message))
         else:
-            self._inbox.fill(acceptance.place)
+            self._inbox.fill(place)
             self._announce(context, acceptance.message)
 
     def _start(self, context: SessionContext, acceptance: Acceptance) -> None:
@@ -199,19 +204,19 @@ class Reception:
         """The message did not get in after all."""
         if acceptance.place is not None:
             self._inbox.give_back(acceptance.place)
-        if acceptance.log is not None:
-            self._note_refused(context, acceptance)
-            acceptance.log.flush_soon()
+        if (log := acceptance.log) is not None:
+            self._note_refused(context, acceptance, log)
+            log.flush_soon()
         context.refuse(acceptance)
         self._host.forget_if_over(context)
         self._sessions.rest(context)
 
-    def _note_refused(self, context: SessionContext, acceptance: Acceptance) -> None:
+    def _note_refused(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
         """What the journal has of a message never was, and a turn waits on for people that it would have ended."""
-        acceptance.log.note_refused(acceptance.message.id)
+        log.note_refused(acceptance.message.id)
         message = acceptance.message
         goes_first = message.priority is Priority.URGENT or message.on_busy == "interrupt"
-        if goes_first and context.log is acceptance.log:
+        if goes_first and context.log is log:
             self._host.suspensions.note_again(context)
 
     def _announce(self, context: SessionContext, message: Message) -> None:
@@ -295,7 +300,8 @@ class Reception:
             acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
             if waiter is not None and acceptance.is_in and not waiter.is_patient:
                 context.forget_accepted(acceptance.message.id)
-                self._inbox.take_out(acceptance.place)
+                if acceptance.place is not None:
+                    self._inbox.take_out(acceptance.place)
                 acceptance.place = None
                 self._refuse(context, acceptance)
                 for each in (waiter, *acceptance.guests):

@@ -12,7 +12,7 @@ from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, Usage
 
 from .context import SessionContext
-from .session_log import owner_of, restore
+from .restore import owner_of, restore
 
 
 @attrs.frozen(kw_only=True)

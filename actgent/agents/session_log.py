@@ -1,55 +1,29 @@
-"""A session's end of the journal, and a session made again from what stands there."""
+"""A session's end of the journal: what happens in it, written step by step."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextvars import Context
 from typing import Any
 
 import attrs
-import trio
 
-from actgent.control.budget import NOTHING, Amounts
+from actgent.control.budget import Asked
 from actgent.errors import JournalSlow
 from actgent.journal.base import Entry, Journal
 from actgent.journal.records import (
     NO_LIMITS,
-    NOT_KEPT,
     NOTHING as NO_BAGGAGE,
     REFUSED,
     Accepted,
-    ActionFailed,
-    Appended,
-    Changed,
     Closed,
-    Decided,
-    Delivered,
     Due,
     Ended,
     Finished,
-    Fired,
-    Led,
-    Opened,
-    PersonAsked,
-    Prompted,
     Record,
-    Resumed,
-    RolledBack,
     Said,
-    Scheduled,
-    Spent,
-    Started,
-    Suspended,
     TurnOptions,
-    Unscheduled,
 )
 from actgent.journal.references import refer
-from actgent.messages import Message, Sender, ToolResult
+from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
-
-from .acceptance import Acceptance, Asked
-from .context import SessionContext
-from .open_calls import close_calls
-from .schedules import restore_schedule
-from .turn import Resume, can_go_on
 
 
 @attrs.define(eq=False)
@@ -255,184 +229,3 @@ def accepted_record(
         options=options,
         baggage=baggage,
     )
-
-
-@attrs.frozen
-class Restored:
-    """What a journal knows of a session."""
-
-    opened: Opened
-    owner: Sender
-    parent_id: str | None
-    waiting: tuple[Message, ...]
-    """Accepted and not ended, in the order in which they are to go on; the first may be half done."""
-    is_closed: bool
-    due: float
-    """What the journal has for the earliest date; see `SessionLog.due`."""
-    spent: Amounts
-    """From the budget of the session as a whole."""
-    bounded: tuple[Accepted, ...]
-    """Those of the waiting messages whose turns draw on more than their agent says."""
-
-
-def is_unused(records: Sequence[Record]) -> bool:
-    """Whether nobody ever got this session, and it is over."""
-    return any(isinstance(record, Closed) and record.unused for record in reversed(records))
-
-
-def owner_of(records: Sequence[Record]) -> Opened | None:
-    """How a session began; None where nothing is known of it."""
-    return next((record for record in records if isinstance(record, Opened)), None)
-
-
-async def restore(records: Sequence[Record], context: SessionContext) -> Restored:
-    """Fill a fresh context with what happened, as it was when the last record was written."""
-    opened = owner_of(records)
-    if opened is None:
-        raise ValueError("these are no records of a session: they do not begin with Opened")
-    reader = _Reader(context)
-    for number, record in enumerate(records):
-        reader.read(record)
-        if number % 1000 == 999:  # noqa: PLR2004 - let others run while a long session is read
-            await trio.lowlevel.checkpoint()
-    return reader.result(opened)
-
-
-class _Reader:
-    """Goes through records and does to a context what they say."""
-
-    def __init__(self, context: SessionContext) -> None:
-        self._context = context
-        self._waiting: dict[str, Message] = {}
-        self._turn: Resume | None = None
-        self._unkept: Resume | None = None
-        """The last turn, if the journal failed for it."""
-        self._asking: Message | None = None
-        """The answer whose calls have no results yet."""
-        self._is_closed = False
-        self._due = 0.0
-        self._spent = NOTHING
-        self._bounded: dict[str, Accepted] = {}
-
-    def read(self, record: Record) -> None:
-        match record:
-            case Accepted():
-                self._accept(record)
-            case Appended(message_id=message_id, again=True):
-                self._turn = self._unkept or Resume(message_id)
-                self._unkept = None
-            case Appended(message_id=message_id, joins=joins):
-                self._unkept = None
-                joined = self._joined() if joins else ()
-                self._turn = Resume(message_id, joined, limits=record.limits)
-                self._context.append(self._waiting[message_id], answered=True)
-            case Said():
-                self._say(record)
-            case Changed() | ActionFailed() | RolledBack():
-                self._context.state.restore(record)
-            case Ended(message_id=message_id, failed=failed):
-                self._end(message_id, failed)
-            case Spent() | Led():
-                self._pay(record)
-            case Started() | Finished() | Delivered() if self._turn is not None:
-                self._turn.take(record)
-            case _:
-                self._read_aside(record)
-
-    def _read_aside(self, record: Record) -> None:
-        """What concerns the session as a whole."""
-        match record:
-            case PersonAsked() | Decided() | Suspended() | Resumed():
-                self._read_approval(record)
-            case Prompted(system=system):
-                self._context.system = system
-            case Due(at=at):
-                self._due = at
-            case Scheduled() | Fired() | Unscheduled():
-                restore_schedule(self._context, record)
-            case Closed():
-                self._is_closed = True
-
-    def _read_approval(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
-        self._context.ledger().take(record)
-        if isinstance(record, PersonAsked) and self._turn is not None:
-            self._turn.take(record)
-
-    def _joined(self) -> tuple[Message, ...]:
-        """What is answered together with the message that is just appended."""
-        if self._turn is None:
-            return ()
-        return (*self._turn.joined, self._waiting[self._turn.message_id])
-
-    def _accept(self, record: Accepted) -> None:
-        message = record.message
-        self._waiting[message.id] = message
-        self._context.remember_accepted(message.id)
-        if record.limits or record.within or record.depth:
-            self._bounded[message.id] = record
-        acceptance = Acceptance(message, Context())
-        acceptance.options, acceptance.baggage, acceptance.is_in = record.options, record.baggage, True
-        self._context.bring_back(acceptance)
-
-    def _end(self, message_id: str, failed: str | None) -> None:
-        if self._waiting.pop(message_id, None) is not None:
-            self._context.forget_message(message_id, is_refused=failed in (REFUSED, NOT_KEPT))
-        self._bounded.pop(message_id, None)
-        if self._turn is not None and self._turn.message_id == message_id:
-            self._close_calls(self._turn)
-            goes_on = failed == NOT_KEPT and can_go_on(self._context.last_said)
-            self._unkept = self._turn if goes_on else None
-            self._turn = None
-
-    def _close_calls(self, turn: Resume) -> None:
-        """A turn is over: each call of its last answer has a result from now on."""
-        if self._asking is not None:
-            results = close_calls(self._asking, self._asking.tool_calls, turn)
-            self._asking = None
-            turn.stop = ""
-            self._take(results)
-
-    def _pay(self, record: Spent | Led) -> None:
-        if isinstance(record, Spent) and not record.turn:
-            self._spent += Amounts.of(record)
-        elif self._turn is not None and self._turn.message_id == record.turn:
-            self._turn.pay(record)
-
-    def _say(self, said: Said) -> None:
-        message = said.message
-        if not message.is_note:
-            self._asking = message if message.tool_calls and not message.cut else None
-        self._take(message)
-        self._context.usage += said.usage
-        if self._turn is not None:
-            self._turn.say(said, state_number=self._context.state_number)
-
-    def _take(self, message: Message) -> None:
-        """Put a message of the agent's into the conversation."""
-        self._context.append(message)
-        # Calls that stood in text are known by their results alone; those of an open answer are read again.
-        self._context.know_calls(call.id for call in message.tool_calls)
-        self._context.know_calls(result.call_id for result in message.tool_results)
-        if self._context.approvals is not None:
-            self._context.approvals.close(result.call_id for result in message.tool_results)
-
-    def result(self, opened: Opened) -> Restored:
-        if self._context.approvals is not None:
-            self._context.watch_deadline()
-        turn, self._context.unkept = self._turn, self._unkept
-        order = list(self._waiting.values())
-        if turn is not None and turn.message_id in self._waiting:
-            first = self._waiting[turn.message_id]
-            begun = {first.id, *(message.id for message in turn.joined)}
-            order = [first, *(message for message in order if message.id not in begun)]
-            self._context.resume = turn
-        return Restored(
-            opened,
-            opened.owner,
-            opened.parent_id,
-            tuple(order),
-            is_closed=self._is_closed,
-            due=self._due,
-            spent=self._spent,
-            bounded=tuple(self._bounded.values()),
-        )

@@ -97,9 +97,11 @@ class Suspensions:
 
     def note_again(self, context: SessionContext) -> None:
         """A turn waits on although a message was written that counts as its end in the journal's index."""
-        ids = tuple(context.ledger().open)
-        if context.suspension is not None and ids:  # or somebody is just deciding over the last one
-            context.log.note(Suspended(message_id=context.suspension.message.id, ids=ids))
+        ids, log = tuple(context.ledger().open), context.log
+        if (
+            log is not None and context.suspension is not None and ids
+        ):  # or somebody is just deciding over the last one
+            log.note(Suspended(message_id=context.suspension.message.id, ids=ids))
 
     def newer(self, message: Message) -> str:
         """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""

@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.control.budget import Asked
 from actgent.control.durable_timer import Dated
 from actgent.control.limits import WEEK
 from actgent.errors import (
@@ -37,12 +38,12 @@ from actgent.logs import Each, logger_of
 from actgent.messages import Message, Part, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.tools.results import to_text
 
-from .acceptance import Asked
 from .context import SessionContext
 from .directory import Directory
 from .failures import kind_of
 from .ledger import asked_by_result
-from .session_log import accepted_record, owner_of
+from .restore import owner_of
+from .session_log import accepted_record
 from .slots import slot_lent
 from .waiters import TurnWaiter
 

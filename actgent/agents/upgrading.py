@@ -25,7 +25,7 @@ from .agent import Agent
 from .approval_ledger import ApprovalLedger, edited, grants_of
 from .approval_requests import wish_of
 from .context import SessionContext
-from .session_log import owner_of, restore
+from .restore import owner_of, restore
 from .turn import Resume
 
 

@@ -15,8 +15,8 @@ and then nothing further is reserved. Model and tool calls have no such differen
 """
 
 import math
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import attrs
 import trio
@@ -106,6 +106,14 @@ def spent_in(records: Iterable[Spent | Led]) -> Amounts:
     return sum(map(Amounts.of, records), NOTHING)
 
 
+class AccountLog(typing.Protocol):
+    """Where what is spent is written down."""
+
+    def note(self, record: Spent | Led, /) -> object: ...
+    async def flush(self) -> None: ...
+    def flush_soon(self) -> None: ...
+
+
 @attrs.define(eq=False)
 class Account:
     """What one turn or session may spend, and has spent; shared by all that work for it."""
@@ -116,8 +124,8 @@ class Account:
     spent: Amounts = NOTHING
     reserved: Amounts = NOTHING
     """By calls under way."""
-    log: Any = attrs.field(default=None, repr=False)
-    """Its session's end of the journal, or None."""
+    log: AccountLog | None = attrs.field(default=None, repr=False)
+    """Where it is written down, if anywhere: its session's end of the journal."""
     _calls: int = 0
     """How many of them there are."""
     _waiting: trio.lowlevel.ParkingLot | None = attrs.field(default=None, repr=False)
@@ -387,7 +395,7 @@ class Budget:
 
     def _note(self, account: Account, amounts: Amounts, of: str = "") -> None:
         """Write something down: with other sessions first, so that no session knows of an answer that another has not paid."""
-        if amounts == NOTHING or not account.note(amounts, of):
+        if amounts == NOTHING or not account.note(amounts, of) or account.log is None:
             return
         if account.key.session_id != self.own.key.session_id:
             account.log.flush_soon()
@@ -397,3 +405,17 @@ def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -
     """A turn's budget: its own account, those of its session and of the turn that asked for it, each of them once."""
     found = tuple(dict.fromkeys((own, *session, *asker)))
     return Budget(found, clocked=tuple(account for account in found if account not in asker))
+
+
+@attrs.frozen
+class Asked:
+    """What a message's turn draws on besides its session's accounts."""
+
+    limits: Mapping[str, float] | None = None
+    """Set by its sender; None is the agent's."""
+    accounts: tuple[Account, ...] = ()
+    """Of the turn that asks."""
+    depth: int = 0
+    """How many turns led to it, one from the other."""
+    deepest: int = 0
+    """How deep it may lead on; 0: its own limits say."""

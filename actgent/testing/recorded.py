@@ -19,8 +19,8 @@ from actgent.agents.agent import Agent
 from actgent.agents.calling import Calling
 from actgent.agents.context import SessionContext
 from actgent.agents.hooks import Hooks
+from actgent.agents.restore import owner_of
 from actgent.agents.runtime import open_runtime
-from actgent.agents.session_log import owner_of
 from actgent.agents.turn import Turn
 from actgent.errors import ConfigurationError, Interrupted, ModelError
 from actgent.journal.base import Journal
