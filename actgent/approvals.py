@@ -73,7 +73,7 @@ class Approval:
 
     @property
     def is_genuine(self) -> bool:
-        """Whether the id stands for these arguments of this tool in this session of this agent."""
+        """Return True if the id stands for these arguments of this tool in this session of this agent."""
         known = (self.session_id, self.call_id, self.tool_name, self.arguments, self.question)
         return self.id in (approval_id(*known, agent=self.agent), approval_id(*known))
 
@@ -152,7 +152,7 @@ Grant = Approve | Edit
 
 
 def word_for(decision: Decision) -> str:
-    """What was decided, in one word."""
+    """Name a decision in one word."""
     return _WORDS[type(decision)]
 
 

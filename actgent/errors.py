@@ -84,7 +84,7 @@ class ActgentError(Exception):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """How an error goes on that refuses an unknown word: the known one that was meant, or else all of them."""
+    """End an error that refuses an unknown word: name the known one that was meant, or else all of them."""
     known = tuple(known)
     close = difflib.get_close_matches(word.casefold(), [each.casefold() for each in known], 1)
     meant = next((each for each in known if close and each.casefold() == close[0]), None)

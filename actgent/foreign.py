@@ -33,7 +33,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def failure_of(error: BaseException, kind: str, name: str) -> Exception:
-    """What foreign code that raised this comes to; `kind` and `name` say in the log who it was.
+    """Convert what foreign code raised into our error; `kind` and `name` name that code in the log.
 
     Call it where the error is caught, inside of all cancel scopes of ours.
 

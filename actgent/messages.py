@@ -225,7 +225,7 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """What the model reads."""
+        """The text that the model reads."""
         if self.error is None:
             return self.content
         return f"Error: {self.error}" if not self.content else f"Error: {self.error}\n{self.content}"
@@ -340,7 +340,7 @@ class Message:
 
     @property
     def is_note(self) -> bool:
-        """Whether it tells what happened beside the conversation: caused by that, and by no turn."""
+        """True for a notice of something that happened beside the conversation and was caused by no turn."""
         return self.sender.kind == "system" and self.correlation_id is None and self.causation_id is not None
 
     def caused(self, sender: Sender, parts: tuple[Part, ...], *, stage: str | None) -> "Message":
@@ -438,7 +438,7 @@ class Failure:
 
     @property
     def may_continue(self) -> bool:
-        """Whether that may not be the last word: its end is not durable, so the next start may go on with the message.
+        """True if the failure may not be final: its end is not durable, so the next start may go on with the message.
 
         True for the kind `journal`, where the same `message_id` may be sent again and is answered then, and for `stopped`
         in a session with a journal.

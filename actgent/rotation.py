@@ -89,13 +89,13 @@ class Rotation(Generic[T]):
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        """What waits, in no order."""
+        """Iterate over all that waits, in no order."""
         entries = (entry for owner in self.owners.values() for entry in owner.waiting)
         return (entry[3].item for entry in entries if entry[3].waits)
 
     @property
     def entries(self) -> int:
-        """What is kept, true or not: bounded by what waits."""
+        """The kept entries, valid or not: bounded by what waits."""
         return sum(map(len, self._levels)) + sum(len(owner.waiting) for owner in self.owners.values())
 
     def add(self, item: T, *, owner: Hashable, level: int, key: float, serial: int, turn: float) -> Ticket[T]:
@@ -111,7 +111,7 @@ class Rotation(Generic[T]):
         return ticket
 
     def first(self, start: int = 0) -> Ticket[T] | None:
-        """What is next in the levels from `start` on."""
+        """Return the next one in the levels from `start` on."""
         best = None
         for level in range(start, len(self._levels)):
             if self._placed[level] and (owner := self._next_owner(level)) is not None:
@@ -134,7 +134,7 @@ class Rotation(Generic[T]):
         return None
 
     def waits_other(self, owner: Hashable, start: int = 0) -> bool:
-        """Whether anything of another owner is in the levels from `start` on."""
+        """Return True if anything of another owner is in the levels from `start` on."""
         own = self.owners.get(owner)
         is_there = own is not None and own.place is not None and own.place[2] >= start
         return sum(self._placed[start:]) > is_there

@@ -222,7 +222,7 @@ def _unpack(data: bytes) -> Any:
 
 
 def _extend(value: object) -> object:
-    """What msgpack has no form for; tuples stay tuples, and datetimes keep their offset."""
+    """Encode what msgpack has no form for; tuples stay tuples, and datetimes keep their offset."""
     if type(value) is tuple:
         return msgpack.ExtType(_TUPLE, _pack(list(value)))
     if type(value) is datetime and value.tzinfo is not None:

@@ -232,7 +232,7 @@ class PriorityInbox(Generic[M]):
         return [] if line is None else [entry[2] for entry in line.waiting]
 
     def is_full(self, message: M) -> bool:
-        """Whether a message would have to wait for room."""
+        """True if a message would have to wait for room."""
         return self._reached(message) is not _NO_BOUND
 
     def check_room(self, message: M) -> None:
@@ -245,7 +245,7 @@ class PriorityInbox(Generic[M]):
             raise self.refusal(message)
 
     def refusal(self, message: M) -> InboxFull:
-        """What a sender is told whose message found no room."""
+        """The error for a sender whose message found no room."""
         bound = self._reached(message)
         return self._full((message.session_id, False) if bound is _NO_BOUND else bound)
 
@@ -551,7 +551,7 @@ class PriorityInbox(Generic[M]):
         return self._pop(line)
 
     def _next(self) -> "Ticket[_Line[M]] | None":
-        """Whose turn it is, if there is a place for it."""
+        """Return the key whose turn it is, if there is a place for it."""
         if self._claimed >= self.concurrency + self.urgent_concurrency:
             return None
         listing = self._ready.first()
@@ -566,16 +566,16 @@ class PriorityInbox(Generic[M]):
 
     @property
     def _others(self) -> int:
-        """How many are out by messages that are not URGENT."""
+        """Count the messages out that are not URGENT."""
         return self._claimed - self._urgent_claimed
 
     def _is_alone(self, owner: str) -> bool:
-        """Whether all that waits or is URGENT is this owner's."""
+        """Return True if all that waits, or all that is URGENT, belongs to this owner."""
         is_own = self._urgent_of.get(owner, 0) == self._urgent_claimed
         return is_own and not self._ready.waits_other(owner)
 
     def _is_throttled(self, claimed: int, others: int) -> bool:
-        """Whether it is the turn of others than URGENT ones, with so many out."""
+        """Return True if it is the turn of messages that are not URGENT, given how many are out."""
         if not self._is_flooded or self._urgent_run < _URGENT_RUN:
             return False
         is_full = claimed >= self.concurrency
@@ -650,7 +650,7 @@ class PriorityInbox(Generic[M]):
         return self._pop(line)
 
     def _gives_way(self, line: _Line[M]) -> bool:
-        """Whether others wait for whom only a session that ends its turn can make a place, or it is their turn."""
+        """Return True if others wait for a place that only a session ending its turn can free, or it is their turn."""
         if not self._ready.owners and not self._is_flooded:
             return False
         is_crowded = self._claimed >= self.concurrency + self.urgent_concurrency
@@ -660,7 +660,7 @@ class PriorityInbox(Generic[M]):
         return self._is_throttled(self._claimed - is_out, self._others - (is_out and not line.is_urgent))
 
     def has_first(self, session_id: str) -> bool:
-        """Whether a message that was put `first` is the next of its session."""
+        """Return True if a message that was put `first` is the next of its session."""
         line = self._lines.get(session_id)
         return line is not None and bool(line.waiting) and line.waiting[0][0] == _FIRST
 
@@ -747,7 +747,7 @@ class PriorityInbox(Generic[M]):
         self._claimed += 1
 
     def is_wanted_by_others(self, session_id: str) -> bool:
-        """Whether messages of other owners wait."""
+        """Return True if messages of other owners wait."""
         return self._ready.waits_other(self.owner_of(session_id))
 
     def forget_parked(self, session_id: str) -> None:
@@ -755,12 +755,12 @@ class PriorityInbox(Generic[M]):
         self._held.discard(session_id)
 
     def is_parked(self, session_id: str) -> bool:
-        """Whether mail of a parked session waits."""
+        """Return True if messages of a parked session wait."""
         line = self._lines.get(session_id)
         return line is not None and line.parked
 
     def has_urgent(self, session_id: str) -> bool:
-        """Whether an URGENT message of a session waits."""
+        """Return True if an URGENT message of a session waits."""
         line = self._lines.get(session_id)
         return line is not None and self._is_urgent(line)
 

@@ -122,7 +122,7 @@ class ActorRef:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for the actor and it works on nothing."""
+        """True if nothing waits for the actor and it works on nothing."""
         return not self._inbox.sessions()
 
     def stop(self) -> None:

@@ -50,7 +50,7 @@ class Restarts:
 
 
 def root_cause(error: Exception) -> Exception:
-    """What a nursery wrapped, where it wrapped one exception only."""
+    """Unwrap a nursery's exception group that holds a single exception."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

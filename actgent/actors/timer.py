@@ -40,7 +40,7 @@ class Timer:
         self._scope = trio.CancelScope()
 
     def __len__(self) -> int:
-        """How many alarms are set."""
+        """Count the timers that are set."""
         return sum(alarm.fn is not None for _, _, alarm in self._heap)
 
     def call_at(self, deadline: float, fn: Callable[[], object]) -> Alarm:

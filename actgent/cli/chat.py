@@ -157,7 +157,7 @@ def _show(delivery: Delivery, session: Session, shown: Conversation) -> None:
 
 
 def arguments_of(session: Session, call_id: str) -> Mapping[str, Any] | str:
-    """What a tool was called with: the latest calls stand at the end of the history."""
+    """Return the arguments of a tool call: the latest calls stand at the end of the history."""
     for message in reversed(session.history):
         for call in message.tool_calls:
             if call.id == call_id:

@@ -32,7 +32,7 @@ def check(folder: str, terminal: Terminal) -> int:
 
 
 def is_folder(place: str) -> bool:
-    """Whether this names an agent's folder, or its brain.md, and no Python file."""
+    """Return True if this names an agent's folder, or its brain.md, and no Python file."""
     return Path(place).is_dir() or Path(place).name == BRAIN
 
 

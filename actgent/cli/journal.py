@@ -146,7 +146,7 @@ class _Line:
 
 
 def _waiting(step: int, record: PersonAsked | Decided | Suspended | Resumed) -> _Line:
-    """What people were asked, and what they said."""
+    """Render the questions to people and their decisions."""
     match record:
         case PersonAsked(approval=approval):
             called = f"{approval.tool_name}({_arguments(approval.arguments)})"
@@ -157,7 +157,7 @@ def _waiting(step: int, record: PersonAsked | Decided | Suspended | Resumed) -> 
 
 
 def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
-    """What was said and done, in the order in which the model came to know it."""
+    """Render what was said and done, in the order in which the model came to know it."""
     accepted: dict[str, Message] = {}
     for step, record in enumerate(records, 1):
         match record:
@@ -273,7 +273,7 @@ async def replay(place: str, session: str, terminal: Terminal, *, of: str | None
 
 
 def show_rebuilt(rebuilt: Rebuilt, last: int, terminal: Terminal) -> None:
-    """What a session was at a step."""
+    """Show a session as it was at a step."""
     rows: dict[str, object] = {
         "step": f"{rebuilt.step} of {last}",
         "digest": rebuilt.digest,

@@ -44,7 +44,7 @@ TOOLS: tuple[Tool, ...] = (multiply, weekday)
 
 
 def answer(request: ProviderRequest) -> Scripted:
-    """What the script says, at once."""
+    """Return the script's answer at once."""
     if request.tool_results:
         return f"{', and '.join(result.content for result in request.tool_results)}."
     return list(_calls(request)) or _words(request.text)

@@ -18,7 +18,7 @@ HELP = "y = yes, n REASON = no, e JSON = with other arguments, a TEXT = your ans
 
 
 def to_decision(line: str) -> Decision | None:
-    """What a person means by a line; None where it cannot be told, which is never a yes."""
+    """Read a person's line as a decision; None if it is unclear, which is never a yes."""
     word, _, rest = line.strip().partition(" ")
     match word.lower():
         case "y" | "yes" if not rest.strip():
@@ -61,7 +61,7 @@ async def ask(session: Session, approval: Approval, terminal: Terminal, receive:
 
 
 async def _answer(session: Session, approval: Approval, decision: Decision, terminal: Terminal) -> bool:
-    """Whether it is decided by now; a decision that does not fit is shown, and can be made again."""
+    """Return True once it is decided; a decision that does not fit is shown, and can be made again."""
     try:
         await session.answer(approval, decision, by=session.owner)
     except (AlreadyDecided, NotSuspended) as error:  # it has expired meanwhile

@@ -43,7 +43,7 @@ class Terminal:
 
     @property
     def is_live(self) -> bool:
-        """Whether someone looks at it, so that lines may be redrawn."""
+        """True if a person looks at it, so that lines may be redrawn."""
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def write(self, text: str, *, style: str | None = None) -> None:

@@ -81,7 +81,7 @@ class Amounts:
 
     @classmethod
     def of(cls, record: Spent | Led) -> "Amounts":
-        """What a record of the journal tells."""
+        """Convert a record of the journal."""
         if isinstance(record, Led):
             return cls(model_calls=record.model_calls, tool_calls=record.tool_calls)
         return cls(
@@ -94,7 +94,7 @@ class Amounts:
 
     @property
     def used(self) -> dict[str, float]:
-        """Those that are not zero, by name."""
+        """The amounts that are not zero, by name."""
         return {name: amount for name in IN_WORDS if (amount := getattr(self, name))}
 
 
@@ -102,7 +102,7 @@ NOTHING = Amounts()
 
 
 def spent_in(records: Iterable[Spent | Led]) -> Amounts:
-    """What records of spending add up to."""
+    """Add up records of spending."""
     return sum(map(Amounts.of, records), NOTHING)
 
 
@@ -132,12 +132,12 @@ class Account:
 
     @property
     def left(self) -> Mapping[str, float]:
-        """What may still be spent of each bound, without what is reserved; never below zero."""
+        """The rest of each bound, without what is reserved; never below zero."""
         return {self._field(name): max(0, self._room(name)) for name in self.limits}
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are under way that may give back some of what they reserved."""
+        """True if calls are under way that may give back some of what they reserved."""
         return self._calls > 0
 
     def reached(self, name: str) -> LimitReached:
@@ -154,7 +154,7 @@ class Account:
         )
 
     def _field(self, name: str) -> str:
-        """What the bound is called in `Limits`."""
+        """Return the name of the bound in `Limits`."""
         return f"tree_{name}" if self.key.tree else name
 
     def _is_told(self, name: str) -> bool:
@@ -171,7 +171,7 @@ class Account:
             raise self.reached(name)
 
     def longest(self, prompt: int, answer: int, price: Price, *, at_best: bool) -> tuple[int, str]:
-        """How long the answer to a prompt may get, at most `answer`, and what keeps it there; -1: not even the prompt.
+        """Bound the length of an answer to a prompt: at most `answer`, and the bound behind it; -1 if the prompt is too long.
 
         `at_best` is where all that is reserved comes back.
         """
@@ -292,7 +292,7 @@ class Budget:
 
     @property
     def left(self) -> Mapping[str, float]:
-        """What may still be spent of each bound, by the tightest account."""
+        """The rest of each bound, by the tightest account."""
         found: dict[str, float] = {}
         for account in self.accounts:
             for name, amount in account.left.items():
@@ -301,22 +301,22 @@ class Budget:
 
     @property
     def is_exact(self) -> bool:
-        """Whether someone set a bound, so that no call begins that the journal does not know of."""
+        """True if a bound is set, so that no call begins that the journal does not know of."""
         return any(account.limits and not account.key.tree for account in self.accounts)
 
     @property
     def trees(self) -> tuple[Account, ...]:
-        """Those that bound all that a turn leads to."""
+        """The accounts that bound all that a turn leads to."""
         return tuple(account for account in self.accounts if account.key.tree)
 
     def bounds(self, *names: str) -> bool:
-        """Whether one of these is bounded."""
+        """Return True if one of these is bounded."""
         return any(name in account.limits for account in self.accounts for name in names)
 
     # --- model calls -----------------------------------------------------------------------
 
     def plan(self, prompt: int, answer: int, price: Price) -> Room | Account:
-        """What room there is for an answer; or an account that may have more when a call under way has ended.
+        """Find the room for an answer, or an account that may have more once a call under way has ended.
 
         Raises:
             LimitReached: there is not enough, and there will not be.

@@ -40,7 +40,7 @@ def earliest_ring(dues: "dict[str, Dated] | None", clock: Clock) -> float:
 
 
 def is_due(dated: Dated, clock: Clock, *, early: float) -> bool:
-    """Whether it is time, give or take `early` seconds."""
+    """Return True if it is time, give or take `early` seconds."""
     return dated.at <= (clock.steady() if dated.is_delay else clock.now()) + early
 
 

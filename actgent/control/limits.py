@@ -84,7 +84,7 @@ class Limits:
 
     @cached_property
     def is_shared(self) -> bool:
-        """Whether one of the shared bounds is set."""
+        """True if one of the shared bounds is set."""
         return bool(self.shared)
 
     @cached_property

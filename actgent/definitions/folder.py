@@ -64,7 +64,7 @@ def steps_of(path: str) -> list[str]:
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a name may be a key that stands in the wrong place: better not quoted."""
+    """Return True for a name that may be a key in the wrong place: better not quoted."""
     digits = sum(map(str.isdigit, text))
     return _SECRET.search(text) is not None or (digits > _MAX_DIGITS and len(text) > _MAX_PLAIN)
 
@@ -132,7 +132,7 @@ class Folder:
         return self.read(path, limit=limit) if self._exists(path) else None
 
     def names(self, path: str) -> list[str]:
-        """What a folder below this one holds, sorted and without hidden entries; nothing where there is no such folder.
+        """List the entries of a folder below this one, sorted, without hidden ones; empty if it is not there.
 
         Raises:
             InvalidFile: it is no folder but a link, or has too many entries.

@@ -224,7 +224,7 @@ class _Reading:
         return document
 
     def _check_values(self, brain: Document) -> None:
-        """What the form does not say, so that it is told with its line and not when the agent is made."""
+        """Check what the form does not say, so that it is told with its line and not when the agent is made."""
         if not brain.values["name"].isprintable():
             self._add(BRAIN, brain.line(("name",)), "it is no printable text on one line", "name")
         for key, value in brain.values.get("limits", {}).items():
@@ -324,7 +324,7 @@ class _Reading:
         return self._checked(path, document, self._name(key, path, document), tools)
 
     def _name(self, key: str | None, path: str, document: Document) -> str:
-        """What brain.md calls it, or itself, or its file."""
+        """Return the name in brain.md, or its folder's, or its file's."""
         own = document.values.get("name", document.values.get("instructionName"))
         return key or own or path.rpartition("/")[2].removesuffix(".md")
 
@@ -405,7 +405,7 @@ class _Reading:
     def _check(
         self, path: str, document: Document, validator: jsonschema_rs.Validator, *, known: Mapping[str, Any]
     ) -> bool:
-        """Whether the values have the form; each that has not is a problem."""
+        """Check the form of the values; each that has it not is a problem."""
         errors = list(validator.iter_errors(document.values))
         for error in errors:
             for place, reason in _worded(error, known):

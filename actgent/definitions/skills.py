@@ -84,7 +84,7 @@ def _reasons(document: Document, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def skills_prompt(skills: Sequence[Skill]) -> str:
-    """What the system prompt says of skills: their names and descriptions."""
+    """Render the skills for the system prompt: their names and descriptions."""
     if not skills:
         return ""
     lines = "\n".join(f"- {skill.name}: {' '.join(skill.description.split())}" for skill in skills)

@@ -108,7 +108,7 @@ def _copy_log(path: Path, draft: Path) -> None:
 
 
 def _round_of(path: Path) -> tuple[object, ...]:
-    """What is another value as soon as the log begins anew, or the file changes without one."""
+    """Return a value that changes once the log begins anew, or the file changes without one."""
     try:
         with log_path(path).open("rb") as log:
             if header := log.read(_HEADER):
@@ -120,7 +120,7 @@ def _round_of(path: Path) -> tuple[object, ...]:
 
 
 def _is_whole(draft: Path, noted: tuple[bytes, int]) -> bool:
-    """Whether the frames of a copied log stand one behind the other; a copy that met a write may lack one in between."""
+    """Return True if the frames of a copied log stand one behind the other; a copy that met a write may lack one."""
     facts = examine(draft, noted)
     with closing(apsw.Connection(str(draft))) as db:
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

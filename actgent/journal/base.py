@@ -143,7 +143,7 @@ class Journal(abc.ABC):
         """The agent's sessions with an accepted message that has not ended, oldest first; suspended ones are left out."""
 
     async def waiting(self) -> dict[str, int]:
-        """How many sessions `unfinished` lists, by the names of their agents; agents without such sessions are left out."""
+        """Count the sessions that `unfinished` lists, by the names of their agents; agents without any are left out."""
         known = await self.sessions()
         return dict(Counter(each.agent for each in known if each.unfinished and not each.suspended))
 
@@ -195,7 +195,7 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
-        """What is known of one session without reading it; None where there is none.
+        """Return what is known of one session without reading it; None if there is none.
 
         Raises:
             JournalDamaged: it is not what was written.
@@ -217,7 +217,7 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def counts(self, agent: str | None = None) -> dict[State, int]:
-        """How many sessions there are in each state, of all agents or of one."""
+        """Count the sessions in each state, of all agents or of one."""
 
     @abc.abstractmethod
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:

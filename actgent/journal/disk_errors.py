@@ -11,7 +11,7 @@ WRITABLE = (
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no space."""
+    """Return True if there is no space."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

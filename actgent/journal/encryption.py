@@ -66,7 +66,7 @@ class Keys:
 
 
 def is_sealed(body: bytes) -> bool:
-    """Whether a stored body is encrypted."""
+    """Return True if a stored body is encrypted."""
     return body[0] == SEALED
 
 

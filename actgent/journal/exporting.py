@@ -97,7 +97,7 @@ def load_sessions(path: Path) -> list[ExportedSession]:
 
 
 def is_export(path: Path) -> bool:
-    """Whether a file holds exported sessions."""
+    """Return True if a file holds exported sessions."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -325,7 +325,7 @@ class GroupedJournal(Journal):
             await trio.lowlevel.checkpoint()
 
     def _is_behind(self, key: SessionKey) -> bool:
-        """Whether a step has to wait, as the storage does not take what comes."""
+        """Return True if a step has to wait, as the storage does not take what comes."""
         return key in self._kept or len(self._queue) >= GROUP_STEPS or self._queued_bytes >= GROUP_BYTES
 
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
@@ -636,7 +636,7 @@ class GroupedJournal(Journal):
         return {key: steps for key, steps in by_session.items() if steps}
 
     async def _is_written(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> bool:
-        """Whether a transaction that failed, perhaps at its very end, is there nevertheless; not where that is in doubt."""
+        """Return True if a transaction that failed at its very end is there nevertheless; False if in doubt."""
         try:
             return await self._read_heads(sorted(heads)) == heads
         except (JournalError, Fenced):

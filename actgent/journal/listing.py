@@ -55,7 +55,7 @@ class SessionFilter:
     oldest_first: bool = False
 
     def takes(self, session: Any) -> bool:
-        """Whether a `SessionSummary` fits."""
+        """Return True if a `SessionSummary` fits."""
         given = (self.agent, self.owner, self.state, self.parent)
         known = (session.agent, session.owner, session.state, session.parent)
         is_below = self.root is None or (session.parent_id is not None and session.root == self.root)

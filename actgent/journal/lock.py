@@ -83,7 +83,7 @@ def _unpacked(found: bytes) -> tuple[bytes, int]:
 
 
 def is_held_here(path: Path) -> bool:
-    """Whether this very process has a journal's file open: to open and close it once more would drop SQLite's locks."""
+    """Return True if this very process has a journal's file open: closing it once more would drop SQLite's locks."""
     return any(lock.path == path.absolute() for lock in _locks)
 
 

@@ -33,7 +33,7 @@ class Shelves(Protocol):
         """At most so many heads, by their last change."""
 
     async def count_states(self) -> dict[tuple[str, State], int]:
-        """How many sessions there are, by agent and state."""
+        """Count the sessions by agent and state."""
 
 
 class Pages:
@@ -102,7 +102,7 @@ class Pages:
                 await self._shelves.put_in_order(keys)
 
     async def count(self, agent: str | None) -> dict[State, int]:
-        """How many sessions there are in each state."""
+        """Count the sessions in each state."""
         counts = dict(NO_COUNTS)
         async with self._storage:
             if self._states is None:

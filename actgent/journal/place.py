@@ -40,7 +40,7 @@ class Place:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was not there when it was looked for last."""
+        """True if it was not there at the last look."""
         return self._is_lost
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class Place:
 
 
 def _id_of(path: Path) -> tuple[int, int] | None:
-    """What tells a file from others; None where there is none."""
+    """Return what tells a file from others; None if there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -157,12 +157,12 @@ def _decision(decision: Decision, redact: Redact) -> Decision:
 
 
 def _field(name: str, change: Callable[[Any, Redact], Any]) -> Callable[[Any, Redact], Any]:
-    """What changes one field of a record."""
+    """Return the change of one field of a record."""
     return lambda record, redact: attrs.evolve(record, **{name: change(getattr(record, name), redact)})
 
 
 def _fields(**changes: Callable[[Any, Redact], Any]) -> Callable[[Any, Redact], Any]:
-    """What changes several fields of a record."""
+    """Return the change of several fields of a record."""
     return lambda record, redact: attrs.evolve(
         record, **{name: change(getattr(record, name), redact) for name, change in changes.items()}
     )

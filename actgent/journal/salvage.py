@@ -161,7 +161,7 @@ def _last_row(db: apsw.Connection) -> int:
 
 
 def _heads(db: apsw.Connection, series: str) -> Heads:
-    """What can be read of the heads, from both ends of their table."""
+    """Read what can be read of the heads, from both ends of their table."""
     found: Heads = {}
     for order in ("ASC", "DESC"):
         with suppress(apsw.CorruptError, UnicodeDecodeError):

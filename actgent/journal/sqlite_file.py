@@ -295,7 +295,7 @@ def _pragma(db: apsw.Connection, text: str) -> Any:
 
 
 def _is_sound(db: apsw.Connection, table: str) -> bool:
-    """Whether a table and its indexes agree, so that what is not found is not there."""
+    """Return True if a table and its indexes agree, so that what is not found is not there."""
     try:
         return bool(_pragma(db, f"integrity_check({table})") == "ok")
     except (apsw.CorruptError, UnicodeDecodeError):
@@ -377,7 +377,7 @@ class File:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was not where it was opened, when it was looked for last."""
+        """True if it was not where it was opened, at the last look."""
         return self.place is not None and self.place.is_lost
 
     def look(self) -> None:
@@ -570,7 +570,7 @@ class File:
             yield from self._db.execute(sql)
 
     def structure_problem(self) -> str | None:
-        """What SQLite finds wrong with the file's structure; reads all of it."""
+        """Return what SQLite finds wrong with the file's structure; reads all of it."""
         found = str(_pragma(self._db, "integrity_check(1)"))
         return None if found == "ok" else found
 

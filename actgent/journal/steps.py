@@ -87,7 +87,7 @@ class Head:
         return state_of(self.closed, self.suspended, bool(self.pending))
 
     def is_kept(self, unchanged_since: float) -> bool:
-        """Whether something in it is still to come, or it changed at or after this Unix time."""
+        """Return True if something in it is still to come, or it changed at or after this Unix time."""
         is_due = self.due > 0 and not self.closed
         return bool(self.pending) or self.suspended or is_due or self.updated_at >= unchanged_since
 
@@ -198,7 +198,7 @@ def read_step(row: Row, key: SessionKey) -> Step:
 
 
 def read_key(rows: Iterable[Row]) -> SessionKey:
-    """Whose session these rows are, by what is said in them; what nothing tells is empty, and its series at best.
+    """Find the session of these rows by their content; what nothing tells is empty, and its series at best.
 
     Raises:
         JournalVersion, WireError: a newer actgent wrote it.
@@ -350,12 +350,12 @@ def checksum_row(series: str, first: int, count: int, *, body: bytes, identity: 
 
 
 def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
-    """What an encrypted row is bound to."""
+    """Return the place that an encrypted row is bound to."""
     return identity + f"{series}\0{first}\0{count}".encode()
 
 
 def is_good(row: Row, identity: bytes) -> bool:
-    """Whether a row is what was written, where it was written; its values may be of any type."""
+    """Return True if a row is what was written, where it was written; its values may be of any type."""
     if type(row.body) is not bytes:
         return False
     checksum = checksum_row(row.series, row.first, row.count, body=row.body, identity=identity)
@@ -368,7 +368,7 @@ def checksum_head(head: Head, identity: bytes) -> int:
 
 
 def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
-    """Whether a head is what was written, perhaps by a former version, whose heads had fewer fields."""
+    """Return True if a head is what was written, perhaps by a former version, whose heads had fewer fields."""
     if checksum == checksum_head(head, identity):
         return True
     if head.series != head.session_id:

@@ -49,7 +49,7 @@ class StorageThread:
         self._thread.start()
 
     async def run(self, fn: Callable[[*Args], T], *args: *Args) -> T:
-        """What `fn(*args)` returns or raises. Cancelled, it leaves the work to be done: what follows comes behind it."""
+        """Run `fn(*args)` in the thread. Cancelled, it leaves the work to be done: what follows comes behind it."""
         job = self._last = _Job(fn, args)
         self._jobs.put(job)
         if not self._is_clock_real:

@@ -30,7 +30,7 @@ class Log:
     """Frames of this round."""
 
     def is_broken_behind(self, accepted: int) -> bool:
-        """Whether more than one transaction stands behind the frames that SQLite accepts."""
+        """Return True if more than one transaction stands behind the frames that SQLite accepts."""
         return any(accepted < commit < self.frames for commit in self.commits)
 
 
@@ -40,7 +40,7 @@ def log_path(path: Path) -> Path:
 
 
 def may_be_journal(path: Path) -> bool:
-    """Whether a file is one of SQLite's, or was one before it was damaged: something stands beside it then."""
+    """Return True for a file of SQLite's, or one that was before it was damaged: something stands beside it then."""
     with path.open("rb") as file:
         found = file.read(len(_MAGIC))
     return found in (b"", _MAGIC) or any(path.parent.glob(f"{glob.escape(path.name)}-*"))

@@ -40,7 +40,7 @@ class Expectation:
     _weight: float = 1.0
 
     def cost(self, size: int, max_tokens: int | None) -> Cost:
-        """What to reserve for a request of `size` bytes."""
+        """Return what to reserve for a request of `size` bytes."""
         return Cost(size * self.ratio, self.output if max_tokens is None else min(self.output, max_tokens))
 
     def learn(self, size: int, usage: Usage) -> None:

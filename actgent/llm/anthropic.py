@@ -267,7 +267,7 @@ def _read_block(block: Body, names: Mapping[str, str]) -> Iterator[Part]:
 
 
 def _is_decoded_call(block: Body) -> bool:
-    """Whether it is a call whose input the provider decoded itself, so that nobody can see whether it was cut."""
+    """Return True for a call whose input the provider decoded itself, which hides whether it was cut."""
     return block.get("type") == "tool_use" and not isinstance(block.get("input"), str)
 
 

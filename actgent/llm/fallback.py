@@ -26,7 +26,7 @@ _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, Qu
 
 
 def is_unavailable(error: ModelError) -> bool:
-    """Whether another model may do better: overload, limits, no credit, no connection, a broken answer.
+    """Return True if another model may do better: overload, limits, no credit, no connection, a broken answer.
 
     A bad request or a refused key is the caller's to mend, and the same mistake would often fail the next model too.
     """

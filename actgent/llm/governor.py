@@ -122,7 +122,7 @@ class Governor:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the size of a call matters from the beginning."""
+        """True if the size of a call matters from the beginning."""
         return self._limits["tokens"] is not None
 
     def statistics(self) -> GovernorStatistics:
@@ -291,7 +291,7 @@ _shared: trio.lowlevel.RunVar[WeakValueDictionary[str, Governor]] = trio.lowleve
 
 
 def door_of(address: str, key: str) -> str:
-    """What stands for an address and a key, and gives neither away."""
+    """Hash an address and a key, so that neither is given away."""
     return hashlib.sha256(f"{address}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -161,7 +161,7 @@ def _said(message: ChatMessage) -> Iterator[Body]:
 
 
 def _heard(message: ChatMessage) -> Iterator[Body]:
-    """What a user or tools said: each native result is a message of its own, and they come first."""
+    """Encode a message of the user or of tools: each native result is a message of its own, and they come first."""
     rest: list[Body] = []
     for part in message.parts:
         if isinstance(part, ToolResult) and part.native:
@@ -329,7 +329,7 @@ class _CompletionFold(Fold):
 
 
 def _begins_anew(delta: Body, known: Body) -> bool:
-    """Whether a piece without an id brings a name and arguments although the call so far is whole."""
+    """Return True for a piece without an id that brings a name and arguments although the call so far is whole."""
     function = delta.get("function") or {}
     if not (function.get("name") and function.get("arguments")):
         return False

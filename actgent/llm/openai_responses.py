@@ -161,7 +161,7 @@ _ANNOTATIONS = "actgent.annotations"
 
 
 def _heard(parts: tuple[Part, ...]) -> Iterator[Body]:
-    """What a user or tools said: results are items of their own, and come first."""
+    """Encode a message of the user or of tools: results are items of their own, and come first."""
     rest: list[Body] = []
     for part in parts:
         if isinstance(part, ToolResult) and part.native:

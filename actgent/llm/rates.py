@@ -45,7 +45,7 @@ class Cost:
         )
 
     def of(self, kind: str) -> float:
-        """What it takes of a limit on `requests`, `tokens`, `input-tokens` or `output-tokens`."""
+        """Return what the call takes of a limit on `requests`, `tokens`, `input-tokens` or `output-tokens`."""
         if kind == "requests":
             return self.requests
         if kind == "input-tokens":
@@ -56,7 +56,7 @@ class Cost:
 
     @classmethod
     def used(cls, usage: Usage) -> "Cost":
-        """What an answered call took."""
+        """Return what an answered call took."""
         return cls(usage.input_tokens, usage.output_tokens)
 
 
@@ -96,7 +96,7 @@ class Bucket:
         self.level = min(self.capacity, self.fill(now) - cost.of(self.kind))
 
     def seconds(self, cost: Cost) -> float:
-        """How long the limit takes to grant a call of this cost."""
+        """Return how long the limit takes to grant a call of this cost."""
         return cost.of(self.kind) / self.rate
 
 
@@ -137,7 +137,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
 
 
 def read_limits(headers: Headers) -> list[Reading]:
-    """What an answer's headers say of its provider's limits; nothing for headers that make no sense.
+    """Read the provider's limits from an answer's headers; headers that make no sense are ignored.
 
     `x-ratelimit-*` as OpenAI sends them and most others copy, `anthropic-ratelimit-*` as Anthropic does.
     """

@@ -175,14 +175,14 @@ class Remote(LLM):
 
     @abc.abstractmethod
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
-        """What a whole body says; `names` maps names on the wire to the tools' own.
+        """Decode a whole body; `names` maps names on the wire to the tools' own.
 
         Raises:
             ModelError: the body is a failure, or not what the API promises.
         """
 
     def stream_fields(self) -> Body:
-        """What a request for a stream has besides the others."""
+        """Return the fields that only a request for a stream has."""
         return {"stream": True}
 
     # --- the staircase -----------------------------------------------------------------------
@@ -355,7 +355,7 @@ class Remote(LLM):
         )
 
     def _root(self, error: BaseException) -> str:
-        """What the libraries below say, without our secrets; a request that they refuse may quote any header."""
+        """Return the text of the library's own error without our secrets; a refused request may quote any header."""
         while (cause := error.__cause__ or error.__context__) is not None:
             error = cause
         if "LocalProtocolError" in type(error).__name__ or isinstance(error, UnicodeError):
@@ -366,7 +366,7 @@ class Remote(LLM):
 
     @property
     def governor(self) -> Governor:
-        """Who admits its requests in this trio run: the one it was given, or that of its address and key."""
+        """The governor of its requests in this trio run: the one it was given, or that of its address and key."""
         if not self._is_own_governor or self._governor is None:
             self._governor = shared_governor(self._door)  # kept, for it lives as long as somebody keeps it
         return self._governor

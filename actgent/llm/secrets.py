@@ -43,7 +43,7 @@ def _blotted(text: str, secret: str) -> str:
 
 
 def _tells(token: str, secret: str) -> bool:
-    """Whether a word is the beginning or the end of a secret, as it is or with a mask over the rest."""
+    """Return True for a word that is the beginning or the end of a secret, as it is or with a mask over the rest."""
     pieces = [piece for piece in _MASK.split(token.rstrip(".!")) if piece]
     least = _PIECE if len(pieces) == 1 and pieces[0] == token.rstrip(".!") else _MASKED_PIECE
     begins, ends = secret[:least], secret[-least:]

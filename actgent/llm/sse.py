@@ -33,7 +33,7 @@ class EventDecoder:
             yield from self._split()
 
     def close(self) -> Iterator[bytes]:
-        """What stands after the last line end: some servers leave it out after their last event."""
+        """Return the event behind the last line end: some servers leave it out after their last event."""
         self._pieces.append(b"\n\n")
         yield from self._split()
 

@@ -55,12 +55,12 @@ class Call:
 
     @property
     def line(self) -> object:
-        """Whose calls it stands among."""
+        """The key of the queue in which the call stands."""
         return self.session or self
 
     @property
     def party(self) -> object:
-        """Who has a turn with it."""
+        """The key of the party that takes turns with others."""
         return self.owner or self.line
 
 
@@ -111,7 +111,7 @@ class Waiting:
 
     @property
     def entries(self) -> int:
-        """What is kept, true or not: bounded by what waits."""
+        """The kept entries, valid or not: bounded by what waits."""
         return self._heads.entries + sum(len(line.calls) for line in self._lines.values())
 
     def since(self, session: str) -> float | None:
@@ -142,7 +142,7 @@ class Waiting:
         self._remove(call, "running", now + self._share(seconds, len(self._lines)))
 
     def _share(self, seconds: float, sharers: int) -> float:
-        """How long it takes until each of so many has had as much."""
+        """Return how long it takes until each of `n` has had as much."""
         return min(self._age_step, seconds * sharers)
 
     def withdraw(self, call: Call) -> None:

@@ -38,5 +38,5 @@ def wire_id(call_id: str) -> str:
 
 
 def real_names(tools: Iterable[ToolSpec]) -> Mapping[str, str]:
-    """What a model calls each tool, and the tool's own name."""
+    """Map the names that a model uses to the tools' own."""
     return {wire_name(tool.name): tool.name for tool in tools}

@@ -104,7 +104,7 @@ def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def is_strict(schema: object) -> bool:
-    """Whether a JSON Schema has the form that OpenAI enforces: closed objects, every property required."""
+    """Return True for a JSON Schema in the form that OpenAI enforces: closed objects, every property required."""
     if isinstance(schema, Mapping):
         if schema.get("type") == "object" or "properties" in schema:
             properties = schema.get("properties") or {}

@@ -87,7 +87,7 @@ _HEADING = re.compile(r"^\[(?=[^\]\n]{0,300}\] \(ID: )", re.MULTILINE)
 
 
 def _may_mark(text: str) -> bool:
-    """Whether anything in a text could begin a mark; searches of ASCII for single characters take no time."""
+    """Return True if anything in a text could begin a mark; searches of ASCII for single characters take no time."""
     if not text.isascii():
         return _OPENED.search(text) is not None
     return "<" in text or "&" in text or "\\" in text or "%" in text or "] (ID: " in text

@@ -20,7 +20,7 @@ _NAMED = 5
 
 
 def count_characters(parts: Sequence[Part]) -> int:
-    """How much room some parts take, in characters of which four are a token."""
+    """Count the room that some parts take, in characters of which four are a token."""
     if len(parts) == 1 and type(part := parts[0]) is Text and part.text.isascii():  # the usual case
         return len(part.text)
     characters = 0
@@ -36,7 +36,7 @@ def count_characters(parts: Sequence[Part]) -> int:
 
 
 def length(text: str) -> int:
-    """How much room a text takes: ASCII as it is; else three bytes are four characters."""
+    """Measure a text: ASCII as it is; else three bytes are four characters."""
     return len(text) if text.isascii() else (len(text.encode("utf-8", "surrogatepass")) * 4 + 2) // 3
 
 
@@ -86,7 +86,7 @@ def _words(message: ChatMessage, part: Part) -> str:
 
 
 def instead_of(messages: Sequence[ChatMessage], size: int, budget: int) -> ChatMessage:
-    """What stands in the place of messages that were too long to be shown."""
+    """Return the text that stands in the place of messages too long to be shown."""
     calls = sum(isinstance(part, ToolCall) for _, part in _parts(messages))
     what = f"{calls} tool call{'s' if calls > 1 else ''} with all results" if calls else "A message"
     text = f"({what}, about {tokens(size):,} tokens, cannot be shown: at most {tokens(budget):,} fit.)"

@@ -34,12 +34,12 @@ _TOLD = "Tool results:"
 
 
 def left_out_note(count: int) -> ChatMessage:
-    """What stands where so many messages are left out."""
+    """Return the notice that stands in the place of `n` messages that are left out."""
     return ChatMessage("user", (Text(f"({count} earlier messages are not shown.)"),))
 
 
 def missing_from(chat: Sequence[ChatMessage], notes: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """Those of some notes that a part of their conversation does not show."""
+    """Return those of some notices that a part of their conversation does not show."""
     shown = set(map(id, chat))
     return tuple(note for note in notes if id(note) not in shown)
 
@@ -223,7 +223,7 @@ class ShortTermView(ModelView):
         self._characters = sum(count_characters(message.parts) for message in (*self._kept, *self._chat))
 
     def _begins(self, place: int) -> bool:
-        """Whether a message stands by itself, so that what is before it can be left out."""
+        """Return True for a message that stands by itself, so that all before it can be left out."""
         message = self._chat[place]
         if not place:
             return True

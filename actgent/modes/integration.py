@@ -14,7 +14,7 @@ ToolState = Literal["working", "issues", "unknown"]
 
 
 def integration_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of the tools by now."""
+    """Return what is known of the tools by now."""
     return {
         "test_results": state.get("test_results", {}),
         "tool_documentation": state.get("tool_documentation", {}),
@@ -24,7 +24,7 @@ def integration_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def report_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """How many tools passed, failed and were skipped; of each the last result counts."""
+    """Count the tools that passed, failed and were skipped; of each the last result counts."""
     results: Mapping[str, Any] = state.get("test_results", {})
     counts = Counter(result["status"] for result in results.values())
     return {

@@ -47,7 +47,7 @@ def _check_name(_: object, __: object, name: str) -> None:
 
 
 def to_actors(given: Iterable[str]) -> frozenset[Actor]:
-    """Who may do something.
+    """Convert the actors that may do something.
 
     Raises:
         ConfigurationError: someone is not known.

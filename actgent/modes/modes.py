@@ -191,7 +191,7 @@ class Modes(NoteSource):
     def allows(
         self, mode: str, tool: Tool, *, call: ToolCall | None = None, told: ToolContext | None = None
     ) -> bool:
-        """Whether a mode has a tool; `call` and `told` are for rules of your own that look at them."""
+        """Return True if a mode has a tool; `call` and `told` are for rules of your own that look at them."""
         if tool.name in self.universal or tool.name in self._tools[mode]:
             return True
         if self._modes[mode] is ACT:
@@ -252,7 +252,7 @@ class Modes(NoteSource):
         return None if self._guard is None else self._guard(state, current, mode)
 
     def who_may(self, current: str, mode: str) -> frozenset[Actor]:
-        """Who may switch from one mode to another, as far as no guard has a say."""
+        """Return the actors that may switch from one mode to another, as far as no guard has a say."""
         if current in self._transitions:
             return self._transitions[current].get(mode, frozenset())
         who = self._modes[mode].who

@@ -29,4 +29,4 @@ class NoteSource(abc.ABC):
 
     @abc.abstractmethod
     def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Note]:
-        """What is to be told now, in order; `told` is the mark of its last note, None where it has told nothing."""
+        """Return what is to be told now, in order; `told` is the mark of its last notice, None if there is none."""

@@ -47,7 +47,7 @@ def onboarding_tools(required: Sequence[str]) -> list[Tool]:
 
     @tool(thread=False, effect="pure")
     def check_existing_config(context: ToolContext) -> dict[str, Any]:
-        """Whether settings were saved before, and which are missing."""
+        """Find settings that were saved before, and those that are missing."""
         settings = context.state.get("settings", {})
         return {
             "exists": bool(settings),
@@ -57,7 +57,7 @@ def onboarding_tools(required: Sequence[str]) -> list[Tool]:
 
     @tool(thread=False, effect="pure")
     def get_onboarding_status(context: ToolContext) -> dict[str, Any]:
-        """How far the set-up is."""
+        """Return how far the set-up is."""
         return {
             "step": context.state.get("onboarding_step", "start"),
             "is_complete": context.state.get("is_onboarding_complete", False),

@@ -35,7 +35,7 @@ def answer_text(text: str) -> str:
 
 
 def misspelt(value: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
-    """What is wrong with a member that has a known name in another case, None if there is none.
+    """Explain a member that has a known name in another case, None if there is none.
 
     Passed over, a plan without its list or a step without its calls would be left. `names` are by their lower case.
     """
@@ -165,7 +165,7 @@ def _arguments(given: Any) -> Mapping[str, Any] | str:
 
 
 def invocation_reason(content: Any) -> str | None:
-    """What is wrong with the content of a TOOL_INVOCATION, None if nothing: one call, or a list of them."""
+    """Explain what is wrong with the content of a TOOL_INVOCATION, None if nothing: one call, or a list of them."""
     calls = content if isinstance(content, list) else [content]
     if not calls:
         return f"{TOOL_INVOCATION} names no tool"
@@ -173,7 +173,7 @@ def invocation_reason(content: Any) -> str | None:
 
 
 def beside_invocation(*envelopes: Mapping[str, Any]) -> str | None:
-    """What is wrong beside a TOOL_INVOCATION's content, None if nothing: arguments that it does not hold."""
+    """Explain arguments beside a TOOL_INVOCATION's content that it does not hold, None if there are none."""
     return next(filter(None, (stray_arguments(envelope, TOOL_INVOCATION) for envelope in envelopes)), None)
 
 
@@ -210,7 +210,7 @@ def _mapped_call(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
 
 
 def misfit(value: dict[str, Any], kind: ClassificationType) -> str | None:
-    """What is wrong with the structure in `{"messageType", "content", ...}`. Words alone are always welcome."""
+    """Explain what is wrong with the structure in `{"messageType", "content", ...}`. Words alone are always welcome."""
     content = value.get("content")
     if (isinstance(content, str) and content.strip()) or fitting(value, kind) not in (None, ""):
         return None
@@ -219,7 +219,7 @@ def misfit(value: dict[str, Any], kind: ClassificationType) -> str | None:
 
 
 def fitting(value: dict[str, Any], kind: ClassificationType) -> Any:
-    """What has the form of the type: the content, or all members of the answer; None if neither has."""
+    """Return what has the form of the type: the content, or all members of the answer; None if neither has."""
     members = {name: member for name, member in value.items() if name != "messageType"}
     content = value.get("content", members)
     if not kind.schema:

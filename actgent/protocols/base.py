@@ -172,12 +172,12 @@ class Protocol(abc.ABC):
             cls.growth = Protocol.growth  # type: ignore[method-assign]
 
     def request(self, view: View) -> Request:
-        """What this call adds to the conversation."""
+        """Return what this call adds to the conversation."""
         return PLAIN_REQUEST
 
     @abc.abstractmethod
     def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
-        """What the answer means. Native calls of the answer are read by the core before this.
+        """Read the answer. Native calls of the answer are read by the core before this.
 
         Raises:
             AnswerError: the same as returning `[Fail(error)]`.
@@ -199,7 +199,7 @@ class Protocol(abc.ABC):
         return Growth(self.partial)
 
     def shortfall(self, message_type: str | None) -> str | None:
-        """What is to be told beside a turn's last reply of this type that is less than what was asked, e.g. `partial`.
+        """Return what is told beside a turn's last reply that is less than what was asked, e.g. `partial`.
 
         None where it is all of it. Whoever has the agent as a tool reads it; see `Reply.message_type`.
         """
@@ -265,7 +265,7 @@ class WithOutput(Protocol):
         return self.inner.shortfall(message_type)
 
     def _may_be_value(self, error: ParseError) -> bool:
-        """Whether an answer that the inner protocol cannot read may be the value alone."""
+        """Return True if an answer that the inner protocol cannot read may be the value alone."""
         return True
 
     def _valued(self, said: Say) -> Say:

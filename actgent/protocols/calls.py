@@ -80,7 +80,7 @@ class CallForm:
         return WrittenCall(name, arguments_in(value, name, decodes=self.decodes), _id_in(value))
 
     def reason(self, value: Any, *, takes_any: bool = False) -> str | None:
-        """What is wrong with the call that an object stands for, None if nothing.
+        """Explain what is wrong with the call that an object stands for, None if nothing.
 
         `takes_any` leaves arguments that are no object to the check of the call.
         """
@@ -109,7 +109,7 @@ class CallForm:
 
 
 def arguments_in(value: Mapping[str, Any], name: str, *, decodes: bool = False) -> Any:
-    """What stands under the usual keys for arguments; an empty object if none has any.
+    """Return what stands under the usual keys for arguments; an empty object if none has any.
 
     Raises:
         ParseError: two of them differ.
@@ -134,7 +134,7 @@ def check_keys(value: Mapping[str, Any], known: Collection[str], name: str) -> N
 
 
 def stray_arguments(envelope: Mapping[str, Any], what: str) -> str | None:
-    """What is wrong with arguments that stand beside the object that the call is in, None if there are none."""
+    """Explain arguments that stand beside the object that the call is in, None if there are none."""
     for key in ARGUMENTS:
         if envelope.get(key) not in _NOTHING:
             return f"{key!r} stands beside {what}: put the arguments into the call"

@@ -311,7 +311,7 @@ def _own(own: CustomAction, params: Mapping[str, Any], progress: Progress, view:
 
 
 def _moved_tools(view: View) -> list[str]:
-    """What the system prompt does not know, since it never moves: tools that came and went since."""
+    """List the tools that came and went since, which the system prompt does not know, as it never moves."""
     told, now = view.profile.tools, view.tools
     if told is now or told == now:
         return []
@@ -319,7 +319,7 @@ def _moved_tools(view: View) -> list[str]:
 
 
 def _feedback(progress: Progress) -> list[str]:
-    """What the last evaluation said, as long as the goal is not achieved."""
+    """Return what the last evaluation said, as long as the goal is not achieved."""
     evaluation = progress.evaluation
     if evaluation is None or progress.achieved:
         return []
@@ -332,7 +332,7 @@ def _feedback(progress: Progress) -> list[str]:
 
 
 def words_of(progress: Progress, record: Sequence[Message]) -> str:
-    """What the user reads: the answer, or else what was found; and what is missing, if it is not achieved."""
+    """Render the user's text: the answer, or else what was found; and what is missing, if it is not achieved."""
     evaluation = progress.evaluation or {}
     found: str = progress.summary or _listed(progress, record) or "Nothing was found."
     if progress.achieved:

@@ -158,7 +158,7 @@ def signature(call: ToolCall) -> str:
 
 
 def detect_action_loop(recent: Sequence[str], max_recent: int = 3) -> bool:
-    """Whether the last actions go in circles: the same twice in a row, or two in turn, as in a, b, a, b.
+    """Return True if the last actions go in circles: the same twice in a row, or two in turn, as in a, b, a, b.
 
     Only the last `max_recent` + 1 actions count.
     """

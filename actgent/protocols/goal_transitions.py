@@ -47,7 +47,7 @@ def allowed(progress: Progress, *, has_tools: bool) -> list[str]:
 
 
 def _lacking(action: str, progress: Progress, *, has_tools: bool) -> str | None:
-    """What an action needs and is not there; without tools, what the model knows is all there can be."""
+    """Return what an action needs and is not there; without tools, what the model knows is all there can be."""
     match action:
         case "plan" if progress.phase == "executing" and not progress.has_failed:
             return "the plan stays until a tool fails or an evaluation finds something missing"

@@ -41,12 +41,12 @@ class GrowingText:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is short, or has grown enough since it was read."""
+        """Return True if it is short, or has grown enough since it was read."""
         return self.size <= SHORT or self.size - self._looked >= self._looked // STEP
 
     @property
     def is_unread(self) -> bool:
-        """Whether it has grown since it was read."""
+        """True if it has grown since it was read."""
         return self.size > self._looked
 
     def read(self) -> str:
@@ -61,7 +61,7 @@ class Follower(typing.Protocol):
     """Shows the pieces of a text whose end is shown."""
 
     def take(self, piece: str) -> str | None:
-        """What is shown of the next piece; None where only a look at the whole text can tell, from now on."""
+        """Return what is shown of the next piece; None from the moment only the whole text can tell."""
 
 
 Follow = Callable[[str, str], Follower | None]
@@ -101,7 +101,7 @@ class Growth:
         return ""
 
     def finish(self) -> str:
-        """What may still be shown of the whole text."""
+        """Return what may still be shown of the whole text."""
         return self._look() if self._follower is None and self.text.is_unread else ""
 
     def _look(self) -> str:

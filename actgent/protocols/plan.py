@@ -199,7 +199,7 @@ class Planning(Protocol):
         return [*told, *self._step(said, view, plan, work)]
 
     def _step(self, said: Executed, view: View, plan: Plan, work: "Work") -> list[Outcome]:
-        """What an item's answer leads to: tools, another round, or the item's end."""
+        """Return the outcome of an item's answer: tools, another round, or the item's end."""
         item, is_last = work.item, work.rounds >= self.rounds
         if is_last and (said.calls or said.decision == "continue"):
             result = said.content or f"stopped after {self.rounds} rounds"
@@ -342,7 +342,7 @@ def _calls_before(view: View) -> int:
 
 
 def _has_results(view: View) -> bool:
-    """Whether tools were called in this turn."""
+    """Return True if tools were called in this turn."""
     return _calls_before(view) > 0 and any(message.tool_results for message in _since(view, None))
 
 

@@ -159,7 +159,7 @@ def _whole(text: str) -> Any:
 
 
 def _unwrapped(text: str) -> str:
-    """What stands between the markers; any other text as it is.
+    """Return what stands between the markers; any other text as it is.
 
     Raises:
         ParseError: the second marker is missing.
@@ -367,7 +367,7 @@ def _is_call_like(value: Any) -> bool:
 
 
 def _calls_reason(value: Mapping[str, Any]) -> str | None:
-    """What is wrong with the calls of an answer, None if nothing."""
+    """Explain what is wrong with the calls of an answer, None if nothing."""
     calls = value.get("toolCalls")
     if calls is None:
         return None

@@ -145,7 +145,7 @@ def _matching(content: Any, kinds: Sequence[ClassificationType]) -> Classificati
 
 
 def _read_lines(text: str) -> list[Outcome]:
-    """What `Action` and `Final Answer` lines say; empty for a text without any.
+    """Read `Action` and `Final Answer` lines; empty for a text without any.
 
     An observation in the answer is invented, since ours come as messages: what follows it is left out.
 

@@ -126,7 +126,7 @@ def _outcomes(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
 
 
 def _data(value: dict[str, Any]) -> Any:
-    """What the action gets: `data`, or else all further members."""
+    """Return what the action gets: `data`, or else all further members."""
     if "data" in value:
         return value["data"]
     return {name: member for name, member in value.items() if name not in _ENVELOPE} or None

@@ -86,7 +86,7 @@ class Step:
 
     @property
     def is_decided(self) -> bool:
-        """Whether more of a growing answer leaves the kind as it is: empty members may stand before full ones."""
+        """Return True if more of a growing answer leaves its kind: empty members may stand before full ones."""
         return bool(self.plan or self.calls) or self.kind == "final"
 
     @property
@@ -191,7 +191,7 @@ def _keeping(plan: str) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
 
 
 def read_step(text: str) -> Step:
-    """What an answer says.
+    """Read an answer.
 
     Raises:
         ParseError: it is not in the form, or asks for several different things.
@@ -277,7 +277,7 @@ def _reason(value: Any) -> str | None:
 
 
 def _nothing_reason(value: Mapping[str, Any]) -> str:
-    """What is missing in an object that holds no calls, no answer and no plan in words."""
+    """Explain what is missing in an object that holds no calls, no answer and no plan in words."""
     if "tool_calls" in value:
         return "there are no tool calls in tool_calls"
     return "plan must be text, or a list of texts" if "plan" in value else "final_answer is null"
@@ -327,7 +327,7 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
 
 
 def grown_step(text: str) -> Step | None:
-    """What can be seen of a growing answer; None until its kind shows. For display only, never to act on."""
+    """Return what can be seen of a growing answer; None until its kind shows. For display only, never to act on."""
     shown = visible(text)
     value = grown(shown[max(shown.find("{"), 0) :])
     if not isinstance(value, dict):

@@ -69,7 +69,7 @@ class TodoItem:
         return bool(self.required_tools) and self.mode != "advisory"
 
     def validate(self, called: Iterable[str]) -> Validation:
-        """Whether the required tools are among the called ones; a reasoning step has nothing to check."""
+        """Check that the required tools are among the called ones; a reasoning step has nothing to check."""
         if not self.is_tool_step:
             return "skipped"
         return "passed" if set(self.required_tools) <= set(called) else "failed"
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def outputs(self) -> dict[str, str]:
-        """What the completed items came to, by id."""
+        """The results of the completed items, by id."""
         return {item.id: item.result or "" for item in self.items if item.status == "completed"}
 
     def replaced(self, item: TodoItem) -> "Plan":
@@ -210,7 +210,7 @@ def _standing(item: TodoItem | None) -> str:
 
 
 def outcome_of(plan: Plan) -> RunStatus:
-    """What a plan came to: `success` only if every item was completed, with its required tools, and none was left out."""
+    """Judge a plan: `success` only if each item was completed, with its required tools, and none was left out."""
     if any(item.status == "waiting" for item in plan.items):
         return "suspended"
     whole = all(item.status == "completed" and item.validation != "failed" for item in plan.items)
@@ -280,7 +280,7 @@ class TodoDiff:
 
 
 def diff_todo(old: Iterable[TodoItem], new: Iterable[TodoItem]) -> TodoDiff:
-    """What is different in a new list; timestamps alone are no difference."""
+    """Return what is different in a new list; timestamps alone are no difference."""
     before, after = {item.id: item for item in old}, {item.id: item for item in new}
     changes = [change for item in after.values() if (change := _change(before.get(item.id), item))]
     removed = [TodoChange("removed", item) for item_id, item in before.items() if item_id not in after]

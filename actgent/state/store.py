@@ -198,7 +198,7 @@ class Store(State):
         raise error
 
     def _check_still(self) -> None:
-        """What an action or a reducer did besides would count although its action fails, or be overwritten by it."""
+        """Refuse what an action or a reducer changed besides: it would count if the action fails, or be overwritten."""
         if self._is_acting:
             raise UsageError(
                 "an action or a reducer must not dispatch or roll back: let it return its changes"
@@ -315,7 +315,7 @@ class Store(State):
 
     @property
     def number(self) -> int:
-        """How many changes led to this state."""
+        """The number of changes that led to this state."""
         return self._number
 
     @property
@@ -431,7 +431,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def _name(action: object) -> str:
-    """What an action is called in the history."""
+    """Return the name of an action in the history."""
     if isinstance(action, str):
         return action
     return getattr(action, "__name__", type(action).__name__) if callable(action) else ""

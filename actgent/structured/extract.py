@@ -123,7 +123,7 @@ def is_cut(text: str) -> bool:
 
 
 def grown(text: str) -> Any:
-    """What can be seen of a JSON text that still grows, None if nothing; for display only, never to act on."""
+    """Return what can be seen of a JSON text that still grows, None if nothing; for display only, never to act on."""
     try:
         return jiter.from_json(text.encode(), partial_mode="trailing-strings")
     except ValueError:

@@ -158,7 +158,7 @@ class _Reader:
                 raise self.unreadable("a value is missing")
 
     def _ends_item(self, item: Any, closer: str) -> bool:
-        """Whether another item may follow: behind a comma, or where none is needed to tell them apart."""
+        """Return True if another item may follow: behind a comma, or where none is needed to tell them apart."""
         broken = self.skip()
         if self._take(","):
             return True

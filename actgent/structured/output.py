@@ -27,7 +27,7 @@ class Output:
     """The value of a decoded JSON value; raises ValueError if it does not fit, and says where."""
 
     def check(self, value: Any) -> str | None:
-        """What is wrong with a decoded JSON value, None if nothing."""
+        """Explain what is wrong with a decoded JSON value, None if nothing."""
         try:
             self.convert(value)
         except ValueError as error:

@@ -166,7 +166,7 @@ def _schema(where: str, schema: object) -> Problems:
 
 
 def _breakpoints(value: object) -> int:
-    """How many blocks of the request carry `cache_control`; what tools and calls hold inside is data."""
+    """Count the blocks of a request that carry `cache_control`; what tools and calls hold inside is data."""
     if isinstance(value, list):
         return sum(map(_breakpoints, value))
     if not isinstance(value, dict):

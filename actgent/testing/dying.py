@@ -28,7 +28,7 @@ class DyingJournal(WrappedJournal):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it came to the write at which it dies."""
+        """True once it came to the write at which it dies."""
         return self.died.is_set()
 
     def _count(self) -> None:

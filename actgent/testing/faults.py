@@ -23,7 +23,7 @@ class Fault(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
-        """What goes back instead of a faultless answer."""
+        """Make the reply that stands in for a faultless answer."""
 
 
 Scripted = Said | Fault
@@ -31,7 +31,7 @@ Scripted = Said | Fault
 
 
 def plan_for(scripted: Scripted, request: ProviderRequest, pace: Pace) -> Plan:
-    """What goes back for one entry of a script."""
+    """Make the reply for one entry of a script."""
     if isinstance(scripted, Fault):
         return scripted.plan(request, pace)
     return answer_plan(scripted, request, pace)

@@ -115,7 +115,7 @@ class Provider:
     # --- deciding ------------------------------------------------------------------------
 
     async def _decide(self, number: int, head: h11.Request, body: bytes) -> Plan:
-        """What goes back for one request."""
+        """Choose the reply to one request."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
         dialect = _DIALECTS.get(path)
         if dialect is None or head.method != b"POST":

@@ -104,7 +104,7 @@ class Meter:
         return None
 
     def use(self, number: int, usage: Usage) -> None:
-        """What a request will have used when it is answered."""
+        """Return what a request will have used when it is answered."""
         if number in self._running:
             reserved, _ = self._running[number]
             self._running[number] = (reserved, usage.input_tokens + usage.output_tokens)
@@ -127,7 +127,7 @@ class Meter:
         return attrs.evolve(plan, headers=headers)
 
     def headers(self, request: ProviderRequest, now: float) -> Mapping[str, str]:
-        """What an answer tells of the limits."""
+        """Return the headers in which an answer tells of the limits."""
         if not self._limits.is_told:
             return {}
         name = _anthropic_headers if request.dialect.name == "anthropic" else _openai_headers

@@ -73,7 +73,7 @@ class Recording:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What was said to the agent, in the order in which it was taken up."""
+        """The messages to the agent, in the order in which they were taken up."""
         accepted = {r.message.id: r.message for r in self.records if isinstance(r, Accepted)}
         return tuple(accepted[r.message_id] for r in self.records if isinstance(r, Appended))
 
@@ -323,7 +323,7 @@ def _state_at(records: Sequence[Record], place: int) -> State:
 
 
 def _restore(store: Store, changes: Sequence[StateRecord]) -> None:
-    """What tools, and programs between the turns, did to the state, who do not run in a replay."""
+    """Restore the state as tools left it, and programs between the turns, since neither runs in a replay."""
     for change in changes:
         store.restore(change)
 
@@ -359,7 +359,7 @@ def _is_unfinished(records: Sequence[Record]) -> bool:
 
 
 def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: bool) -> Iterator[_Line]:
-    """What was said and what came of it, without ids and times; what was cut off on the way is left out."""
+    """Render a conversation without ids and times; what was cut off on the way is left out."""
     accepted: dict[str, Message] = {}
     told: set[str] = set()
     after = iter(states)

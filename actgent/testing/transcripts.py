@@ -32,7 +32,7 @@ _MESSAGES: Mapping[str, Callable[[object], Problems]] = {
 
 
 def check_transcript(transcript: Transcript, dialect: str | None = None) -> list[str]:
-    """What a provider would refuse in a conversation; empty when nothing.
+    """List what a provider would refuse in a conversation; empty when nothing.
 
     A neutral conversation needs no dialect: it has to fit all of them. For a request body, or
     its messages, the dialect is `openai`, `openai-responses` or `anthropic`. Stricter than OpenAI in

@@ -40,7 +40,7 @@ def _refuse(uri: str) -> Never:
 
 
 def compile_schema(schema: Mapping[str, Any], *, owner: str) -> "CheckedSchema":
-    """What checks values against a JSON Schema (2020-12, or what its `$schema` names).
+    """Compile a JSON Schema (2020-12, or what its `$schema` names) into a checker of values.
 
     Raises:
         ConfigurationError: not a JSON Schema, one that refers to another document, or one that takes too long to check.
@@ -82,7 +82,7 @@ class CheckedSchema:
     _work: SchemaWork = attrs.field(repr=False)
 
     def reason(self, value: Any, *, root: str = "") -> str | None:
-        """What is wrong with a value, worded for the model, None if nothing; `root` is the path of the value itself.
+        """Explain to the model why a value is wrong, None if it is not; `root` is the path of the value itself.
 
         Raises:
             ValueError: it is no JSON.
@@ -98,7 +98,7 @@ class CheckedSchema:
 
     @cached_property
     def _is_steep(self) -> bool:
-        """Whether the work grows with the value's depth far beyond what there is in the schema."""
+        """Return True if the work grows with the value's depth far beyond what there is in the schema."""
         return self._work.at(MAX_HEIGHT) > max(50 * self._work.size, _PLAIN_WORK)
 
     def _is_too_much(self, value: Any) -> bool:
@@ -140,7 +140,7 @@ def _worded(error: jsonschema_rs.ValidationError, root: str) -> str:
 
 
 def is_deep(schema: Any) -> bool:
-    """Whether a schema is nested deeper than `MAX_LEVELS`, told without recursion."""
+    """Return True for a schema nested deeper than `MAX_LEVELS`, told without recursion."""
     level = [schema]
     for _ in range(MAX_LEVELS + 1):
         members = (item for each in level for item in (each.values() if isinstance(each, Mapping) else each))

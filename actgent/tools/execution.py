@@ -115,7 +115,7 @@ class Batch:
             self._finished[place] = _failed(call, reason if place == 0 else _REFUSED)
 
     def is_settled(self, place: int) -> bool:
-        """Whether a call will not run any more: it has its result, or waits for a person."""
+        """True for a call that will not run again: it has its result, or waits for a person."""
         return place in self._finished or place in self.asked
 
     def finished(self) -> Sequence[ToolResult]:
@@ -193,11 +193,11 @@ class Batch:
             return None
 
     def would_start(self, place: int) -> bool:
-        """Whether a call may run as things are now; nothing is changed by the question."""
+        """Return True if a call may run as things are now; changes nothing."""
         return not self.is_settled(place) and self.obstacle(place) is None
 
     def obstacle(self, place: int) -> ToolError | None:
-        """What keeps a call from running as things are now; `AskPerson`: it waits for a person first."""
+        """Return the reason that keeps a call from running now; `AskPerson`: a person has to allow it first."""
         try:
             self._admit(place, self.calls[place])
         except ToolError as error:
@@ -215,7 +215,7 @@ class Batch:
         return tool, arguments
 
     def needs_person(self, place: int) -> Ask | None:
-        """Whether a call waits for a person before it runs; what was needed once is needed until it is granted."""
+        """Return True if a person has to allow a call before it runs; once needed, always until it is granted."""
         call = self.calls[place]
         tool = self.registry.get(call.name)
         if tool is None or not (tool.approval or self.ask) or call.id in self.grants:
@@ -308,7 +308,7 @@ async def _attempts(call: ToolCall, tool: Tool, arguments: Mapping[str, Any], to
 
 
 def _is_immediate(tool: Tool) -> bool:
-    """Whether a call of it ends without waiting for anything, so that it needs neither task nor timer."""
+    """Return True if a call ends without waiting for anything, so that it needs neither task nor timer."""
     return tool.inline and not tool.retries
 
 
@@ -325,7 +325,7 @@ def _question_in(error: Exception) -> AskPerson | None:
 
 
 def _is_retryable(error: Exception, tool: Tool) -> bool:
-    """Whether the tool declared it; of a group, all that is in it."""
+    """Return True if the tool declared it; of a group, all that is in it."""
     return all(
         isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments | AskPerson | NoThread)
         for leaf in leaves(error)

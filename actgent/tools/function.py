@@ -153,7 +153,7 @@ def _is_async(func: Callable[..., Any], name: str) -> bool:
 
 
 def _is_unbound_method(func: Callable[..., Any]) -> bool:
-    """Whether it was defined in a class body; there is nothing else to tell it by at that time."""
+    """Return True for a function defined in a class body; there is nothing else to tell it by at that time."""
     if not inspect.isfunction(func):
         return False
     outer = func.__qualname__.rpartition(".")[0]
@@ -165,7 +165,7 @@ def _is_unbound_method(func: Callable[..., Any]) -> bool:
 
 
 def _bound_names(func: Callable[..., Any]) -> tuple[str, ...]:
-    """What partials have fixed by name: not the model's to change, nor to see."""
+    """Return the names that partials have fixed: not the model's to change, nor to see."""
     names: tuple[str, ...] = ()
     while isinstance(func, (functools.partial, FunctionTool)):
         names += tuple(func.keywords) if isinstance(func, functools.partial) else ()
@@ -246,7 +246,7 @@ def tool(
 
 
 def _named(func: Callable[..., Any]) -> Any:
-    """What carries the name and the docstring: the function, or the class of an object with `__call__`."""
+    """Return the bearer of name and docstring: the function, or the class of an object with `__call__`."""
     inner = _undecorated(func)
     owner = getattr(inner, "__self__", None)
     return type(owner) if inner.__name__ == "__call__" and owner is not None else inner

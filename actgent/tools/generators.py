@@ -10,7 +10,7 @@ NO_GENERATOR = "it is a generator, which nothing runs: leave out the `yield`, an
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether a call only makes a generator: of a function, a method, a partial or an object with `__call__`."""
+    """Return True if a call only makes a generator: of a function, a method, a partial or an object with `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     called: Any = function if inspect.isroutine(function) else type(function).__call__

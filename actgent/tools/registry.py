@@ -91,7 +91,7 @@ class ToolRegistry:
         return self._mapped
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What a model is offered: the same tuple until a tool is added or removed."""
+        """The specifications that a model is offered: the same tuple until a tool is added or removed."""
         if self._specs is None:
             self._specs = tuple(tool.spec for name, tool in self._tools.items() if name not in self._mapped)
         return self._specs

@@ -133,7 +133,7 @@ def _has_fields(cls: Any) -> bool:
 
 
 def _fields_of(cls: type) -> Iterator[_Field]:
-    """What `__init__` takes by name."""
+    """Return the arguments that `__init__` takes by name."""
     return _attrs_fields(cls) if attrs.has(cls) else _dataclass_fields(cls)
 
 
@@ -155,7 +155,7 @@ def _attrs_fields(cls: Any) -> Iterator[_Field]:
 
 
 def _converted_from(cls: Any, attribute: "attrs.Attribute[Any]") -> Any:
-    """What the field's converter says that it takes; None where it says nothing."""
+    """Return the type that the field's converter takes; None if it does not say."""
     annotation = cls.__init__.__annotations__.get(attribute.alias)
     return None if attribute.converter is None or isinstance(annotation, str) else annotation
 
@@ -213,7 +213,7 @@ def _summary(cls: type) -> str:
 
 
 def parameter_texts(target: object) -> dict[str, str]:
-    """What a docstring says of each parameter or attribute."""
+    """Return a docstring's text for each parameter or attribute."""
     parameters = _document_of(target).params
     return {item.arg_name: " ".join(item.description.split()) for item in parameters if item.description}
 

@@ -43,7 +43,7 @@ class Inner:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is tried for the value itself, and not for a member."""
+        """Return True if it is tried for the value itself, and not for a member."""
         return self.key in _IN_PLACE or self.key in _IN_PLACE_LISTS or self.key in _IN_PLACE_MAPS
 
 
@@ -182,7 +182,7 @@ def _ordered(schema: Any, targets: Mapping[str, Any]) -> list[Any]:
 
 
 def _targets(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What references of a schema to itself mean: pointers (RFC 6901), anchors and ids."""
+    """Map references of a schema to itself to their targets: pointers (RFC 6901), anchors and ids."""
     targets: dict[str, Any] = {}
     wanted: set[str] = set()
     stack: list[Any] = [schema]

@@ -76,7 +76,7 @@ class StateTool(Tool):
 
 
 def takes_state(func: object) -> bool:
-    """Whether a function takes `state` and `args`; an underscore before a name says that it is not used."""
+    """Return True if a function takes `state` and `args`; an underscore before a name marks it unused."""
     if not callable(func) or isinstance(func, type):
         return False
     return [name.lstrip("_") for name in inspect.signature(func).parameters] == ["state", "args"]

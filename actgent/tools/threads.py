@@ -127,7 +127,7 @@ class Threads:
 
     @property
     def _part(self) -> int:
-        """How many an agent may hold where few places are free."""
+        """Return how many an agent may hold while few places are free."""
         return max(1, self.capacity // max(1, len(self._shares)), self._reserve // 2)
 
     def give_back(self, share: "ThreadShare") -> None:

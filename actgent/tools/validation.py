@@ -35,7 +35,7 @@ def _copied(value: Any) -> Any:
 
 
 def _why(arguments: object) -> str:
-    """What is wrong with the text of arguments."""
+    """Explain what is wrong with the text of arguments."""
     try:
         loads(arguments if isinstance(arguments, str) else "{}")
     except ParseError as error:
