@@ -27,7 +27,7 @@ test: $(INSTALLED) ## all tests
 	$(BIN)/python -m pytest
 
 soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, and mutants; minutes
-	ACTGENT_SOAK=1 $(BIN)/python -m pytest tests/journal tests/agents/test_control_property.py tests/agents/test_each_step.py tests/mutation
+	ACTGENT_SOAK=1 $(BIN)/python -m pytest tests/journal tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py tests/mutation
 
 check: $(INSTALLED) ## lint, format, types and import floors
 	$(BIN)/ruff check

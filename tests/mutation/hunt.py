@@ -36,8 +36,8 @@ SUITES: dict[str, Sequence[str]] = {
 """What is mutated, and the tests that have to notice."""
 FIRST = {
     "protocols": "tests/protocols/test_{}.py",
-    "control": "tests/agents/test_{}.py",
-    "agents": "tests/agents/test_{}.py",
+    "control": "tests/agents/*/test_{}.py",
+    "agents": "tests/agents/*/test_{}.py",
 }
 """Tests that are named after a module are asked first: they notice most of it."""
 
@@ -73,8 +73,8 @@ def suite_of(path: str) -> list[str]:
     """The tests of a module, those of its name first."""
     wide = _widest(path)
     file = Path(path)
-    named = FIRST[file.parent.name].format(file.stem)
-    return [named, *wide] if (ROOT / named).is_file() else list(wide)
+    named = ROOT.glob(FIRST[file.parent.name].format(file.stem))
+    return [*(str(test.relative_to(ROOT)) for test in sorted(named)), *wide]
 
 
 def hunt(mutants: Sequence[Mutant], *, tests: Sequence[str] = (), workers: int = 2) -> Iterator[Verdict]:

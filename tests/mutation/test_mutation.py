@@ -11,11 +11,11 @@ import pytest
 HERE = str(Path(__file__).parent)
 ROOT = Path(__file__).parents[2]
 SOAK = bool(os.environ.get("ACTGENT_SOAK"))
-STEPS = "tests/agents/test_steps_agent.py"
-PLAN = "tests/agents/test_plan_agent.py"
-GOAL = "tests/agents/test_goal_agent.py"
-TASKS = "tests/agents/test_tasks.py"
-MODES = "tests/agents/test_modes.py"
+STEPS = "tests/agents/presets/test_steps_agent.py"
+PLAN = "tests/agents/presets/test_plan_agent.py"
+GOAL = "tests/agents/presets/test_goal_agent.py"
+TASKS = "tests/agents/delegation/test_tasks.py"
+MODES = "tests/agents/modes/test_modes.py"
 OURS = {
     "a further key is taken": (
         "actgent/tools/schema.py",
