@@ -347,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _exit_early(_number: int, _frame: object) -> None:
-    """SIGTERM before there is anything to drain."""
+    """End the process on a SIGTERM that comes before a command listens for signals."""
     sys.exit(TERMINATED)
 
 
