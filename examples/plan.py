@@ -11,8 +11,7 @@ from typing import Any
 import trio
 
 from actgent import Event, PlanAgent, ScriptedLLM, Session, ToolCall, tool
-from actgent.protocols.plan import plan_of
-from actgent.protocols.todo import Plan, todo_text
+from actgent.protocols.plan import Plan, plan_of, todo_text
 
 
 @tool(effect="pure")

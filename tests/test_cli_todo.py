@@ -6,7 +6,7 @@ import attrs
 from rich.console import Console
 
 from actgent.cli.todo import diff_lines, todo_table
-from actgent.protocols.todo import Plan, TodoItem, diff_todo
+from actgent.protocols.plan.todo import Plan, TodoItem, diff_todo
 
 ITEM = TodoItem(id="a", description="[red]first[/red]")
 

@@ -11,8 +11,7 @@ from actgent.errors import ConfigurationError, Suspended
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
 from actgent.modes.tools import SetMode
-from actgent.protocols.plan import CONFIG, ROLES, Planning, plan_of
-from actgent.protocols.todo import Plan
+from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
 from actgent.tools.base import Tool, ToolContext
 
 from .agent import Agent

@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from actgent.protocols.todo import Plan, Status, TodoDiff, TodoItem, change_text, mark_of, shortened
+from actgent.protocols.plan import Plan, Status, TodoDiff, TodoItem, change_text, mark_of, shortened
 
 _STYLES: dict[Status, str] = {
     "pending": "",

@@ -30,7 +30,7 @@ OURS = {
         "tests/structured/test_lenient.py",
     ),
     "a tool's output does not stand in": (
-        "actgent/protocols/plan.py",
+        "actgent/protocols/plan/protocol.py",
         "found := said.content or work.output",
         "found := said.content",
         PLAN,
@@ -48,13 +48,13 @@ OURS = {
         MODES,
     ),
     "thoughts of an item": (
-        "actgent/protocols/plan.py",
+        "actgent/protocols/plan/protocol.py",
         "told: list[Outcome] = [*_events(thoughts=said.thoughts)]",
         "told: list[Outcome] = []",
         PLAN,
     ),
     "thoughts of the answer": (
-        "actgent/protocols/plan.py",
+        "actgent/protocols/plan/protocol.py",
         "return [*_events(thoughts=thoughts), *self.conclude",
         "return [*self.conclude",
         PLAN,

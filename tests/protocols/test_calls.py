@@ -11,7 +11,7 @@ from actgent.protocols.actions import encoded_calls
 from actgent.protocols.base import CallTools
 from actgent.protocols.calls import ARGUMENTS, IDS
 from actgent.protocols.goal_decisions import CustomAction, DecisionReader
-from actgent.protocols.plan_answers import read_executed, read_planned
+from actgent.protocols.plan.answers import read_executed, read_planned
 from actgent.protocols.react import ReAct
 from actgent.protocols.simple import Simple
 from actgent.protocols.steps import Steps

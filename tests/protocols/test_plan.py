@@ -8,9 +8,9 @@ from actgent.errors import AnswerError, ConfigurationError, EmptyAnswer, ParseEr
 from actgent.llm.base import Answer
 from actgent.messages import Event, Message, Sender, Text, ToolCall, ToolResult
 from actgent.protocols.base import CallTools, Change, Continue, Profile, Say, View
-from actgent.protocols.plan import CONFIG, EXECUTE, MAX_OUTPUT, STATE, SYNTHESIZE, Planning, plan_of
-from actgent.protocols.plan_answers import END, START, read_calls, read_executed, read_planned, split_thoughts
-from actgent.protocols.todo import Plan, TodoItem
+from actgent.protocols.plan import Plan, TodoItem
+from actgent.protocols.plan.answers import END, START, read_calls, read_executed, read_planned, split_thoughts
+from actgent.protocols.plan.protocol import CONFIG, EXECUTE, MAX_OUTPUT, STATE, SYNTHESIZE, Planning, plan_of
 
 PROTOCOL = Planning()
 CALL = {"toolName": "testTool", "arguments": {"foo": "bar"}, "callId": "call_1"}

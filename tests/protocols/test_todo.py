@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from actgent.protocols.todo import (
+from actgent.protocols.plan.todo import (
     STATUSES,
     Plan,
     TodoChange,

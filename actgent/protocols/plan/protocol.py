@@ -19,13 +19,23 @@ import attrs
 from actgent.errors import ConfigurationError, ParseError
 from actgent.llm.base import Answer
 from actgent.messages import Event, Message, ToolCall
+from actgent.protocols.actions import encoded_calls, text_of
+from actgent.protocols.base import (
+    CallTools,
+    Change,
+    Continue,
+    Outcome,
+    Protocol,
+    Request,
+    Say,
+    View,
+    WithOutput,
+)
+from actgent.protocols.growing import Growth, follow_prose
+from actgent.protocols.templates import WHO
 from actgent.structured.extract import extract_only, unfenced
 
-from .actions import encoded_calls, text_of
-from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
-from .growing import Growth, follow_prose
-from .plan_answers import END, START, Executed, read_calls, read_executed, read_planned, split_thoughts
-from .templates import WHO
+from .answers import END, START, Executed, read_calls, read_executed, read_planned, split_thoughts
 from .todo import (
     Plan,
     TodoDiff,

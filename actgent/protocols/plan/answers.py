@@ -13,10 +13,10 @@ import attrs
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
+from actgent.protocols.actions import misspelt
+from actgent.protocols.calls import CallForm, stray_arguments
 from actgent.structured.extract import extract_only, is_cut, loads, visible
 
-from .actions import misspelt
-from .calls import CallForm, stray_arguments
 from .todo import STATUSES, Plan, TodoItem
 
 START, END = "---JSON_OUTPUT_START---", "---JSON_OUTPUT_END---"

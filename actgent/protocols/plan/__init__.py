@@ -1,0 +1,19 @@
+"""The protocol in three stages: plan, execute a todo list item by item, and say what came of it."""
+
+from .protocol import CONFIG, ROLES, Planning, plan_of
+from .todo import Plan, Status, TodoDiff, TodoItem, change_text, mark_of, shortened, todo_text
+
+__all__ = [
+    "CONFIG",
+    "ROLES",
+    "Plan",
+    "Planning",
+    "Status",
+    "TodoDiff",
+    "TodoItem",
+    "change_text",
+    "mark_of",
+    "plan_of",
+    "shortened",
+    "todo_text",
+]
