@@ -10,9 +10,16 @@ from actgent.errors import LimitReached
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
 from actgent.messages import NO_USAGE, Message, Reply, ToolResult, Usage
-from actgent.protocols.goal import Goal, words_of
-from actgent.protocols.goal_decisions import CustomAction
-from actgent.protocols.goal_progress import Progress, Status, absorb, progress_in, results_of
+from actgent.protocols.goal import (
+    CustomAction,
+    Goal,
+    Progress,
+    Status,
+    absorb,
+    progress_in,
+    results_of,
+    words_of,
+)
 from actgent.protocols.renderings import conversation_text
 from actgent.tools.base import Tool
 from actgent.tools.function import tool

@@ -74,7 +74,7 @@ OURS = {
         PLAN,
     ),
     "a failed tool counts as used": (
-        "actgent/protocols/goal_progress.py",
+        "actgent/protocols/goal/progress.py",
         "            progress.has_failed = True\n            continue\n",
         "            progress.has_failed = True\n",
         GOAL,

@@ -10,7 +10,7 @@ from actgent.errors import AnswerError, ParseError
 from actgent.protocols.actions import encoded_calls
 from actgent.protocols.base import CallTools
 from actgent.protocols.calls import ARGUMENTS, IDS
-from actgent.protocols.goal_decisions import CustomAction, DecisionReader
+from actgent.protocols.goal.decisions import CustomAction, DecisionReader
 from actgent.protocols.plan.answers import read_executed, read_planned
 from actgent.protocols.react import ReAct
 from actgent.protocols.simple import Simple

@@ -9,9 +9,8 @@ from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
 from actgent.llm.base import Answer
 from actgent.messages import Message, Sender, Text, ToolCall, ToolResult, ToolSpec
 from actgent.protocols.base import CallTools, Change, Continue, Profile, Say
-from actgent.protocols.goal import Goal
-from actgent.protocols.goal_decisions import CustomAction
-from actgent.protocols.goal_progress import (
+from actgent.protocols.goal import CustomAction, Goal
+from actgent.protocols.goal.progress import (
     Progress,
     absorb,
     detect_action_loop,
@@ -19,7 +18,7 @@ from actgent.protocols.goal_progress import (
     progress_in,
     progress_of,
 )
-from actgent.protocols.goal_transitions import TRANSITIONS, allowed, refusal
+from actgent.protocols.goal.transitions import TRANSITIONS, allowed, refusal
 from actgent.protocols.prompts import PromptManager
 
 from .conftest import view

@@ -20,8 +20,8 @@ from actgent import (
 from actgent.agents.goal import GoalAgent, GoalResult, run_agent
 from actgent.llm.base import Answer
 from actgent.protocols.base import ClassificationType
-from actgent.protocols.goal import CLOSING_CALLS, Goal
-from actgent.protocols.goal_progress import STATE_KEY, progress_in
+from actgent.protocols.goal.progress import STATE_KEY, progress_in
+from actgent.protocols.goal.protocol import CLOSING_CALLS, Goal
 
 
 def act(action, **params):

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import attrs
 
 from actgent.messages import Message, ToolCall, ToolResult
-
-from .base import View
+from actgent.protocols.base import View
 
 Phase = Literal["initial", "planning", "executing", "summarizing", "evaluating", "finalizing", "ended"]
 Status = Literal[

@@ -11,10 +11,9 @@ import attrs
 
 from actgent.errors import ConfigurationError, ParseError
 from actgent.messages import ToolCall
+from actgent.protocols.calls import ARGUMENTS, CallForm, arguments_in, stray_arguments
 from actgent.structured.extract import extract_only
 from actgent.structured.schemas import schema_check
-
-from .calls import ARGUMENTS, CallForm, arguments_in, stray_arguments
 
 ACTIONS = ("plan", "execute", "summarize", "evaluate")
 FORMS: Mapping[str, str] = {

@@ -19,14 +19,26 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.foreign import failure_of
 from actgent.llm.base import Answer
 from actgent.messages import Message, ToolCall
+from actgent.protocols.actions import answer_text, encoded_calls
+from actgent.protocols.base import (
+    CallTools,
+    Change,
+    Continue,
+    Outcome,
+    Protocol,
+    Request,
+    Say,
+    View,
+    WithOutput,
+)
+from actgent.protocols.renderings import tool_documentation
+from actgent.protocols.templates import WHO
 from actgent.tools.cache import canonical
 from actgent.tools.results import capped, describe, to_text
 from actgent.tools.state import changes_of
 
-from .actions import answer_text, encoded_calls
-from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
-from .goal_decisions import FORMS, CustomAction, Decision, DecisionReader
-from .goal_progress import (
+from .decisions import FORMS, CustomAction, Decision, DecisionReader
+from .progress import (
     WHOLE,
     Progress,
     Status,
@@ -36,9 +48,7 @@ from .goal_progress import (
     results_of,
     signature,
 )
-from .goal_transitions import LEADS_TO, OPEN_PHASES, allowed, refusal
-from .renderings import tool_documentation
-from .templates import WHO
+from .transitions import LEADS_TO, OPEN_PHASES, allowed, refusal
 
 MAX_UNMET = 5
 """Evaluations in a row that may find the goal not achieved."""

@@ -12,7 +12,7 @@ that finds the goal achieved ends the turn, so the table says only what follows 
 
 from collections.abc import Mapping
 
-from .goal_progress import Phase, Progress
+from .progress import Phase, Progress
 
 TRANSITIONS: Mapping[Phase, tuple[str, ...]] = {
     "initial": ("plan",),
