@@ -12,6 +12,7 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.approvals import Approval, Decision, session_of
+from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
 from actgent.errors import (
     ApprovalNotFound,
@@ -75,6 +76,8 @@ from .runtime import Runtime, open_runtime
 from .session import Session
 from .slots import running_session, slot_lent
 from .starting import wait_started
+from .timer_handlers import timer_handlers
+from .timer_service import TimerService
 from .turn import Turn
 from .waiters import CallOptions, StreamWaiter, TurnWaiter
 
@@ -679,7 +682,9 @@ class Agent:
         return list(agents)
 
     def _opener_of(self, running: RunningAgent) -> SessionOpener:
-        return SessionOpener(running, self._memory, self._reducers, self.on_busy, self._on_session)
+        opener = SessionOpener(running, self._memory, self._reducers, self.on_busy, self._on_session)
+        running.timer_service.connect(opener.loaded, timer_handlers(running))
+        return opener
 
     def _require_opener(self) -> SessionOpener:
         if self._opener is None:
@@ -749,6 +754,9 @@ class Agent:
             on_stop=self._stopped,
             timer=runtime.timer,
             clock=runtime.clock,
+            timer_service=TimerService(
+                self.name, index=DueIndex(runtime.clock), inbox=inbox, timer=runtime.timer
+            ),
             tasks=runtime.tasks,
             on_ended=runtime.note_ended,
             journal=runtime.journal,

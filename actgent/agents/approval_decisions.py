@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from actgent.approvals import BY_PEOPLE, Approval, Decision, Edit, Expire, Respond, session_of
+from actgent.control.durable_timer import TIMER_TOLERANCE_SECONDS
 from actgent.errors import (
     AlreadyDecided,
     ConfigurationError,
@@ -27,7 +28,6 @@ from .approval_ledger import ledger_of
 from .checks import at_least_one
 from .context import SessionContext
 from .running import RunningAgent
-from .timer_service import EARLY
 from .waiters import TurnWaiter
 
 
@@ -65,7 +65,7 @@ async def expire(running: RunningAgent, context: SessionContext) -> None:
     """What nobody decided in time counts as rejected."""
     running.check_open(context)
     with running.kept(context):
-        for approval in context.ledger().expired(running.clock.steady() + EARLY):
+        for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
             if approval.id in context.ledger().open:  # or somebody was just in time
                 with suppress(AlreadyDecided):  # withdrawn meanwhile
                     await _write(running, context, approval, Expire(), by="")

@@ -7,7 +7,6 @@ the turn waits any more the turn goes on, and each decision lets its call run or
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import attrs
 
@@ -24,7 +23,7 @@ from actgent.approvals import (
     approval_id,
     word_for,
 )
-from actgent.control.durable_timer import Dated
+from actgent.control.durable_timer import DurableTimer
 from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, AskPerson, NotSuspended
 from actgent.journal.records import Decided, PersonAsked, Record, Resumed, Said, Suspended
 from actgent.messages import Message, ToolCall
@@ -212,17 +211,16 @@ class ApprovalLedger:
             raise AlreadyDecided(approval.id, decision, word_for(decision))
 
 
-class Deadline(Dated):
-    """When the first of what waits in a session expires."""
+APPROVAL_TIMER = "approvals"
+"""The id of a session's `ApprovalDeadline`."""
 
-    id = "approvals"
-    is_delay = True
 
-    def __init__(self, at: float) -> None:
-        self.at = at
+@attrs.frozen(eq=False)
+class ApprovalDeadline(DurableTimer):
+    """When the first open approval of a session expires."""
 
-    async def ring(self, agent: Any, context: Any) -> None:
-        await context.session.expire_approvals()
+    id: str = attrs.field(default=APPROVAL_TIMER, init=False)
+    is_delay: bool = attrs.field(default=True, init=False)
 
 
 def approval_for(

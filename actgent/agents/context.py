@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from actgent.control.budget import Account
-from actgent.control.durable_timer import Dated, earliest, earliest_ring
+from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
 from actgent.control.wait_graph import WaitNode
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
@@ -34,7 +34,7 @@ from actgent.state.reducers import Reducer
 from actgent.state.store import StateRecord, Store
 
 from .acceptance import Acceptance
-from .approval_ledger import ApprovalLedger, Deadline
+from .approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
 from .children import Children
 from .handlers import Handlers
 from .scopes import scope_of
@@ -101,10 +101,10 @@ class SessionContext:
     """Who waits for it, and for whom it waits, while there is anyone."""
     reducers: Mapping[str, Reducer] | None = None
     """The agent's, for the state."""
-    dues: dict[str, Dated] | None = None
-    """What has a date; see `set_due`."""
-    alarms: Any = None
-    """The agent's `Alarms`, while it runs."""
+    timers: dict[str, DurableTimer] | None = None
+    """By their ids; see `set_timer`."""
+    due_index: DueIndex | None = None
+    """Where its agent looks for sessions that are due, while the session is in memory."""
     scheduled: dict[str, Any] | None = None
     """Schedules that were set, by their ids, also those that have fired."""
     scheduling: dict[str, trio.Event] | None = None
@@ -176,9 +176,9 @@ class SessionContext:
         """Have what nobody decides expire in time."""
         at = math.inf if self.approvals is None else self.approvals.deadline
         if at == math.inf:
-            self.drop_due(Deadline.id)
-        elif self.dues is None or Deadline.id not in self.dues or self.dues[Deadline.id].at != at:
-            self.set_due(Deadline(at))
+            self.drop_timer(APPROVAL_TIMER)
+        elif (timer := (self.timers or {}).get(APPROVAL_TIMER)) is None or timer.at != at:
+            self.set_timer(ApprovalDeadline(at))
 
     def is_persons(self, message: Message) -> bool:
         """Whether a person says it: what an agent asks in a session of its own goes to the model as a user's words, too."""
@@ -188,7 +188,7 @@ class SessionContext:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing of it is still to come, or to be written."""
-        has_work = self.is_busy or self.pending or self.turn is not None or self.dues or self.closed
+        has_work = self.is_busy or self.pending or self.turn is not None or self.timers or self.closed
         return not has_work and (self.log is None or self.log.is_idle)
 
     @property
@@ -324,32 +324,26 @@ class SessionContext:
             return self.task.waiter  # type: ignore[no-any-return]
         return acceptance.waiter
 
-    # --- dates ---------------------------------------------------------------------------
+    # --- timers --------------------------------------------------------------------------
 
-    def set_due(self, dated: Dated) -> None:
-        """Have something rung at its time, instead of what had its id before. The journal hears of it with the next step."""
-        if self.dues is None:
-            self.dues = {}
-        self.dues[dated.id] = dated
-        self.tell_due()
+    def set_timer(self, timer: DurableTimer) -> None:
+        """Set a timer, replacing the one with the same id. Written to the journal with the session's next step."""
+        if self.timers is None:
+            self.timers = {}
+        self.timers[timer.id] = timer
+        self.report_next_timer()
 
-    def drop_due(self, due_id: str) -> None:
-        """Have it not rung any more. The journal hears of it with the next step."""
-        if self.dues is not None and self.dues.pop(due_id, None) is not None:
-            self.tell_due()
+    def drop_timer(self, timer_id: str) -> None:
+        """Cancel a timer, if it is set. Written to the journal with the session's next step."""
+        if self.timers is not None and self.timers.pop(timer_id, None) is not None:
+            self.report_next_timer()
 
-    @property
-    def next_due(self) -> float:
-        """The Unix time at which the first is due; 0 where nothing is."""
-        return earliest(self.dues)
-
-    def tell_due(self) -> None:
-        """Let the journal and the agent's alarms know when the first is due."""
-        at = self.next_due
+    def report_next_timer(self) -> None:
+        """Tell the journal and the agent when the first timer is due."""
         if self.log is not None:
-            self.log.set_due(at)
-        if self.alarms is not None:
-            self.alarms.set(self.id, earliest_ring(self.dues, self.alarms.clock))
+            self.log.set_due(first_time(self.timers))
+        if self.due_index is not None:
+            self.due_index.set(self.id, first_steady_time(self.timers, self.due_index.clock))
 
     # --- the tree ------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """How sessions of a running agent come to be: new, found, or made again from the journal."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -70,9 +70,6 @@ class SessionOpener:
     _opening: dict[str, _Opening] = attrs.field(factory=dict)
     """By id those that are just made again, or made under an id that was given."""
 
-    def __attrs_post_init__(self) -> None:
-        self.running.alarms.find = self.find
-
     # --- new ones --------------------------------------------------------------------------
 
     def new(
@@ -118,7 +115,7 @@ class SessionOpener:
             context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
             context.log.is_temporary = is_transient and task is None
         if task is not None and task.deadline:
-            context.set_due(TaskDeadline(task))
+            context.set_timer(TaskDeadline(task.deadline, task.seconds))
         return session
 
     def fresh(self) -> Session:
@@ -252,6 +249,18 @@ class SessionOpener:
         await trio.lowlevel.checkpoint()
         return session  # type: ignore[no-any-return]
 
+    @asynccontextmanager
+    async def loaded(self, session_id: str) -> AsyncGenerator[SessionContext, None]:
+        """Find a session, and keep it in memory for the block.
+
+        Raises:
+            SessionNotFound: there is none.
+            SessionClosed: it was closed.
+        """
+        session = await self.find(session_id)
+        with self.running.kept(session._context) as context:  # noqa: SLF001 - which wakes it
+            yield context
+
     async def ensure(self, owner: Sender | str, session_id: str, *, parent: Session | None = None) -> Session:
         """See `Agent.ensure_session`."""
         wanted = to_owner(owner)
@@ -306,7 +315,7 @@ class SessionOpener:
                     _log.error("agent %s leaves a session out: %s", self.running.name, error)
                 except (SessionClosed, SessionNotFound):
                     pass  # another agent that started earlier opened it, and it has ended since it was listed
-        self.running.alarms.load(await self.running.journal.due(self.running.name))
+        self.running.timer_service.load(await self.running.journal.due(self.running.name))
 
     async def _check_unused(self, session_id: str) -> None:
         """Refuse an id under which the journal has a session already."""
@@ -392,7 +401,7 @@ class SessionOpener:
         running.tasks.agents.starting.note_return(context)
         if restored.waiting:
             running.inbox.claim(session_id)  # what is said meanwhile comes behind it
-        context.tell_due()
+        context.report_next_timer()
         try:
             with running.kept(context):  # also where it is closed meanwhile: what waits in it ends by that
                 if opened.transient and await self._is_orphan(context):
@@ -438,7 +447,7 @@ class SessionOpener:
                 seconds=round(opened.deadline - opened.created_at, 3),
             )
             if opened.deadline and any(message.id == context.task.message_id for message in waiting):
-                context.set_due(TaskDeadline(context.task))
+                context.set_timer(TaskDeadline(context.task.deadline, context.task.seconds))
         agents.attach_children(self.running.name, context)
 
     async def _is_orphan(self, context: SessionContext) -> bool:

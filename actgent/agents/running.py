@@ -39,8 +39,8 @@ from .session_log import SessionLog
 from .sessions import SessionTable
 from .slots import slot_lent, would_wait_for_itself
 from .suspensions import NEWER_CAME, Suspensions
-from .tasks import TaskDeadline, Tasks, reports_due
-from .timer_service import Alarms
+from .tasks import TASK_TIMER, Tasks, reports_due
+from .timer_service import TimerService
 from .turn import Turn, is_inside, running_turn
 
 AGES = 1e9
@@ -65,6 +65,7 @@ class RunningAgent:
         on_stop: Callable[[], Awaitable[None]],
         timer: Timer,
         clock: Clock,
+        timer_service: TimerService,
         tasks: Tasks,
         journal: Journal | None = None,
         epoch: int = 0,
@@ -90,7 +91,7 @@ class RunningAgent:
             send_away=self.reception.send_away,
         )
         self.clock = clock
-        self.alarms = Alarms(self, inbox=inbox, timer=timer, clock=clock)
+        self.timer_service = timer_service
         self.tasks = tasks
         self._timer = timer
         self.journal = journal
@@ -128,7 +129,7 @@ class RunningAgent:
 
     def begin_drain(self) -> None:
         """Take no more messages but from turns that still run."""
-        self.alarms.end()
+        self.timer_service.end()
         self._accepts = False
         self._draining = True
 
@@ -155,7 +156,7 @@ class RunningAgent:
                     abandon=self._abandon_turn,
                 )
                 if self._accepts:
-                    self.alarms.begin(nursery)
+                    self.timer_service.begin(nursery)
                 self.ready.set()
                 self.pump()
                 try:
@@ -163,7 +164,7 @@ class RunningAgent:
                 finally:
                     self._is_cut_off = True
         finally:
-            self.alarms.end()
+            self.timer_service.end()
             self._nursery = self._turns = None
 
     def pump(self) -> None:
@@ -282,7 +283,7 @@ class RunningAgent:
         self, context: SessionContext, error: Exception | None, *, blame: str = "internal"
     ) -> None:
         """Tell the session that delegated a task what came of it, before the task is over."""
-        context.drop_due(TaskDeadline.id)
+        context.drop_timer(TASK_TIMER)
         if context.task.reports:
             await self.tasks.report(context, error, blame)
 
@@ -347,7 +348,7 @@ class RunningAgent:
         if context.parent is not None and context.parent.closed:
             raise SessionClosed(context.parent.id)
         self.sessions.add(context)
-        context.alarms = self.alarms
+        context.due_index = self.timer_service.index
         if context.parent is not None:
             context.parent.add_child(context)
         if self.events.watched:
@@ -479,8 +480,8 @@ class RunningAgent:
             return []
         if context.log is not None and context.log.is_temporary:
             self._on_ended(SessionKey(self.name, context.id))
-        context.alarms = None
-        self.alarms.set(context.id, 0)
+        context.due_index = None
+        self.timer_service.index.set(context.id, 0)
         if self.events.watched:
             self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
         around = [*reversed((context.children or {}).values())]

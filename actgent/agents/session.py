@@ -394,7 +394,7 @@ class Session:
         await decide(agent, context, approval, decision, by=by)
 
     async def expire_approvals(self) -> None:
-        """Reject what nobody decided in time, as the session's alarm does."""
+        """Reject what nobody decided in time, as the session's timer does."""
         await expire(self._agent, self._context)
 
     @property

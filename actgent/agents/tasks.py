@@ -19,11 +19,10 @@ import attrs
 import trio
 
 from actgent.control.budget import Asked
-from actgent.control.durable_timer import Dated
+from actgent.control.durable_timer import DurableTimer
 from actgent.control.limits import WEEK
 from actgent.errors import (
     ActgentError,
-    DeadlineExceeded,
     LimitReached,
     NotRunning,
     SessionClosed,
@@ -79,18 +78,18 @@ class Task:
     """How long that was when it was given."""
 
 
-class TaskDeadline(Dated):
+TASK_TIMER = "task"
+"""The id of a session's `TaskDeadline`."""
+
+
+@attrs.frozen(eq=False)
+class TaskDeadline(DurableTimer):
     """When a delegated task ends that is not done by then."""
 
-    id = "task"
-    is_delay = True
-
-    def __init__(self, task: Task) -> None:
-        self.at = task.deadline
-        self._seconds = task.seconds
-
-    async def ring(self, agent: Any, context: SessionContext) -> None:
-        await agent.end(context, DeadlineExceeded(f"agent {agent.name!r}", self._seconds))
+    seconds: float
+    """How long that was when the task was given."""
+    id: str = attrs.field(default=TASK_TIMER, init=False)
+    is_delay: bool = attrs.field(default=True, init=False)
 
 
 # --- what it came to -------------------------------------------------------------------------

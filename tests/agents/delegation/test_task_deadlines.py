@@ -81,7 +81,7 @@ async def test_a_task_that_is_late_fails_wherever_it_is(autojump_clock, team, wh
         assert (failure.kind, type(failure.error)) == ("deadline", DeadlineExceeded)
         assert session.children == ()
         assert "t" not in worker._opener.running.sessions
-        assert len(worker._opener.running.alarms) == 0
+        assert len(worker._opener.running.timer_service.index) == 0
 
 
 async def test_a_task_that_is_done_in_time_has_no_deadline_any_more(autojump_clock, team):
@@ -97,7 +97,7 @@ async def test_a_task_that_is_done_in_time_has_no_deadline_any_more(autojump_clo
         session = await lead.create_session("ada")
         await session.delegate("worker", "a hole", task_id="t", deadline=5)
         assert await told(session, 1) == ["Task t was done by agent 'worker':\ndone"]
-        assert len(worker._opener.running.alarms) == 0
+        assert len(worker._opener.running.timer_service.index) == 0
         assert await told(session, 18) != []
         assert "t" in worker._opener.running.sessions
         await trio.sleep(3)
@@ -206,5 +206,5 @@ async def test_without_a_deadline_a_task_takes_its_time(autojump_clock, team):
             await runtime.start(agent)
         session = await lead.create_session("ada")
         await session.delegate("worker", "a hole", task_id="t", deadline=math.inf)
-        assert len(worker._opener.running.alarms) == 0
+        assert len(worker._opener.running.timer_service.index) == 0
         assert await told(session, 101) == ["Task t was done by agent 'worker':\ndid a hole"]

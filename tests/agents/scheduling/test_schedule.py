@@ -365,7 +365,7 @@ async def test_a_sleeping_session_is_woken(autojump_clock, monkeypatch):
                 session = None
                 assert len(agent._opener.running.sessions) <= 3
                 await trio.sleep(500 if not life else 2000)
-                assert len(agent._opener.running.alarms) == (0 if life else 50)
+                assert len(agent._opener.running.timer_service.index) == (0 if life else 50)
     assert sorted(text for _, text in asked(agent)) == sorted(
         f"{TASK}{number} {when}" for number in range(50) for when in ("early", "late")
     )

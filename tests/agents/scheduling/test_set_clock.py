@@ -33,7 +33,7 @@ def wall(monkeypatch):
     """`wall.ahead = seconds` sets the machine's clock; it is looked at often."""
     wall = Wall()
     monkeypatch.setattr(time, "time", wall)
-    monkeypatch.setattr(timer_service, "LOOK", 0.05)
+    monkeypatch.setattr(timer_service, "CLOCK_CHECK_SECONDS", 0.05)
     return wall
 
 

@@ -9,31 +9,37 @@ import trio
 
 from actgent import BareAgent, InboxFull, Message, ScriptedLLM, Sender, Text, open_runtime
 from actgent.agents import timer_service
-from actgent.agents.timer_service import Alarms
-from actgent.control.durable_timer import Dated
+from actgent.control import durable_timer
+from actgent.control.durable_timer import DurableTimer
 
 
-@attrs.define(eq=False)
-class Bell(Dated):
-    """Notes when it is rung, and is over by that; before that it fails as often as it is told."""
+@attrs.frozen(eq=False)
+class Bell(DurableTimer):
+    """Fails as often as it is told, then notes when it fires, and is over by that."""
 
-    id: str
-    at: float
     rung: list = attrs.field(factory=list)
     errors: list = attrs.field(factory=list)
 
-    async def ring(self, agent, context):
-        await trio.lowlevel.checkpoint()
-        self.rung.append(trio.current_time())
-        if self.errors:
-            raise self.errors.pop()
-        context.drop_due(self.id)
+
+async def ring(context, bell):
+    """Fire a `Bell`."""
+    await trio.lowlevel.checkpoint()
+    bell.rung.append(trio.current_time())
+    if bell.errors:
+        raise bell.errors.pop()
+    context.drop_timer(bell.id)
+
+
+def handle(agent, kind, handler):
+    """Add a row to an agent's table of what timers do."""
+    agent._opener.running.timer_service._handlers[kind] = handler
 
 
 @pytest.fixture
 async def session():
     """A session of a running agent, at the time 0 of a clock that jumps."""
     async with BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)) as agent:
+        handle(agent, Bell, ring)
         yield await agent.create_session("ada")
 
 
@@ -41,33 +47,35 @@ def bell(session, seconds, **options):
     """A bell that is due after so many seconds."""
     clock = session._agent.clock
     made = Bell(f"bell {seconds}", clock.now() + seconds - trio.current_time(), **options)
-    session._context.set_due(made)
+    session._context.set_timer(made)
     return made
 
 
 async def test_each_rings_once_at_its_time(session, autojump_clock):
     """In any order of entering; those that were taken out never."""
     bells = [bell(session, seconds) for seconds in (50, 3600 * 24 * 30, 10, 20)]
-    session._context.drop_due("bell 20")
+    session._context.drop_timer("bell 20")
     await trio.sleep(3600 * 24 * 31)
     assert [[round(time) for time in each.rung] for each in bells] == [[50], [3600 * 24 * 30], [10], []]
-    assert len(session._agent.alarms) == 0
+    assert len(session._agent.timer_service.index) == 0
 
 
 async def test_dates_that_follow_closely_are_rung_together(session, autojump_clock):
     """A little late, so that they share the journal's work; one that stands alone rings at its time."""
     bells = [bell(session, seconds) for seconds in (10, 10.01, 10.02, 10.04, 11, 11.5)]
     await trio.sleep(20)
-    together = 10 + timer_service.TOGETHER
+    together = 10 + timer_service.COALESCE_SECONDS
     rung = [each.rung[0] for each in bells]
-    assert rung == pytest.approx([10, together, together, together, 11, 11.5], abs=2 * timer_service.EARLY)
+    assert rung == pytest.approx(
+        [10, together, together, together, 11, 11.5], abs=2 * durable_timer.TIMER_TOLERANCE_SECONDS
+    )
 
 
 async def test_a_date_may_be_moved(session, autojump_clock):
     """To before and to after; only the last counts."""
     for seconds in (100, 10, 300):
         moved = Bell("moved", session._agent.clock.now() + seconds)
-        session._context.set_due(moved)
+        session._context.set_timer(moved)
     await trio.sleep(1000)
     assert [round(time) for time in moved.rung] == [300]
 
@@ -89,7 +97,7 @@ async def test_a_closed_session_is_not_rung(session, autojump_clock):
     """Neither when it is due, nor is it kept for that."""
     closed = bell(session, 10)
     await session.aclose()
-    assert len(session._agent.alarms) == 0
+    assert len(session._agent.timer_service.index) == 0
     await trio.sleep(100)
     assert closed.rung == []
 
@@ -98,41 +106,24 @@ async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
     """A thousand sessions at one moment: none is left out, and never more than the workers are open."""
     running, most = set(), 0
 
-    class Slow(Bell):
-        async def ring(self, agent, context):
-            nonlocal most
-            running.add(self)
-            most = max(most, len(running))
-            await super().ring(agent, context)
-            await trio.sleep(0.01)
-            running.discard(self)
+    async def ring_slowly(context, bell):
+        nonlocal most
+        running.add(bell)
+        most = max(most, len(running))
+        await ring(context, bell)
+        await trio.sleep(0.01)
+        running.discard(bell)
 
     async with BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)) as agent:
+        handle(agent, Bell, ring_slowly)
         bells = []
         for _ in range(1000):
             session = await agent.create_session("ada")
-            bells.append(Slow("b", session._agent.clock.now() + 10))
-            session._context.set_due(bells[-1])
+            bells.append(Bell("b", session._agent.clock.now() + 10))
+            session._context.set_timer(bells[-1])
         await trio.sleep(60)
         assert [len(each.rung) for each in bells] == [1] * 1000
         assert most == timer_service.WORKERS
-
-
-@attrs.define(eq=False)
-class Caller(Bell):
-    """Says something in its session, which takes half a second; notes when it was turned away."""
-
-    turned_away: list = attrs.field(factory=list)
-
-    async def ring(self, agent, context):
-        await super().ring(agent, context)
-        await trio.sleep(0.5)
-        said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
-        try:
-            await agent.reception.admit(context, said)
-        except InboxFull:
-            self.turned_away.append(context.id)
-            raise
 
 
 async def test_a_crowd_leaves_half_of_an_inbox_to_people(autojump_clock):
@@ -144,20 +135,33 @@ async def test_a_crowd_leaves_half_of_an_inbox_to_people(autojump_clock):
             ended.append(trio.current_time())
         return "done"
 
-    ended, dice = [], random.Random(6)
+    async def call(context, bell):
+        """Say something in the session, which takes half a second."""
+        await ring(context, bell)
+        await trio.sleep(0.5)
+        said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
+        try:
+            await agent._opener.running.reception.admit(context, said)
+        except InboxFull:
+            turned_away.append(context.id)
+            raise
+
+    ended, turned_away, dice = [], [], random.Random(6)
     async with BareAgent("a", llm=ScriptedLLM(answer, keep=0), inbox=50, sessions=20) as agent:
+        handle(agent, Bell, call)
         callers = []
         for _ in range(400):
             session = await agent.create_session("ada")
-            callers.append(Caller("b", session._agent.clock.now() + 10))
-            session._context.set_due(callers[-1])
+            callers.append(Bell("b", session._agent.clock.now() + 10))
+            session._context.set_timer(callers[-1])
         ada = await agent.create_session("ada")
         for _ in range(30):
             await trio.sleep(1)
             assert agent._opener.running.inbox.statistics().waiting <= 25
             await ada.chat("hello", enqueue_timeout=0)
         await trio.sleep(300)
-    assert [(len(each.rung), each.turned_away) for each in callers] == [(1, [])] * 400
+    assert [len(each.rung) for each in callers] == [1] * 400
+    assert turned_away == []
     assert ended[-1] < 10 + 400 / 20 + 3
 
 
@@ -168,17 +172,17 @@ async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypat
     late = bell(session, 3600)
     await trio.sleep(5)
     monkeypatch.setattr(clock, "_opened_at", clock._opened_at + 3600)
-    await trio.sleep(timer_service.LOOK + 1)
+    await trio.sleep(timer_service.CLOCK_CHECK_SECONDS + 1)
     assert len(late.rung) == 1
 
 
 async def test_changed_dates_do_not_pile_up(session, autojump_clock):
     """A date that is moved ten thousand times costs no more than one."""
-    heap: Alarms = session._agent.alarms
+    index = session._agent.timer_service.index
     for number in range(10_000):
-        session._context.set_due(Bell("same", session._agent.clock.now() + 1000 - number * 1e-3))
-    assert len(heap._heap) <= 2 * timer_service.COMPACT_FROM
-    assert len(heap) == 1
+        session._context.set_timer(Bell("same", session._agent.clock.now() + 1000 - number * 1e-3))
+    assert len(index._heap) <= 2 * durable_timer.COMPACT_FROM
+    assert len(index) == 1
     await trio.lowlevel.checkpoint()
 
 
@@ -186,6 +190,7 @@ async def test_draining_waits_for_no_date(autojump_clock):
     """Leaving the block ends them."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+        handle(agent, Bell, ring)
         session = await agent.create_session("ada")
         never = bell(session, 100)
     assert trio.current_time() < 1
