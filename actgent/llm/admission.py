@@ -15,7 +15,7 @@ from actgent.errors import ModelError, ProviderUnavailable, RateLimited
 from actgent.messages import Usage
 from actgent.rotation import Turns
 
-from .rates import NO_COST, Bucket, Cost, Headers, read_limits
+from .rates import NO_COST, Bucket, Cost, Headers, Reading, read_limits
 from .waiting import Call, Waiting
 from .window import Window
 
@@ -64,9 +64,13 @@ class Lane:
     """Limits that headers told of, by kind."""
     total: Cost = NO_COST
     """All that was ever reserved."""
+    counted: Cost = NO_COST
+    """Of it, what was reserved up to the youngest call that was answered: the provider has counted all of that."""
     admitted: int = 0
-    _read: int = 0
-    """The serial number of the youngest call whose headers were read."""
+    _in_doubt: dict[Call, None] = attrs.field(factory=dict)
+    """The calls behind that one, oldest first: the provider may not have counted them yet."""
+    _told: Cost = NO_COST
+    """What was sure to be counted before the youngest call whose headers were read."""
 
     @property
     def is_idle(self) -> bool:
@@ -81,7 +85,8 @@ class Lane:
         self.running += 1
         self.admitted += 1
         self.total += call.cost
-        call.started, call.serial, call.total = now, self.admitted, self.total
+        call.started, call.total, call.counted = now, self.total, self.counted
+        self._in_doubt[call] = None
         self.window.start(now)
         for bucket in self.learnt.values():
             bucket.take(call.cost, now)
@@ -89,17 +94,42 @@ class Lane:
     def read(self, call: Call, headers: Headers, now: float) -> None:
         """Believe what an answer's headers say of the limits.
 
-        The provider counted when the call came in: what has filled up since and what was sent since is reckoned in.
+        The provider counted when the call came in. Calls come in in another order than they are sent, so all that a
+        reading gives are bounds of what is left: the level is moved between them, and no further.
         """
-        if call.serial <= self._read:
-            return  # A call that was sent later has told already.
+        self._come_in(call)
+        if call.total.requests <= self._told.requests:
+            return  # A call that came in later has told already.
+        self._told = max(self._told, call.counted, key=_requests)
         for reading in read_limits(headers):
-            self._read = call.serial
             bucket = self.learnt.get(reading.kind)
             rate = reading.rate(bucket.rate if bucket else reading.limit / self.period)
-            spent = (self.total - call.total).of(reading.kind)
-            level = reading.level(now - call.started, rate, spent)
+            least, most = self._bounds(call, reading, rate * (now - call.started))
+            level = least if bucket is None else max(least, min(most, bucket.fill(now)))
+            level = min(reading.limit, level)
             self.learnt[reading.kind] = Bucket(reading.kind, rate, reading.limit, level, now)
+
+    def _come_in(self, call: Call) -> None:
+        """The provider has answered a call; those that were sent before it have come in, too."""
+        while (first := next(iter(self._in_doubt), None)) and first.total.requests <= call.total.requests:
+            del self._in_doubt[first]
+            first.settled = self.total
+        self.counted = max(self.counted, call.total, key=_requests)
+
+    def _bounds(self, call: Call, reading: Reading, filled: float) -> tuple[float, float]:
+        """The least and the most that can be left of a limit, after what has `filled` up since the call was sent.
+
+        At the least, all calls came in behind it that were not counted for sure when it was sent; at the most, only
+        those that were sent when it had come in for sure.
+        """
+        others = (self.total - call.counted - call.cost).of(reading.kind)
+        later = (self.total - call.settled).of(reading.kind)
+        return min(reading.limit, reading.remaining + filled) - others, reading.remaining + filled - later
+
+    def end(self, call: Call) -> None:
+        """The call is over, whatever became of it."""
+        self.running -= 1
+        self._in_doubt.pop(call, None)
 
     def answer(self, call: Call, now: float) -> None:
         self.window.grow(self.running, seconds=now - call.started, now=now)
@@ -224,7 +254,7 @@ class Admissions:
     def end(self, lane: Lane, call: Call) -> None:
         """The call is over, whatever became of it."""
         call.state = "over"
-        lane.running -= 1
+        lane.end(call)
         self.running -= 1
 
     def _wish(self, error: ModelError) -> float | None:
@@ -240,6 +270,10 @@ class Admissions:
     def _take(self, cost: Cost, now: float) -> None:
         for bucket in self.buckets:
             bucket.take(cost, now)
+
+
+def _requests(cost: Cost) -> float:
+    return cost.requests
 
 
 def _by_place(first: tuple[float, Call, Lane]) -> float:

@@ -121,10 +121,6 @@ class Reading:
             return known
         return max(spent / self.reset, self.limit / SLOWEST)
 
-    def level(self, since: float, rate: float, spent: float) -> float:
-        """Units that are there `since` seconds after the provider counted, with `spent` taken since."""
-        return min(self.limit, self.remaining + rate * since) - spent
-
 
 # --- headers ------------------------------------------------------------------------------
 

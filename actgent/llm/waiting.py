@@ -46,10 +46,12 @@ class Call:
     started: float = -math.inf
     key: float = math.inf
     """Its place, while it is the first of its session."""
-    serial: int = 0
-    """Counts the admitted calls of its lane, from 1."""
     total: Cost = NO_COST
     """What its lane had taken when it was admitted, itself included."""
+    counted: Cost = NO_COST
+    """Of it, what the provider had counted for sure by then."""
+    settled: Cost = NO_COST
+    """What its lane had taken when the call itself had been counted for sure."""
     task: object = None
     """The task that waits for it; nothing here looks at it."""
 

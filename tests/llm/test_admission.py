@@ -1,0 +1,68 @@
+"""The room that a lane sees in its provider's limits, with the time passed in."""
+
+import random
+
+import pytest
+
+from actgent.llm.admission import Admissions
+from actgent.llm.rates import Cost
+from actgent.llm.waiting import Call
+from actgent.messages import Priority
+
+
+def admissions():
+    return Admissions(
+        buckets=(), window=100, concurrency=1000, period=60, recovery=30, age_step=30, max_pause=120
+    )
+
+
+def send(desk, lane, now, count=1):
+    """Admit so many calls; returns them in the order in which they are sent."""
+    for number in range(count):
+        lane.waiting.add(
+            Call(session=f"s{lane.admitted + number}", priority=Priority.NORMAL, cost=Cost(), arrived=now)
+        )
+    return [call for _, call in desk.decide(now)]
+
+
+def answer(desk, lane, call, remaining, now):
+    """An answer says what was left of 60 calls a minute when the call was counted."""
+    reset = f"{60 - remaining}s"
+    names = {"limit": "60", "remaining": str(remaining), "reset": reset}
+    lane.read(call, {f"x-ratelimit-{name}-requests": text for name, text in names.items()}, now)
+    desk.end(lane, call)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_calls_that_overtake_each_other_lend_no_room(seed):
+    """Forty calls are counted in any order and answered in any other: never more is thought to be left than is."""
+    dice, desk = random.Random(seed), admissions()
+    lane = desk.lane("m")
+    counted = dice.sample(sent := send(desk, lane, 0, 40), 40)
+    for call in dice.sample(sent, 40):
+        answer(desk, lane, call, 59 - counted.index(call), now=0)
+        assert lane.learnt["requests"].fill(0) <= 20
+    assert lane.learnt["requests"].fill(0) == 20
+
+
+def test_what_others_take_of_a_limit_is_seen():
+    """Another process uses the same key: a call that was sent after the last one was answered tells how much is left."""
+    desk = admissions()
+    lane = desk.lane("m")
+    answer(desk, lane, *send(desk, lane, 0), 59, now=1)
+    answer(desk, lane, *send(desk, lane, 10), 4, now=10)
+    assert lane.learnt["requests"].fill(10) == pytest.approx(4)
+    answer(desk, lane, *send(desk, lane, 11), 50, now=11)
+    assert lane.learnt["requests"].fill(11) == pytest.approx(50)
+
+
+def test_a_call_that_was_counted_long_ago_tells_nothing():
+    """A slow answer speaks of the time before others that have told already."""
+    desk = admissions()
+    lane = desk.lane("m")
+    (slow,) = send(desk, lane, 0)
+    answer(desk, lane, *send(desk, lane, 1), 30, now=2)
+    answer(desk, lane, *send(desk, lane, 3), 5, now=4)
+    before = lane.learnt["requests"].fill(5)
+    answer(desk, lane, slow, 59, now=5)
+    assert lane.learnt["requests"].fill(5) == before
