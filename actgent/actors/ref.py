@@ -103,7 +103,7 @@ class ActorRef:
         promise = Promise()
         envelope = Envelope(payload=payload, priority=priority, deadline=deadline, promise=promise)
         now = trio.current_time()
-        alarm = self._timer.call_at(now + deadline, partial(self._give_up, promise, deadline))
+        handle = self._timer.call_at(now + deadline, partial(self._give_up, promise, deadline))
         try:
             if not self._inbox.try_put(envelope, now=now):
                 await self._inbox.put(envelope)
@@ -111,7 +111,7 @@ class ActorRef:
         except InboxFull as full:
             raise DeadlineExceeded(f"actor {self.name!r}", deadline) from full
         finally:
-            alarm.cancel()
+            handle.cancel()
 
     def _give_up(self, promise: Promise, deadline: float) -> None:
         promise.settle(outcome.Error(DeadlineExceeded(f"actor {self.name!r}", deadline)))

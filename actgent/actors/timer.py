@@ -1,7 +1,7 @@
 """One task that watches many deadlines.
 
-A cancel scope with a deadline costs several microseconds to enter and leave, an alarm a fraction of one;
-and most alarms never ring, because the answer came in time. Cancelled alarms stay in the heap until it has
+A cancel scope with a deadline costs several microseconds to enter and leave, a call of `Timer.call_at` a
+fraction of one; and most timers never fire, because the answer came in time. Cancelled ones stay in the heap until it has
 doubled; then they are thrown away.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Callable
 import trio
 
 COMPACT_FROM = 1000
-"""Fewer alarms than this are never looked through for cancelled ones."""
+"""A heap with fewer entries is never searched for cancelled ones."""
 
 
-class Alarm:
+class TimerHandle:
     """Something to be called at a time, unless it is cancelled before."""
 
     __slots__ = ("fn",)
@@ -25,15 +25,15 @@ class Alarm:
         self.fn: Callable[[], object] | None = fn
 
     def cancel(self) -> None:
-        """Never ring. Does nothing when it has rung."""
+        """Never fire. Does nothing if it has fired."""
         self.fn = None
 
 
 class Timer:
-    """Rings alarms while its `run` runs."""
+    """Calls functions at their times, while its `run` runs."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Alarm]] = []
+        self._heap: list[tuple[float, int, TimerHandle]] = []
         self._serial = itertools.count()
         self._compact_at = COMPACT_FROM
         self._wakes_at = math.inf
@@ -41,39 +41,39 @@ class Timer:
 
     def __len__(self) -> int:
         """Count the timers that are set."""
-        return sum(alarm.fn is not None for _, _, alarm in self._heap)
+        return sum(handle.fn is not None for _, _, handle in self._heap)
 
-    def call_at(self, deadline: float, fn: Callable[[], object]) -> Alarm:
+    def call_at(self, deadline: float, fn: Callable[[], object]) -> TimerHandle:
         """Have `fn` called at a time of trio's clock; it must neither wait nor raise."""
-        alarm = Alarm(fn)
+        handle = TimerHandle(fn)
         if len(self._heap) >= self._compact_at:
             self._compact()
-        heapq.heappush(self._heap, (deadline, next(self._serial), alarm))
+        heapq.heappush(self._heap, (deadline, next(self._serial), handle))
         if deadline < self._wakes_at:
             self._scope.deadline = self._wakes_at = deadline
-        return alarm
+        return handle
 
     async def run(self) -> None:
-        """Ring what is due, for ever."""
+        """Fire what is due, for ever."""
         while True:
-            self._wakes_at = self._ring(trio.current_time())
+            self._wakes_at = self._fire(trio.current_time())
             with trio.CancelScope(deadline=self._wakes_at) as self._scope:
                 await trio.sleep_forever()
 
-    def _ring(self, now: float) -> float:
-        """Ring all that is due at `now`; returns when the next one is."""
+    def _fire(self, now: float) -> float:
+        """Fire all that is due at `now`; returns when the next one is."""
         while self._heap:
-            deadline, _, alarm = self._heap[0]
-            if alarm.fn is not None and deadline > now:
+            deadline, _, handle = self._heap[0]
+            if handle.fn is not None and deadline > now:
                 return deadline
             heapq.heappop(self._heap)
-            if alarm.fn is not None:
-                fn, alarm.fn = alarm.fn, None
+            if handle.fn is not None:
+                fn, handle.fn = handle.fn, None
                 fn()
         return math.inf
 
     def _compact(self) -> None:
-        """Throw the cancelled alarms away."""
+        """Throw the cancelled entries away."""
         self._heap = [entry for entry in self._heap if entry[2].fn is not None]
         heapq.heapify(self._heap)
         self._compact_at = max(COMPACT_FROM, 2 * len(self._heap))

@@ -535,11 +535,11 @@ class Agent:
         if over == math.inf:
             yield
             return
-        alarm = self._require_opener().running.edges.timer.call_at(over, partial(waiter.expire, error))
+        handle = self._require_opener().running.edges.timer.call_at(over, partial(waiter.expire, error))
         try:
             yield
         finally:
-            alarm.cancel()
+            handle.cancel()
 
     def _address(self, session: Session | None) -> Session:
         """Whom to say something that is waited for: the session that is given, or a fresh one.

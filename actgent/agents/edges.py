@@ -253,14 +253,14 @@ class TurnEdges:
             turn.stop_with(account.reached("seconds"))
         else:
             turn.over = over
-            turn.alarm = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
+            turn.timer_handle = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
 
     def _run_out(self, turn: Turn, budget: Budget, account: Account) -> None:
         budget.tick(trio.current_time())
         turn.stop_with(account.reached("seconds"))
 
     def _stop_clock(self, turn: Turn, budget: Budget) -> None:
-        if turn.alarm is not None:
-            turn.alarm.cancel()
+        if turn.timer_handle is not None:
+            turn.timer_handle.cancel()
             turn.over = math.inf
         budget.stop_clock(trio.current_time())

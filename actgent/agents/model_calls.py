@@ -129,8 +129,8 @@ class ModelCalls:
         if context.handlers.of("token") or (turn.listeners and turn.is_heard()):
             growing = GrowingAnswer(self.dispatcher, context, turn)
         deadline = trio.current_time() + turn.limits.model_timeout
-        alarm = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
-        chat.deadline = min(deadline, turn.deadline()) if turn.listeners or turn.alarm else deadline
+        handle = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
+        chat.deadline = min(deadline, turn.deadline()) if turn.listeners or turn.timer_handle else deadline
         on_text = None if growing is None else growing.add
         turn.exposed = True
         try:
@@ -143,11 +143,11 @@ class ModelCalls:
                 await growing.finish(answer.text)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - one handler: a cancellation pays for each
             turn.exposed = False
-            alarm.cancel()
+            handle.cancel()
             error = failure_of(raised, "model", llm.name)
         else:
             turn.exposed = False
-            alarm.cancel()
+            handle.cancel()
             turn.check()
             return answer
         turn.blame = "model"
@@ -219,6 +219,6 @@ def _waited(llm: LLM, session_id: str) -> float:
     """Seconds for which a call has waited for the provider's limits; 0 where the model cannot say."""
     try:
         return llm.waited(session_id)
-    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code, in the task of all alarms
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code, in the task of all timers
         failure_of(raised, "model", llm.name)
     return 0.0

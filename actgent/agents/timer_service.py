@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from actgent.actors.inbox import PriorityInbox
-from actgent.actors.timer import Alarm, Timer
+from actgent.actors.timer import Timer, TimerHandle
 from actgent.control.durable_timer import DueIndex, DurableTimer
 from actgent.errors import InboxFull, JournalDamaged, NotRunning, SessionClosed, SessionNotFound, WireError
 from actgent.logs import Each, logger_of
@@ -61,7 +61,7 @@ class TimerService:
         """How many sessions are with a worker."""
         self._workers = 0
         self._nursery: trio.Nursery | None = None
-        self._handle: Alarm | None = None
+        self._handle: TimerHandle | None = None
         self._handle_at = 0.0
         """When it calls, by `Clock.steady`."""
         self._looked_at = -math.inf

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.actors.timer import Alarm
+from actgent.actors.timer import TimerHandle
 from actgent.control.budget import NOTHING, Amounts, Budget
 from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Interrupted
@@ -145,7 +145,7 @@ class Turn:
     limits: Limits = DEFAULT_LIMITS
     budget: Budget | None = None
     """What it may spend; None where nothing that is shared bounds it."""
-    alarm: Alarm | None = None
+    timer_handle: TimerHandle | None = None
     """Ends it when its seconds are over."""
     over: float = math.inf
     """When that is, by trio's clock."""
