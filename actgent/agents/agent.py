@@ -32,8 +32,7 @@ from actgent.modes.modes import Modes
 from actgent.modes.prompt import prompt_of
 from actgent.modes.tools import equip
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol
-from actgent.protocols.classification import types_from
+from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol, types_from
 from actgent.protocols.prompts import PromptManager
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of

@@ -19,8 +19,7 @@ from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import ClassificationType, Instruction, Protocol
-from actgent.protocols.classification import types_from
+from actgent.protocols.base import ClassificationType, Instruction, Protocol, types_from
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.react import ReAct

@@ -28,8 +28,7 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
 from actgent.llm import settings
 from actgent.messages import OnBusy
-from actgent.protocols.base import Instruction
-from actgent.protocols.classification import types_from
+from actgent.protocols.base import Instruction, types_from
 
 from .folder import Folder, Unreachable, looks_secret, shown
 from .front_matter import MAX_DEPTH, Document, dotted, read_yaml, split_front_matter

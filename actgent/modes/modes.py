@@ -13,7 +13,7 @@ from typing import Any
 from actgent.errors import ConfigurationError, ModeRefused
 from actgent.logs import Each, logger_of
 from actgent.messages import Message, ToolCall, new_id
-from actgent.protocols.templates import fill_template
+from actgent.protocols.prompts import fill_template
 from actgent.state.store import Store
 from actgent.tools.base import Tool, ToolContext
 

@@ -9,7 +9,7 @@ from actgent.structured.extract import is_cut, loads, unfenced, visible
 from .actions import answer_text, encoded_calls
 from .base import Outcome, Profile, Protocol, Say, View
 from .growing import Growth, follow_prose
-from .templates import WHO
+from .prompts import WHO
 
 _MAY_BE_JSON = frozenset('{["`n<')
 """What a text begins with that is not simply text: JSON, a fence, `null`, a tag of thoughts."""

@@ -2,21 +2,20 @@
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 import attrs
-from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from actgent.errors import ConfigurationError
 
 from .base import Profile, Protocol
 
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _FILE_NAME = "<template>"  # what jinja2 calls a template that comes from a string
 _MISTAKES = (
-    TemplateError,
     TypeError,
     ValueError,
     ArithmeticError,
@@ -25,27 +24,55 @@ _MISTAKES = (
     RecursionError,
 )
 
+# The parts that the system prompts of several protocols share.
+WHO = """\
+You are {{ profile.name }}{% if profile.role %}, {{ profile.role }}{% endif %}.
+{% if profile.goal %}
+Your goal: {{ profile.goal }}
+{% endif %}
+{% if profile.capabilities %}
+What you can do: {{ profile.capabilities }}
+{% endif %}
+{% if profile.body %}
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Jinja2 with nothing but what templates need: values come from users, and are never templates."""
-    environment = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False, cache_size=0
-    )
-    environment.globals.clear()  # lipsum, range, cycler ...: ways to print without end
-    environment.filters["json"] = _json
-    return environment
+{{ profile.body }}
+{% endif %}
+"""
+
+TYPES = """\
+{% for type in profile.types %}
+- {{ type.name }}{% if type.description %}: {{ type.description }}{% endif %}
+
+{% if type.schema %}
+{{ type.schema | json }}
+{% endif %}
+{% endfor %}
+"""
+"""Each classification type with its form; `"<...>"` in a form stands for a value."""
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=dict)
 
 
-_ENVIRONMENT = _environment()
+@functools.cache
+def _from_string() -> Callable[[str], Any]:
+    """Jinja2 with nothing but what templates need: values come from users, and are never templates."""
+    from jinja2 import StrictUndefined  # noqa: PLC0415 - with the first prompt: whoever reads answers needs none
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+
+    environment = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False, cache_size=0
+    )
+    environment.globals.clear()  # lipsum, range, cycler ...: ways to print without end
+    environment.filters["json"] = _json
+    return environment.from_string
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(template: str) -> Template:
-    return _ENVIRONMENT.from_string(template)
+def _compiled(template: str) -> Callable[..., str]:
+    rendering: Callable[..., str] = _from_string()(template).render
+    return rendering
 
 
 @attrs.frozen
@@ -74,9 +101,11 @@ def render(
     Raises:
         ConfigurationError: the template is broken; the text names it and the line.
     """
+    from jinja2 import TemplateError, TemplateSyntaxError  # noqa: PLC0415
+
     try:
-        return _compiled(template).render(variables, profile=profile).strip()
-    except _MISTAKES as error:
+        return _compiled(template)(variables, profile=profile).strip()
+    except (TemplateError, *_MISTAKES) as error:
         line = error.lineno if isinstance(error, TemplateSyntaxError) else _line(error.__traceback__)
         raise ConfigurationError(f"template {name!r}, line {line}: {error}") from error
 
@@ -94,3 +123,11 @@ def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 def _is_template(step: TracebackType) -> bool:
     return step.tb_frame.f_code.co_filename == _FILE_NAME
+
+
+def fill_template(template: str, values: Mapping[str, object]) -> str:
+    """A short text with its `{{name}}` replaced by their values, which are never read as a template.
+
+    Placeholders without a value stay as they are.
+    """
+    return _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), template)

@@ -27,8 +27,8 @@ from .actions import (
 )
 from .base import ClassificationType, Outcome, Protocol, Request, Say, View
 from .growing import Growth, follow_strings
+from .prompts import TYPES, WHO
 from .strategies import KeywordStrategy, Mode, Strategy
-from .templates import TYPES, WHO
 
 _FORMAT = """\
 

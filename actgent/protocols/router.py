@@ -12,7 +12,7 @@ from actgent.structured.extract import extract_only, grown, loads, unfenced
 from .actions import answer_text, classified, encoded_calls, fitting, misfit, named, text_of
 from .base import ClassificationType, Outcome, Protocol, Say, View
 from .growing import Growth, follow_strings
-from .templates import TYPES, WHO
+from .prompts import TYPES, WHO
 
 _FORMAT = """\
 

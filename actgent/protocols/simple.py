@@ -22,7 +22,7 @@ from .actions import (
 )
 from .base import ClassificationType, Outcome, Protocol, Say, View
 from .growing import Growth, follow_strings
-from .templates import TYPES, WHO
+from .prompts import TYPES, WHO
 
 _FORMAT = """\
 

@@ -28,7 +28,7 @@ from .actions import answer_text, encoded_calls, misspelt
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .calls import CallForm, stray_arguments
 from .growing import Growth, follow_strings
-from .templates import WHO
+from .prompts import WHO
 
 DEFAULT_ITERATIONS = 10
 PLAN_KEY = "steps.plan"

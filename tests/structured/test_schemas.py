@@ -3,8 +3,7 @@
 import pytest
 
 from actgent.errors import ConfigurationError
-from actgent.protocols.base import ClassificationType, Instruction
-from actgent.protocols.classification import types_from
+from actgent.protocols.base import ClassificationType, Instruction, types_from
 from actgent.structured import schemas
 from actgent.structured.schemas import is_json_schema, schema_check
 

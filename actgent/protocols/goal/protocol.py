@@ -31,8 +31,8 @@ from actgent.protocols.base import (
     View,
     WithOutput,
 )
+from actgent.protocols.prompts import WHO
 from actgent.protocols.renderings import tool_documentation
-from actgent.protocols.templates import WHO
 from actgent.tools.cache import canonical
 from actgent.tools.results import capped, describe, to_text
 from actgent.tools.state import changes_of

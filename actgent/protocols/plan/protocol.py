@@ -32,7 +32,7 @@ from actgent.protocols.base import (
     WithOutput,
 )
 from actgent.protocols.growing import Growth, follow_prose
-from actgent.protocols.templates import WHO
+from actgent.protocols.prompts import WHO
 from actgent.structured.extract import extract_only, unfenced
 
 from .answers import END, START, Executed, read_calls, read_executed, read_planned, split_thoughts

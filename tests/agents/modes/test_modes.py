@@ -33,7 +33,7 @@ from actgent.journal.exporting import load_sessions, read_sessions, save_session
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.renaming import with_new_ids
 from actgent.modes.mode import ACT, INTEGRATION, ONBOARDING, PLAN
-from actgent.protocols.templates import fill_template
+from actgent.protocols.prompts import fill_template
 
 ran = []
 
