@@ -33,6 +33,7 @@ from actgent.modes.prompt import prompt_of
 from actgent.modes.tools import equip
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol, types_from
+from actgent.protocols.prompt_layers import Prompt, to_layer
 from actgent.protocols.prompts import PromptManager
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
@@ -64,7 +65,6 @@ from .double_texting import check_rule
 from .edges import TurnEdges
 from .handlers import Handler, check_called
 from .hooks import Hooks
-from .layers import Prompt, to_layer
 from .model_calls import ModelCalls
 from .observer import Observer
 from .opening import Content, OnSession, SessionOpener

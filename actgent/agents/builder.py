@@ -22,6 +22,7 @@ from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Protocol, types_from
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
+from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
@@ -32,7 +33,6 @@ from actgent.tools.base import Tool
 from .agent import Agent
 from .goal import GoalAgent
 from .handlers import Handler
-from .layers import Prompt
 from .opening import OnSession
 from .plan import PlanAgent
 from .ready import RouterAgent

@@ -9,6 +9,7 @@ import trio
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, Suspended
 from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.windowed import LimitedMemory, LimitedView
 from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
@@ -16,7 +17,6 @@ from actgent.tools.base import Tool, ToolContext
 
 from .agent import Agent
 from .calling import Access
-from .history import LimitedMemory, LimitedView
 from .opening import Content
 from .session import Session
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from actgent.actors.gc_tuning import calm_collector
 from actgent.actors.supervision import Supervision
 from actgent.actors.timer import Timer
 from actgent.approvals import Approval
@@ -25,7 +26,6 @@ from actgent.tools.threads import ALL_THREADS, Threads
 
 from .approval_decisions import list_approvals
 from .checks import at_least_one
-from .collector import calm_collector
 from .directory import Directory
 from .ledger import Ledger
 from .propagation import Propagation, propagation_of

@@ -10,12 +10,12 @@ import trio
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
 from actgent.messages import Message, Priority, Reply, Sender, Text, to_parts
+from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 
 from .agent import STREAM_CAPACITY, Agent
 from .dispatcher import Delivery
-from .layers import Prompt
 from .opening import Content
 from .question import Question
 from .reader import TurnReader

@@ -19,12 +19,12 @@ from actgent import (
     tool,
 )
 from actgent.agents.builder import DEFAULT_TYPES, PROTOCOLS, STRATEGIES
-from actgent.agents.layers import PromptLayer
 from actgent.definitions.instructions import PROTOCOLS as PROTOCOL_NAMES, STRATEGIES as STRATEGY_NAMES
 from actgent.definitions.scaffold import new_folder, write_folder
 from actgent.errors import InvalidFolder
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
+from actgent.protocols.prompt_layers import PromptLayer
 from actgent.protocols.react import ReAct
 from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching

@@ -6,9 +6,9 @@ import attrs
 import trio
 
 from actgent import BareAgent, ScriptedLLM, StepsAgent, ToolCall, open_runtime, tool
-from actgent.agents.layers import PromptLayer
 from actgent.errors import ActgentError
 from actgent.journal.memory import MemoryJournal
+from actgent.protocols.prompt_layers import PromptLayer
 from actgent.testing import DyingJournal
 
 
