@@ -46,18 +46,6 @@ from .approval_decisions import following, list_approvals
 from .approval_requests import Asking, NeedsPerson
 from .call_options import told_options
 from .calling import Access, Calling
-from .checks import (
-    at_least_one,
-    check_arguments,
-    check_call,
-    check_call_rule,
-    check_each,
-    check_id,
-    check_limits,
-    check_reducers,
-    check_seconds,
-    to_text,
-)
 from .context import SessionContext
 from .core import AgentCore
 from .dispatcher import Delivery, Dispatcher
@@ -78,6 +66,18 @@ from .starting import wait_started
 from .timer_handlers import timer_handlers
 from .timer_service import TimerService
 from .turn import Turn
+from .validation import (
+    at_least_one,
+    check_arguments,
+    check_call,
+    check_call_rule,
+    check_each,
+    check_id,
+    check_limits,
+    check_reducers,
+    check_seconds,
+    to_text,
+)
 from .waiters import CallOptions, StreamWaiter, TurnWaiter
 
 F = TypeVar("F", bound=OnSession)

@@ -13,12 +13,12 @@ from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.results import to_text
 from actgent.tools.time_limits import TimeLimit, time_limits
 
-from .checks import at_least_one, check_seconds, renamed_deadline
 from .directory import AgentCard
 from .opening import SessionOpener
 from .runtime import Startable
 from .session import Session
 from .tasks import TASK_DEADLINE, Tasks, with_shortfall
+from .validation import at_least_one, check_seconds, renamed_deadline
 
 Run = Callable[..., Awaitable[Reply]]
 """`Agent.run`."""

@@ -25,9 +25,9 @@ from actgent.tools.checking import compile_schema
 from actgent.tools.results import to_text
 
 from .approval_ledger import ledger_of
-from .checks import at_least_one
 from .context import SessionContext
 from .running import RunningAgent
+from .validation import at_least_one
 from .waiters import TurnWaiter
 
 

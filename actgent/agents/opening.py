@@ -27,7 +27,6 @@ from actgent.memory.base import Memory
 from actgent.messages import Message, OnBusy, Part, Sender, new_secret
 from actgent.state.reducers import Reducer
 
-from .checks import check_id, check_limits
 from .context import SessionContext
 from .double_texting import check_rule
 from .handlers import name_of, to_awaitable
@@ -36,6 +35,7 @@ from .running import RunningAgent
 from .session import Session
 from .slots import running_session
 from .tasks import Task, TaskDeadline
+from .validation import check_id, check_limits
 from .waiters import TurnWaiter
 
 Content = str | Part | Sequence[str | Part]

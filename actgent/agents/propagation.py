@@ -19,8 +19,8 @@ from actgent.messages import traceparent, valid_traceparent
 from actgent.tools.time_limits import time_limits
 
 from .acceptance import Acceptance
-from .checks import check_id
 from .turn import running_turn
+from .validation import check_id
 
 T = TypeVar("T")
 MAX_BAGGAGE = 4096

@@ -5,9 +5,9 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, Sender
 
-from .checks import check_id, check_seconds
 from .opening import Content
 from .session import Session
+from .validation import check_id, check_seconds
 
 
 def _named(priority: Priority | str) -> Priority:

@@ -15,9 +15,9 @@ from actgent.protocols.simple import Simple
 from actgent.protocols.strategies import Strategy
 
 from .agent import Agent
-from .checks import check_routes
 from .context import SessionContext
 from .turn import Turn
+from .validation import check_routes
 
 
 class BareAgent(Agent):

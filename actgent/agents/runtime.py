@@ -25,7 +25,6 @@ from actgent.logs import logger_of
 from actgent.tools.threads import ALL_THREADS, Threads
 
 from .approval_decisions import list_approvals
-from .checks import at_least_one
 from .directory import Directory
 from .ledger import Ledger
 from .propagation import Propagation, propagation_of
@@ -34,6 +33,7 @@ from .running import RunningAgent
 from .session import Session
 from .tasks import Tasks
 from .turn import is_inside
+from .validation import at_least_one
 from .watchdog import Watch, open_watch
 
 Durability = typing.Literal["full", "relaxed"]

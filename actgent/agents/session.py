@@ -34,7 +34,6 @@ from actgent.modes.modes import Modes
 from actgent.state.store import Store
 
 from .approval_decisions import decide, expire, holder_of, open_approvals
-from .checks import check_id, check_seconds, renamed_deadline
 from .context import SessionContext
 from .double_texting import check_rule
 from .handlers import Handler, HandlerKind
@@ -42,6 +41,7 @@ from .running import RunningAgent
 from .schedules import schedules, unset_schedule
 from .starting import wait_started
 from .tasks import TASK_DEADLINE
+from .validation import check_id, check_seconds, renamed_deadline
 
 H = TypeVar("H", bound=Callable[..., Any])
 Status = Literal["idle", "working", "suspended", "closed"]
