@@ -12,6 +12,7 @@ import trio
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.approvals import Approval, Decision, session_of
+from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
 from actgent.errors import (
@@ -66,18 +67,7 @@ from .starting import wait_started
 from .timer_handlers import timer_handlers
 from .timer_service import TimerService
 from .turn import Turn
-from .validation import (
-    at_least_one,
-    check_arguments,
-    check_call,
-    check_call_rule,
-    check_each,
-    check_id,
-    check_limits,
-    check_reducers,
-    check_seconds,
-    to_text,
-)
+from .validation import check_arguments, check_call, check_call_rule, check_each, check_reducers, to_text
 from .waiters import CallOptions, StreamWaiter, TurnWaiter
 
 F = TypeVar("F", bound=OnSession)

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.control.arguments import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, ToolError
 from actgent.messages import Priority, Reply
 from actgent.tools.base import Effect, Tool, ToolContext
@@ -18,7 +19,7 @@ from .opening import SessionOpener
 from .runtime import Startable
 from .session import Session
 from .tasks import TASK_DEADLINE, Tasks, with_shortfall
-from .validation import at_least_one, check_seconds, renamed_deadline
+from .validation import renamed_deadline
 
 Run = Callable[..., Awaitable[Reply]]
 """`Agent.run`."""

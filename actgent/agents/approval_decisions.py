@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from actgent.approvals import BY_PEOPLE, Approval, Decision, Edit, Expire, Respond, session_of
+from actgent.control.arguments import at_least_one
 from actgent.control.durable_timer import TIMER_TOLERANCE_SECONDS
 from actgent.errors import (
     AlreadyDecided,
@@ -27,7 +28,6 @@ from actgent.tools.results import to_text
 from .approval_ledger import ledger_of
 from .context import SessionContext
 from .running import RunningAgent
-from .validation import at_least_one
 from .waiters import TurnWaiter
 
 

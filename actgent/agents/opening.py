@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.control.arguments import check_id, check_limits
 from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
@@ -35,7 +36,6 @@ from .running import RunningAgent
 from .session import Session
 from .slots import running_session
 from .tasks import Task, TaskDeadline
-from .validation import check_id, check_limits
 from .waiters import TurnWaiter
 
 Content = str | Part | Sequence[str | Part]

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from actgent.control.arguments import check_id
 from actgent.errors import ConfigurationError, NotSerializable
 from actgent.journal.records import NOTHING, WIRE, Changed, Record
 from actgent.logs import logger_of
@@ -20,7 +21,6 @@ from actgent.tools.time_limits import time_limits
 
 from .acceptance import Acceptance
 from .turn import running_turn
-from .validation import check_id
 
 T = TypeVar("T")
 MAX_BAGGAGE = 4096

@@ -2,12 +2,12 @@
 
 import attrs
 
+from actgent.control.arguments import check_id, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, Sender
 
 from .opening import Content
 from .session import Session
-from .validation import check_id, check_seconds
 
 
 def _named(priority: Priority | str) -> Priority:

@@ -13,6 +13,7 @@ from actgent.actors.gc_tuning import calm_collector
 from actgent.actors.supervision import Supervision
 from actgent.actors.timer import Timer
 from actgent.approvals import Approval
+from actgent.control.arguments import at_least_one
 from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, JournalError, ThreadsLeft, UsageError, WouldDeadlock
 from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
@@ -33,7 +34,6 @@ from .running import RunningAgent
 from .session import Session
 from .tasks import Tasks
 from .turn import is_inside
-from .validation import at_least_one
 from .watchdog import Watch, open_watch
 
 Durability = typing.Literal["full", "relaxed"]

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 import trio
 
 from actgent.approvals import Approval, Decision
+from actgent.control.arguments import check_id, check_seconds
 from actgent.control.budget import Budget
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule
@@ -41,7 +42,7 @@ from .running import RunningAgent
 from .schedules import schedules, unset_schedule
 from .starting import wait_started
 from .tasks import TASK_DEADLINE
-from .validation import check_id, check_seconds, renamed_deadline
+from .validation import renamed_deadline
 
 H = TypeVar("H", bound=Callable[..., Any])
 Status = Literal["idle", "working", "suspended", "closed"]

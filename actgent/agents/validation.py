@@ -4,15 +4,12 @@ import inspect
 import warnings
 from collections.abc import Iterable, Mapping
 
-from actgent.control.limits import Limits
+from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.memory.base import Memory
 from actgent.protocols.base import Protocol
 from actgent.tools.base import Tool
 from actgent.tools.generators import is_generator
-
-MAX_ID = 200
-"""Characters of an id or name that a program gives. Those that are made from others may be longer."""
 
 
 def check_arguments(
@@ -73,18 +70,6 @@ def check_reducers(reducers: object) -> None:
         raise ConfigurationError(f"reducers= takes {{key: function of (old, new)}}, not {reducers!r:.200}")
 
 
-def check_limits(limits: object) -> None:
-    """Refuse what are no limits.
-
-    Raises:
-        ConfigurationError: they are given and something else.
-    """
-    if not isinstance(limits, Limits | None):
-        raise ConfigurationError(
-            f"limits= takes Limits(...), e.g. Limits(model_calls=3), not {type(limits).__name__}"
-        )
-
-
 def check_call_rule(name: str, value: object) -> None:
     """Refuse a rule about tool calls that cannot be asked at once.
 
@@ -97,38 +82,6 @@ def check_call_rule(name: str, value: object) -> None:
         raise ConfigurationError(
             f"{name}= is a function of (call, tool, context) that does not wait, not {value!r:.200}"
         )
-
-
-def check_id(name: str, value: object) -> None:
-    """Refuse an id that is given and is no bounded, printable text: it reaches logs, terminals and databases as it is.
-
-    Raises:
-        ConfigurationError: it is not text, blank, too long, or has a character that is not seen or moves others.
-    """
-    if value is None:
-        return
-    if not (isinstance(value, str) and value.strip()):
-        raise ConfigurationError(f"{name}= is a text that is not empty, not {value!r:.200}")
-    if len(value) > MAX_ID:
-        raise ConfigurationError(
-            f"{name}= has at most {MAX_ID} characters, not {len(value)}: {value[:20]!r}..."
-        )
-    if not value.isprintable():
-        place, character = next((at, each) for at, each in enumerate(value, 1) if not each.isprintable())
-        raise ConfigurationError(
-            f"{name}= is printable text on one line: take out character {place}, U+{ord(character):04X}, of {value!r}"
-        )
-
-
-def at_least_one(name: str, value: int) -> int:
-    """A number of things.
-
-    Raises:
-        ConfigurationError: no whole number, or less than one.
-    """
-    if type(value) is not int or value < 1:
-        raise ConfigurationError(f"{name}= is a whole number, at least 1, not {value!r}")
-    return value
 
 
 def check_call(*, temperature: object, max_tokens: int | None) -> None:
@@ -154,16 +107,6 @@ def to_text(name: str, value: object) -> str:
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     raise ConfigurationError(f"{name}= takes a text, not {type(value).__name__}")
-
-
-def check_seconds(name: str, value: object) -> None:
-    """Refuse what is no time to wait.
-
-    Raises:
-        ConfigurationError: not a number, or less than zero.
-    """
-    if not (isinstance(value, (int, float)) and value >= 0):
-        raise ConfigurationError(f"{name}= is a number of seconds, at least 0, not {value!r}")
 
 
 def renamed_deadline(method: str, seconds: float) -> float:
