@@ -13,9 +13,6 @@ from .agents.builder import (
     AgentBuilder as AgentBuilder,
     SchemaBuilder as SchemaBuilder,
 )
-from .agents.directory import (
-    AgentCard as AgentCard,
-)
 from .agents.goal import (
     GoalAgent as GoalAgent,
     GoalResult as GoalResult,
@@ -24,26 +21,19 @@ from .agents.goal import (
 from .agents.plan import (
     PlanAgent as PlanAgent,
 )
-from .agents.ready import (
+from .agents.presets import (
     BareAgent as BareAgent,
     ReActAgent as ReActAgent,
     RouterAgent as RouterAgent,
     SimpleAgent as SimpleAgent,
 )
-from .agents.retention import (
-    Retention as Retention,
-)
-from .agents.runtime import (
-    Runtime as Runtime,
-    open_runtime as open_runtime,
-)
-from .agents.scheduling import (
+from .agents.schedule_tools import (
     scheduling_tools as scheduling_tools,
 )
 from .agents.session import (
     Session as Session,
 )
-from .agents.steps import (
+from .agents.steps.agent import (
     StepsAgent as StepsAgent,
 )
 from .approvals import (
@@ -199,6 +189,16 @@ from .protocols.base import (
     Request as Request,
     Say as Say,
     View as View,
+)
+from .runtime.directory import (
+    AgentCard as AgentCard,
+)
+from .runtime.retention import (
+    Retention as Retention,
+)
+from .runtime.runtime import (
+    Runtime as Runtime,
+    open_runtime as open_runtime,
 )
 from .structured.extract import (
     extract_only as extract_only,

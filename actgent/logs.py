@@ -5,7 +5,7 @@ escapes and bounds the arguments and the traceback before any handler sees them 
 
 Records are of one kind if logger, level, template and arguments are the same, apart from floats and those that are
 `Each`: ids, which differ from record to record. Of a kind the first `PASSED` different ones pass within `WINDOW` seconds; the others are counted, and
-told as one record when the window is over or the last runtime closes (`agents/watchdog.py`).
+told as one record when the window is over or the last runtime closes (`turns/watchdog.py`).
 """
 
 import logging

@@ -7,7 +7,7 @@ that are a plan, tool executions and an answer, marked as incomplete while they 
 import trio
 
 from actgent import ScriptedLLM, StepsAgent, ToolError, tool
-from actgent.agents.step_answer import AgentAnswer, StepState, ToolExecution
+from actgent.agents.steps.answer import AgentAnswer, StepState, ToolExecution
 
 
 @tool(effect="pure")

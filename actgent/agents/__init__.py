@@ -1,1 +1,1 @@
-"""An actor that talks to a model: agents, their sessions, and the one pipeline between them."""
+"""What a developer writes and holds: agents, their builders and sessions. Nothing is decided here."""

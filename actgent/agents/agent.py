@@ -36,39 +36,39 @@ from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol, types_from
 from actgent.protocols.prompt_layers import Prompt, to_layer
 from actgent.protocols.prompts import PromptManager
+from actgent.runtime.actor import RunningAgent
+from actgent.runtime.approval_decisions import following, list_approvals
+from actgent.runtime.runtime import Runtime, open_runtime
+from actgent.runtime.session_opener import Content, OnSession, SessionOpener
+from actgent.runtime.slots import running_session, slot_lent
+from actgent.runtime.starting import wait_started
+from actgent.runtime.timer_handlers import timer_handlers
+from actgent.runtime.timer_service import TimerService
+from actgent.sessions.context import SessionContext
+from actgent.sessions.double_texting import check_rule
+from actgent.sessions.handlers import Handler, check_called
+from actgent.sessions.reader import TurnReader
+from actgent.sessions.turn import Turn
+from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnWaiter
+from actgent.sessions.turn_options import told_options
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
+from actgent.turns.approval_requests import Asking, NeedsPerson
+from actgent.turns.core import AgentCore
+from actgent.turns.dispatcher import Delivery, Dispatcher
+from actgent.turns.hooks import Hooks
+from actgent.turns.lifecycle import TurnEdges
+from actgent.turns.model_calls import ModelCalls
+from actgent.turns.observer import Observer
+from actgent.turns.tool_calls import Access, Calling
 
 from .agent_tools import AgentRef, AgentTool, limited
-from .approval_decisions import following, list_approvals
-from .approval_requests import Asking, NeedsPerson
-from .call_options import told_options
-from .calling import Access, Calling
-from .context import SessionContext
-from .core import AgentCore
-from .dispatcher import Delivery, Dispatcher
-from .double_texting import check_rule
-from .edges import TurnEdges
-from .handlers import Handler, check_called
-from .hooks import Hooks
-from .model_calls import ModelCalls
-from .observer import Observer
-from .opening import Content, OnSession, SessionOpener
 from .question import Question
-from .reader import TurnReader
-from .running import RunningAgent
-from .runtime import Runtime, open_runtime
 from .session import Session
-from .slots import running_session, slot_lent
-from .starting import wait_started
-from .timer_handlers import timer_handlers
-from .timer_service import TimerService
-from .turn import Turn
 from .validation import check_arguments, check_call, check_call_rule, check_each, check_reducers, to_text
-from .waiters import CallOptions, StreamWaiter, TurnWaiter
 
 F = TypeVar("F", bound=OnSession)
 H = TypeVar("H", bound=Handler)

@@ -10,15 +10,15 @@ import trio
 from actgent.control.arguments import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, ToolError
 from actgent.messages import Priority, Reply
+from actgent.runtime.delegation import TASK_DEADLINE, Tasks, with_shortfall
+from actgent.runtime.directory import AgentCard
+from actgent.runtime.runtime import Startable
+from actgent.runtime.session_opener import SessionOpener
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.results import to_text
 from actgent.tools.time_limits import TimeLimit, time_limits
 
-from .directory import AgentCard
-from .opening import SessionOpener
-from .runtime import Startable
 from .session import Session
-from .tasks import TASK_DEADLINE, Tasks, with_shortfall
 from .validation import renamed_deadline
 
 Run = Callable[..., Awaitable[Reply]]

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import attrs
 
+from actgent.agents.steps.agent import StepsAgent
 from actgent.control.limits import Limits
 from actgent.definitions.instructions import read_folder
 from actgent.definitions.tools_file import load_tools
@@ -25,15 +26,14 @@ from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
 from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
+from actgent.runtime.session_opener import OnSession
+from actgent.sessions.handlers import Handler
 from actgent.tools.base import Tool
 
 from .agent import Agent
 from .goal import GoalAgent
-from .handlers import Handler
-from .opening import OnSession
 from .plan import PlanAgent
-from .ready import RouterAgent
-from .steps import StepsAgent
+from .presets import RouterAgent
 
 PROTOCOLS: Mapping[str, Callable[[], Protocol]] = {
     "bare": Bare,

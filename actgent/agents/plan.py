@@ -13,11 +13,11 @@ from actgent.memory.windowed import LimitedMemory, LimitedView
 from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
+from actgent.runtime.session_opener import Content
 from actgent.tools.base import Tool, ToolContext
+from actgent.turns.tool_calls import Access
 
 from .agent import Agent
-from .calling import Access
-from .opening import Content
 from .session import Session
 
 Status = Literal["success", "partial", "error", "suspended"]

@@ -32,16 +32,16 @@ from actgent.messages import (
 from actgent.modes.changes import ModeChange, changes_in
 from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
+from actgent.runtime.actor import RunningAgent
+from actgent.runtime.approval_decisions import decide, expire, holder_of, open_approvals
+from actgent.runtime.delegation import TASK_DEADLINE
+from actgent.runtime.starting import wait_started
+from actgent.sessions.context import SessionContext
+from actgent.sessions.double_texting import check_rule
+from actgent.sessions.handlers import Handler, HandlerKind
+from actgent.sessions.schedules import schedules, unset_schedule
 from actgent.state.store import Store
 
-from .approval_decisions import decide, expire, holder_of, open_approvals
-from .context import SessionContext
-from .double_texting import check_rule
-from .handlers import Handler, HandlerKind
-from .running import RunningAgent
-from .schedules import schedules, unset_schedule
-from .starting import wait_started
-from .tasks import TASK_DEADLINE
 from .validation import renamed_deadline
 
 H = TypeVar("H", bound=Callable[..., Any])

@@ -18,15 +18,15 @@ from actgent.llm.base import Answer, StopReason
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, ToolCall
 from actgent.protocols.base import CallTools, View
+from actgent.sessions.approval_ledger import ApprovalLedger, edited, grants_of
+from actgent.sessions.context import SessionContext
+from actgent.sessions.restore import owner_of, restore
+from actgent.sessions.turn import Resume
 from actgent.tools.base import ToolContext
 from actgent.tools.execution import Batch
+from actgent.turns.approval_requests import wish_of
 
 from .agent import Agent
-from .approval_ledger import ApprovalLedger, edited, grants_of
-from .approval_requests import wish_of
-from .context import SessionContext
-from .restore import owner_of, restore
-from .turn import Resume
 
 
 @attrs.frozen(kw_only=True)

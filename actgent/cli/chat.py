@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.ready import BareAgent
+from actgent.agents.presets import BareAgent
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.control.limits import Limits

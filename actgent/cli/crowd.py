@@ -15,12 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from actgent.agents.agent import Agent
-from actgent.agents.ready import BareAgent
-from actgent.agents.runtime import open_runtime
+from actgent.agents.presets import BareAgent
 from actgent.agents.session import Session
 from actgent.errors import ActgentError
 from actgent.llm.base import LLM
 from actgent.messages import NO_USAGE, Usage
+from actgent.runtime.runtime import open_runtime
 
 from .offline import TOOLS
 from .signals import Shutdown

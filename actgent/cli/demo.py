@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.ready import BareAgent
+from actgent.agents.presets import BareAgent
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError, InboxFull
 from actgent.llm.anthropic import Anthropic

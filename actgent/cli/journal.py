@@ -11,7 +11,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text as Cell
 
-from actgent.agents.replaying import Rebuilt, rebuild
 from actgent.approvals import word_for
 from actgent.errors import ConfigurationError
 from actgent.journal.backup import back_up
@@ -48,6 +47,7 @@ from actgent.journal.records import (
 from actgent.journal.renaming import with_new_ids
 from actgent.journal.salvage import check as find_problems, salvage as carry_over
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.sessions.replaying import Rebuilt, rebuild
 
 from .terminal import Terminal, one_line, printable
 

@@ -3,8 +3,6 @@
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.agents.replaying import rebuild
-from actgent.agents.runtime import open_runtime
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal
@@ -12,6 +10,8 @@ from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.forking import forked
 from actgent.journal.wrapper import WrappedJournal
 from actgent.messages import Failure
+from actgent.runtime.runtime import open_runtime
+from actgent.sessions.replaying import rebuild
 from actgent.testing.recorded import Recording
 
 from .chat import ChatOptions, arguments_of, open_agent

@@ -16,12 +16,6 @@ from typing import Any
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.agents.calling import Calling
-from actgent.agents.context import SessionContext
-from actgent.agents.hooks import Hooks
-from actgent.agents.restore import owner_of
-from actgent.agents.runtime import open_runtime
-from actgent.agents.turn import Turn
 from actgent.errors import ConfigurationError, Interrupted, ModelError
 from actgent.journal.base import Journal
 from actgent.journal.exporting import ExportedSession, is_export, load_sessions, read_sessions
@@ -42,8 +36,14 @@ from actgent.journal.records import (
 from actgent.llm.base import Answer
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
+from actgent.runtime.runtime import open_runtime
+from actgent.sessions.context import SessionContext
+from actgent.sessions.restore import owner_of
+from actgent.sessions.turn import Turn
 from actgent.state.store import StateRecord, Store
 from actgent.tools.execution import Batch
+from actgent.turns.hooks import Hooks
+from actgent.turns.tool_calls import Calling
 
 State = Mapping[str, Any]
 _Line = tuple[int, str]

@@ -25,10 +25,10 @@ import attrs
 import trio
 
 from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open_runtime, tool
-from actgent.agents import sessions
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Ended, Said
 from actgent.journal.wrapper import WrappedJournal
+from actgent.runtime import session_table
 from actgent.testing import check_transcript
 
 AGENT = "clerk"
@@ -377,9 +377,9 @@ def tell(report):
 
 def main():
     options = command(
-        __doc__, "sessions", "messages", "rounds", kills=0, seed=0, every=0, awake=sessions.AWAKE
+        __doc__, "sessions", "messages", "rounds", kills=0, seed=0, every=0, awake=session_table.AWAKE
     )
-    sessions.AWAKE = options.awake
+    session_table.AWAKE = options.awake
     if options.every:
         return tell(run_every_write(options))
     return tell(run(options, lambda number: _work(options, f"w{number}")))

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from actgent import open_runtime
-from actgent.agents.replaying import rebuild
 from actgent.journal.memory import MemoryJournal
+from actgent.sessions.replaying import rebuild
 from actgent.testing import DyingJournal
 
 HERE = str(Path(__file__).parent)

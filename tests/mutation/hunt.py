@@ -24,20 +24,23 @@ TURN = ["tests/agents"]
 SUITES: dict[str, Sequence[str]] = {
     "actgent/protocols/*.py": ["tests/protocols", "tests/agents"],
     "actgent/control/*.py": ["tests/agents", "tests/journal/test_loops.py"],
-    "actgent/agents/core.py": TURN,
-    "actgent/agents/edges.py": TURN,
-    "actgent/agents/turn.py": TURN,
-    "actgent/agents/calling.py": TURN,
-    "actgent/agents/model_calls.py": TURN,
-    "actgent/agents/dispatcher.py": TURN,
-    "actgent/agents/reception.py": TURN,
-    "actgent/agents/suspensions.py": TURN,
+    "actgent/turns/core.py": TURN,
+    "actgent/turns/lifecycle.py": TURN,
+    "actgent/sessions/turn.py": TURN,
+    "actgent/turns/tool_calls.py": TURN,
+    "actgent/turns/model_calls.py": TURN,
+    "actgent/turns/dispatcher.py": TURN,
+    "actgent/runtime/intake.py": TURN,
+    "actgent/runtime/suspensions.py": TURN,
 }
 """What is mutated, and the tests that have to notice."""
 FIRST = {
     "protocols": "tests/protocols/test_{}.py",
     "control": "tests/agents/*/test_{}.py",
     "agents": "tests/agents/*/test_{}.py",
+    "runtime": "tests/agents/*/test_{}.py",
+    "sessions": "tests/agents/*/test_{}.py",
+    "turns": "tests/agents/*/test_{}.py",
 }
 """Tests that are named after a module are asked first: they notice most of it."""
 

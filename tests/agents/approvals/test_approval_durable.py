@@ -22,10 +22,10 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents import sessions as session_table
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Decided
 from actgent.journal.wrapper import WrappedJournal
+from actgent.runtime import session_table
 from actgent.testing import DyingJournal, check_transcript
 
 

@@ -20,10 +20,10 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents import sessions as session_table
-from actgent.agents.approval_requests import Asking
 from actgent.approvals import Expire, Withdraw
 from actgent.journal.memory import MemoryJournal
+from actgent.runtime import session_table
+from actgent.turns.approval_requests import Asking
 
 SESSIONS = 25
 CALLS = 20

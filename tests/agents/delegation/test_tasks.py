@@ -19,12 +19,12 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.directory import Directory
-from actgent.agents.tasks import MAX_TASKS
 from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Answered, Closed, Opened
 from actgent.journal.renaming import with_new_ids
+from actgent.runtime.delegation import MAX_TASKS
+from actgent.runtime.directory import Directory
 from actgent.testing import assert_valid_transcript, check_transcript
 
 

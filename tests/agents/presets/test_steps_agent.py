@@ -24,8 +24,8 @@ from actgent import (
     UsageError,
     tool,
 )
-from actgent.agents.step_answer import AgentAnswer, StepState, ToolExecution
-from actgent.agents.step_events import (
+from actgent.agents.steps.answer import AgentAnswer, StepState, ToolExecution
+from actgent.agents.steps.events import (
     FinalEvent,
     PlanEvent,
     StepEvent,
@@ -35,7 +35,7 @@ from actgent.agents.step_events import (
     ToolExecutionEvent,
     ToolResultsEvent,
 )
-from actgent.agents.step_stream import GrowingStep, Narrator
+from actgent.agents.steps.stream import GrowingStep, Narrator
 from actgent.llm.base import Answer
 from actgent.messages import Text
 from actgent.protocols.steps import PLAN_KEY

@@ -30,11 +30,11 @@ from actgent import (
     tool,
 )
 from actgent.actors.supervision import Supervision
-from actgent.agents import sessions as session_table
-from actgent.agents.edges import TurnEdges
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Ended, Opened, Said
+from actgent.runtime import session_table
 from actgent.testing import check_transcript
+from actgent.turns.lifecycle import TurnEdges
 
 SOAK = bool(os.environ.get("ACTGENT_SOAK"))
 SEEDS = 150 if SOAK else 8

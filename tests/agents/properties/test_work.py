@@ -21,12 +21,12 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.agents.approval_decisions import open_approvals
-from actgent.agents.approval_ledger import approval_for
-from actgent.agents.context import SessionContext
-from actgent.agents.step_events import FinalEvent, PlanEvent, StepEvent
+from actgent.agents.steps.events import FinalEvent, PlanEvent, StepEvent
 from actgent.errors import AskPerson
 from actgent.journal.records import Decided, PersonAsked
+from actgent.runtime.approval_decisions import open_approvals
+from actgent.sessions.approval_ledger import approval_for
+from actgent.sessions.context import SessionContext
 
 
 class Steps:

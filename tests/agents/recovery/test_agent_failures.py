@@ -18,12 +18,12 @@ from actgent import (
     tool,
 )
 from actgent.actors.supervision import Supervision
-from actgent.agents.replaying import rebuild
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Ended, Opened
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Message, Text
+from actgent.sessions.replaying import rebuild
 from actgent.testing import check_transcript
 
 

@@ -7,12 +7,12 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, Sender, Text, ToolCall, ToolResult, open_runtime, tool
-from actgent.agents.replaying import rebuild
 from actgent.errors import Fenced, JournalError, JournalFailed, JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Ended, Finished, Opened, Said, Started
 from actgent.messages import Message
+from actgent.sessions.replaying import rebuild
 from actgent.testing import check_transcript
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.agents.replaying import digest_of, rebuild
 from actgent.journal.memory import MemoryJournal
+from actgent.sessions.replaying import digest_of, rebuild
 
 
 @tool

@@ -19,12 +19,12 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents import sessions as sessions_module
-from actgent.agents.schedules import LIMIT
 from actgent.control import clock as clock_module
 from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.wrapper import WrappedJournal
+from actgent.runtime import session_table
+from actgent.sessions.schedules import LIMIT
 from actgent.testing import DyingJournal
 
 TASK = "Running scheduled task: "
@@ -351,7 +351,7 @@ async def test_what_was_due_while_the_process_was_down_fires_at_the_start(autoju
 
 async def test_a_sleeping_session_is_woken(autojump_clock, monkeypatch):
     """Fifty sessions, three of them in memory: each fires at its time, before and after a restart."""
-    monkeypatch.setattr(sessions_module, "AWAKE", 3)
+    monkeypatch.setattr(session_table, "AWAKE", 3)
     heard = []
     async with MemoryJournal().running() as journal:
         for life in range(2):

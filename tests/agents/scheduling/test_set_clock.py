@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.agents import sessions, timer_service
 from actgent.approvals import Ask
 from actgent.control.clock import Clock
+from actgent.runtime import session_table, timer_service
 
 REAL = time.time
 SHORT = 0.3
@@ -105,7 +105,7 @@ async def test_a_date_follows_the_clock_back(wall, journal):
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_a_delay_of_a_session_that_sleeps(wall, tmp_path, jump, monkeypatch):
     """Only the earliest time of it is in memory: it is looked at, and waits on where it is not due."""
-    monkeypatch.setattr(sessions, "AWAKE", 1)
+    monkeypatch.setattr(session_table, "AWAKE", 1)
     async with open_runtime(journal=f"sqlite:///{tmp_path}/a.db") as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", session_id="ada")

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from actgent import BareAgent, InboxFull, Message, ScriptedLLM, Sender, Text, open_runtime
-from actgent.agents import timer_service
 from actgent.control import durable_timer
 from actgent.control.durable_timer import DurableTimer
+from actgent.runtime import timer_service
 
 
 @attrs.frozen(eq=False)

@@ -14,8 +14,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.waiters import TurnWaiter
 from actgent.journal.memory import MemoryJournal
+from actgent.sessions.turn_future import TurnWaiter
 from actgent.testing import assert_no_leaks
 
 DEEP = 1200

@@ -7,12 +7,12 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, Suspended, ToolCall, ToolContext, open_runtime, tool
-from actgent.agents.retention import Retention
 from actgent.approvals import Approve
 from actgent.errors import ConfigurationError, SessionClosed, SessionNotFound
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Changed, Delivered
+from actgent.runtime.retention import Retention
 from actgent.testing import DyingJournal
 
 DAY = 86_400.0

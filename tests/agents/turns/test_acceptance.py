@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-import actgent.agents.sessions as table
+import actgent.runtime.session_table as table
 from actgent import BareAgent, InboxFull, Limits, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError
 from actgent.journal.memory import MemoryJournal

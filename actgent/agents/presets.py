@@ -1,0 +1,92 @@
+"""Ready agents: one for each protocol of a conversation."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.journal.records import Said
+from actgent.messages import Message, Reply, Route, Sender, to_parts
+from actgent.protocols.base import Instruction
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.simple import Simple
+from actgent.protocols.strategies import Strategy
+from actgent.sessions.context import SessionContext
+from actgent.sessions.turn import Turn
+
+from .agent import Agent
+from .validation import check_routes
+
+
+class BareAgent(Agent):
+    """An agent whose answers are plain text."""
+
+
+class SimpleAgent(Agent):
+    """An agent that answers with a type and content, or calls a tool."""
+
+    default_protocol = Simple
+
+
+class ReActAgent(Agent):
+    """An agent that thinks, acts and looks at what came of it, until it can answer directly.
+
+    `strategy` chooses between the direct and the react mode for each turn.
+    """
+
+    def __init__(self, name: str, *, strategy: Strategy | None = None, **options: Any) -> None:
+        options.setdefault("protocol", ReAct(strategy))
+        super().__init__(name, **options)
+
+
+class RouterAgent(Agent):
+    """An agent that answers, or hands the conversation on to another: `routes={action: agent}`.
+
+    An action without a route only reaches the `on_routing` handlers. A route that no instruction or type describes is
+    described to the model by its agent's goal, capabilities or role.
+    """
+
+    default_protocol = Router
+
+    def __init__(self, name: str, *, routes: Mapping[str, Agent] | None = None, **options: Any) -> None:
+        check_routes(routes or {}, kind=Agent)
+        self.routes = dict(routes or {})
+        options["instructions"] = [*options.get("instructions", ()), *_actions(self.routes, options)]
+        super().__init__(name, **options)
+
+    def companions(self) -> Iterable[Agent]:
+        return [*super().companions(), *self.routes.values()]
+
+    async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
+        """Let the route's agent answer in a session of its own, which lasts as long as this one."""
+        target = self.routes.get(route.action)
+        if target is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        opener = await target._await_opener()  # noqa: SLF001 - an agent, too
+        session = await opener.ensure_child(context, route.action)
+        said_together = [part for message in (*turn.joined, turn.message) for part in message.parts]
+        reply = await target.run(said_together, session=session)
+        said = Message(
+            session_id=context.id,
+            sender=Sender(target.name, "agent"),
+            parts=to_parts(reply.text),
+            correlation_id=turn.message.id,
+        )
+        context.append(said)
+        if context.log is not None:
+            context.log.note(Said(message=said, calls=turn.calls))
+        return attrs.evolve(reply, id=f"{route.id}/reply")
+
+
+def _actions(routes: Mapping[str, Agent], options: Mapping[str, Any]) -> list[Instruction]:
+    """What the model is told of routes that nothing else tells it of."""
+    told = {given if isinstance(given, str) else given.name for given in options.get("instructions", ())}
+    told |= {given.name for given in options.get("types", ())}
+    return [
+        Instruction(action, agent.profile.goal or agent.profile.capabilities or agent.profile.role)
+        for action, agent in routes.items()
+        if action not in told
+    ]

@@ -1,0 +1,195 @@
+"""The agent of the `steps` protocol: it plans, takes steps with tools, and gives a final answer."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from actgent.agents.agent import STREAM_CAPACITY, Agent
+from actgent.agents.question import Question
+from actgent.agents.session import Session
+from actgent.control.limits import Limits
+from actgent.errors import ConfigurationError, UsageError
+from actgent.messages import Message, Priority, Reply, Sender, Text, to_parts
+from actgent.protocols.prompt_layers import Prompt
+from actgent.protocols.prompts import PromptManager
+from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
+from actgent.runtime.session_opener import Content
+from actgent.sessions.reader import TurnReader
+from actgent.turns.dispatcher import Delivery
+
+from .answer import AgentAnswer, AnswerReader
+from .events import StepsEvent
+from .stream import StepsWaiter
+
+
+class StepsAgent(Agent):
+    """An agent that makes a plan, takes steps with tool calls, and gives a final answer.
+
+    Args:
+        name: What it is called.
+        timezone: In which the model is told the time, a name of the IANA database.
+        final_answer_format: What the final answer should look like, in words for the model.
+        max_iterations: Model calls a turn; then it fails with `LimitReached`.
+        options: All that an `Agent` takes.
+
+    Raises:
+        ConfigurationError: one of these is wrong; the text names it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timezone: str = "UTC",
+        final_answer_format: str = "",
+        max_iterations: int = DEFAULT_ITERATIONS,
+        **options: Any,
+    ) -> None:
+        given = options.setdefault(
+            "protocol",
+            Steps(timezone=timezone, final_answer_format=final_answer_format, max_iterations=max_iterations),
+        )
+        if not isinstance(given, Steps):
+            raise ConfigurationError(
+                "a StepsAgent has its protocol: for another one take Agent(protocol=...)"
+            )
+        self.steps = given
+        super().__init__(name, **options)
+
+    def set_timezone(self, name: str) -> None:
+        """Tell the model the time in another zone, from its next call on.
+
+        Raises:
+            ConfigurationError: it is not known.
+        """
+        self.steps.set_timezone(name)
+
+    def set_final_answer_format(self, words: str) -> None:
+        """Ask for final answers of another look, from the next model call on."""
+        self.steps.final_answer_format = words
+
+    async def open_conversation(self, owner: Sender | str = "user") -> "Conversation":
+        """A conversation that remembers what was said until it is reset.
+
+        Raises:
+            NotRunning: the agent's block is not open.
+        """
+        return Conversation(self, await self.create_session(owner))
+
+    @asynccontextmanager
+    async def stream(  # type: ignore[override] # what it yields is more than any other stream does
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        sender: Sender | str | None = None,
+        priority: Priority | str = Priority.NORMAL,
+        message_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
+        prompt: Prompt | None = None,
+        output: Any = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        limits: Limits | None = None,
+    ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery | StepsEvent], None]:
+        """Say something and read what comes of it: the deliveries of any stream, and the events of the steps.
+
+        A slow reader slows the model's stream down. Leaving the block early stops the turn.
+        """
+        options = self._options_for(
+            output,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            prompt=prompt,
+            session=session,
+            limits=limits,
+        )
+        reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
+        waiter = StepsWaiter(options, reader=reader)
+        said = Question(content, session, sender, priority, message_id, timeout)
+        async with self._read_along(said, waiter, reader):
+            yield reader
+
+    @asynccontextmanager
+    async def stream_state(
+        self, content: Content, **options: Any
+    ) -> AsyncGenerator[trio.abc.ReceiveChannel[AgentAnswer], None]:
+        """Say something and watch one `AgentAnswer` grow: it is given again after each change.
+
+        Takes the options of `stream`. A failed run ends with `failure` set and `is_complete` False.
+        """
+        query = "".join(part.text for part in to_parts(content) if isinstance(part, Text))
+        async with self.stream(content, **options) as events:
+            yield AnswerReader(events, query)
+
+
+class Conversation:
+    """What was said to a `StepsAgent` and what it answered, kept from one run to the next."""
+
+    def __init__(self, agent: StepsAgent, session: Session) -> None:
+        self._agent = agent
+        self._session = session
+        self._body: str | None = None
+
+    @property
+    def session(self) -> Session:
+        """Its session, until the next `reset`."""
+        return self._session
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """Everything that was said, oldest first; a copy."""
+        return self._session.history
+
+    async def run(self, content: Content, **options: Any) -> Reply:
+        """Say something and wait for the final answer; takes the options of `StepsAgent.run`.
+
+        Raises:
+            ActgentError: what the turn failed with.
+        """
+        return await self._agent.run(content, session=self._session, **options)
+
+    def stream(
+        self, content: Content, **options: Any
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery | StepsEvent]]:
+        """Say something and read what comes of it, as `StepsAgent.stream` does."""
+        return self._agent.stream(content, session=self._session, **options)
+
+    def stream_state(
+        self, content: Content, **options: Any
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer]]:
+        """Say something and watch the answer grow, as `StepsAgent.stream_state` does."""
+        return self._agent.stream_state(content, session=self._session, **options)
+
+    def add_message(self, role: Literal["user", "assistant", "system"], text: str) -> None:
+        """Put something into the history that is not to be answered, e.g. from an earlier conversation.
+
+        Raises:
+            UsageError: an answer is being worked on, and what it says has to stay together.
+            ConfigurationError: another role, or no text.
+        """
+        if role not in {"user", "assistant", "system"} or not text.strip():
+            raise ConfigurationError(f"a message has a role (user, assistant, system) and text, not {role!r}")
+        if self._session.status != "idle":
+            raise UsageError(
+                f"session {self._session.id} is {self._session.status}: add messages between runs"
+            )
+        said = Message(session_id=self._session.id, sender=Sender(role, role), parts=(Text(text),))
+        self._session._context.add_aside(said)  # noqa: SLF001 - the record is the session's own
+
+    def set_system_prompt(self, text: str) -> None:
+        """Say something else about the agent in this conversation, before the rules of its answers."""
+        self._body = text
+        profile = attrs.evolve(self._agent.profile, body=text)
+        prompt = PromptManager(self._agent.steps, profile).system_prompt()
+        self._session._context.set_system(prompt)  # noqa: SLF001 - the prompt is the session's own
+
+    async def reset(self) -> None:
+        """Forget what was said: what runs is interrupted, and a new session begins with the same settings."""
+        await self._session.aclose()
+        self._session = await self._agent.create_session(self._session.owner)
+        if self._body is not None:
+            self.set_system_prompt(self._body)

@@ -1,0 +1,154 @@
+"""One object that a streamed run of a `StepsAgent` fills: what was planned, done and answered so far."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from actgent.messages import Failure, Reply, ToolCall
+
+from .events import (
+    FinalEvent,
+    PlanEvent,
+    StepEvent,
+    StepsEvent,
+    ToolExecutionEvent,
+    ToolProgress,
+    ToolResultsEvent,
+)
+
+StepType = Literal["plan", "execution", "final", "unknown"]
+
+
+@attrs.define
+class ToolExecution:
+    """One tool call of a step, and what has come of it."""
+
+    tool_id: str
+    tool_name: str
+    parameters: Mapping[str, Any] | str = attrs.field(factory=dict)
+    """A str is what could not be read as an object, and never runs."""
+    status: ToolProgress | Literal["pending"] = "pending"
+    result: str | None = None
+    error: str | None = None
+
+
+@attrs.define
+class StepState:
+    """One model call of the run."""
+
+    step_id: str
+    step_number: int
+    """From 1."""
+    step_type: StepType = "unknown"
+    plan: str = ""
+    thought: str = ""
+    tool_executions: list[ToolExecution] = attrs.field(factory=list)
+    answer: str = ""
+    is_complete: bool = False
+    error: str | None = None
+
+    def apply(self, event: StepsEvent) -> bool:
+        """Take an event of this step over; False where it changes nothing."""
+        match event:
+            case PlanEvent():
+                self.plan = event.plan
+                self._become("plan", complete=event.complete)
+            case StepEvent():
+                self.thought = event.thought
+                self.tool_executions = [self._execution(call) for call in event.calls]
+                self._become("execution", complete=False)
+            case ToolExecutionEvent():
+                self._progress(event)
+            case ToolResultsEvent():
+                self.is_complete = True
+            case FinalEvent():
+                self.thought, self.answer = event.thought, event.text
+                self._become("final", complete=event.complete)
+            case _:
+                return False
+        return True
+
+    def _become(self, kind: StepType, *, complete: bool) -> None:
+        self.step_type, self.is_complete = kind, complete
+
+    def _execution(self, call: ToolCall) -> ToolExecution:
+        """The call as it is now, with what is known of it; its events may have come before."""
+        known = self._find(call.id) or ToolExecution(call.id, call.name)
+        known.tool_name, known.parameters = call.name, call.arguments
+        return known
+
+    def _progress(self, event: ToolExecutionEvent) -> None:
+        execution = self._find(event.tool_call_id)
+        if execution is None:
+            execution = ToolExecution(event.tool_call_id, event.tool_name)
+            self.tool_executions.append(execution)
+        execution.status = event.status
+        if event.result is not None:
+            execution.result, execution.error = event.result.content or None, event.result.error
+
+    def _find(self, tool_id: str) -> ToolExecution | None:
+        return next((e for e in self.tool_executions if e.tool_id == tool_id), None)
+
+
+@attrs.define
+class AgentAnswer:
+    """The run so far. The same object is given again after each change."""
+
+    query: str
+    steps: list[StepState] = attrs.field(factory=list)
+    final_answer: str = ""
+    data: Any = None
+    """The final answer as a value of the declared type, where there is one."""
+    is_complete: bool = False
+    """True: the run ended with an answer."""
+    failure: Failure | None = None
+    """What it ended with instead."""
+
+    def apply(self, event: object) -> bool:
+        """Take an event of the stream over; False where it changes nothing."""
+        match event:
+            case Reply():
+                self.final_answer, self.data, self.is_complete = event.text, event.data, True
+            case Failure() if event.kind != "handler":
+                self._fail(event)
+            case StepsEvent():
+                return self._step(event.step_id).apply(event)
+            case _:
+                return False
+        return True
+
+    def _step(self, step_id: str) -> StepState:
+        found = next((step for step in self.steps if step.step_id == step_id), None)
+        if found is None:
+            found = StepState(step_id, len(self.steps) + 1)
+            self.steps.append(found)
+        return found
+
+    def _fail(self, failure: Failure) -> None:
+        self.failure = failure
+        if self.steps and not self.steps[-1].is_complete:
+            self.steps[-1].error = str(failure.error)
+
+
+class AnswerReader(trio.abc.ReceiveChannel[AgentAnswer]):
+    """Gives one answer again and again, each time with what the stream has brought meanwhile."""
+
+    def __init__(self, events: trio.abc.ReceiveChannel[Any], query: str) -> None:
+        self._events = events
+        self._answer = AgentAnswer(query)
+
+    async def receive(self) -> AgentAnswer:
+        """The answer after its next change.
+
+        Raises:
+            trio.EndOfChannel: the run has ended; what it came to stands in the answer.
+            trio.ClosedResourceError: the reader was closed.
+        """
+        while not self._answer.apply(await self._events.receive()):
+            pass
+        return self._answer
+
+    async def aclose(self) -> None:
+        await self._events.aclose()

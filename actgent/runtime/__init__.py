@@ -1,0 +1,1 @@
+"""Agents at work: who runs when, and where sessions come from."""

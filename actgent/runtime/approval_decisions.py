@@ -1,0 +1,219 @@
+"""How people decide over calls that wait: checked, written, and then the turn goes on."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.approvals import BY_PEOPLE, Approval, Decision, Edit, Expire, Respond, session_of
+from actgent.control.arguments import at_least_one
+from actgent.control.durable_timer import TIMER_TOLERANCE_SECONDS
+from actgent.errors import (
+    AlreadyDecided,
+    ConfigurationError,
+    InvalidArguments,
+    NotSerializable,
+    NotSuspended,
+    ToolError,
+    UsageError,
+)
+from actgent.journal.records import Decided, Resumed
+from actgent.messages import Sender
+from actgent.sessions.approval_ledger import ledger_of
+from actgent.sessions.context import SessionContext
+from actgent.sessions.turn_future import TurnWaiter
+from actgent.tools.checking import compile_schema
+from actgent.tools.results import to_text
+
+from .actor import RunningAgent
+
+
+async def decide(
+    running: RunningAgent,
+    context: SessionContext,
+    asked: Approval | str,
+    decision: Decision,
+    *,
+    by: Sender | str | None = None,
+) -> None:
+    """See `Session.answer`."""
+    running.check_open(context)
+    if not isinstance(decision, BY_PEOPLE):
+        raise ConfigurationError(f"a decision is Approve, Reject, Edit or Respond, not {decision!r:.200}")
+    approval = context.ledger().find(asked, context.id)
+    decision = _checked(running, approval, decision)
+    with running.kept(context):
+        await _write(running, context, approval, decision, by=_name_of(by))
+
+
+def holder_of(context: SessionContext, asked: Approval | str) -> SessionContext:
+    """The session in which an approval waits: this one, or an open one that works for it."""
+    known = asked if isinstance(asked, str) else asked.id
+    session_id = session_of(known)
+    below = [context]
+    for each in below:
+        if each.id == session_id and each.approvals is not None and each.approvals.knows(known):
+            return each
+        below += (each.children or {}).values()
+    return next((each for each in below if each.id == session_id), context)
+
+
+async def expire(running: RunningAgent, context: SessionContext) -> None:
+    """What nobody decided in time counts as rejected."""
+    running.check_open(context)
+    with running.kept(context):
+        for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
+            if approval.id in context.ledger().open:  # or somebody was just in time
+                with suppress(AlreadyDecided):  # withdrawn meanwhile
+                    await _write(running, context, approval, Expire(), by="")
+
+
+async def _write(
+    running: RunningAgent, context: SessionContext, approval: Approval, decision: Decision, *, by: str
+) -> None:
+    """Make a decision durable, and let the turn go on if it was the last one that it waited for."""
+    ledger = context.ledger()
+    await trio.lowlevel.checkpoint_if_cancelled()
+    ledger.begin(approval, decision)
+    context.watch_deadline()
+    decided = Decided(approval_id=approval.id, decision=decision, by=by, at=running.clock.now())
+    try:
+        await _commit(context, decided)
+    except trio.Cancelled:  # it may be written: so it counts, and is written once more
+        context.note(decided)
+        _settle(running, context, approval, decision)
+        raise
+    except Exception:
+        ledger.undo(approval)
+        context.watch_deadline()
+        running.reception.send_away(context)  # who came since: it waits for a person again
+        raise
+    ledger.check_made(approval)
+    ledger.take(decided)
+    _settle(running, context, approval, decision)
+    await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+async def _commit(context: SessionContext, decided: Decided) -> None:
+    if context.log is None:
+        return
+    resumed = () if context.ledger().open else (Resumed(ids=(decided.approval_id,)),)
+    await context.log.write(decided, *resumed)
+    for record in resumed:
+        context.ledger().take(record)
+
+
+def _settle(running: RunningAgent, context: SessionContext, approval: Approval, decision: Decision) -> None:
+    """What follows from a decision that counts."""
+    running.core.observer.decide(context, approval, decision)
+    if not context.ledger().waits:
+        running.suspensions.take_up(
+            context
+        )  # which notes that nobody is waited for, where that is not written
+        if context.log is not None:
+            context.log.flush_soon()
+
+
+def _checked(running: RunningAgent, approval: Approval, decision: Decision) -> Decision:
+    """The decision as it is written: arguments that fit, content as text."""
+    if isinstance(decision, Edit):
+        tool = running.core.calling.registry.get(approval.tool_name)
+        if tool is None:
+            raise UsageError(f"the agent has no tool {approval.tool_name!r} any more: reject the call")
+        return attrs.evolve(decision, arguments=tool.argument_validator.validate(decision.arguments))
+    if isinstance(decision, Respond):
+        return Respond(_content(approval, decision.content))
+    return decision
+
+
+def _content(approval: Approval, content: Any) -> str:
+    try:
+        text = to_text(content)
+        if approval.form is not None:
+            _check_form(approval, content)
+    except (ToolError, RecursionError) as error:
+        if isinstance(error, InvalidArguments):
+            raise
+        raise NotSerializable("the content of Respond", str(error)) from error
+    return text
+
+
+def _check_form(approval: Approval, content: Any) -> None:
+    checked = compile_schema(approval.form or {}, owner=f"the question of tool {approval.tool_name!r}")
+    if reason := checked.reason(content):
+        raise InvalidArguments(f"the answer does not fit what {approval.tool_name!r} asked for: {reason}")
+
+
+def _name_of(by: Sender | str | None) -> str:
+    return by.name if isinstance(by, Sender) else by or ""
+
+
+# --- reading along -----------------------------------------------------------------------
+
+
+@contextmanager
+def following(context: SessionContext, waiter: TurnWaiter) -> Iterator[None]:
+    """Let someone hear what comes of a suspended turn, besides those that wait for it and others that follow.
+
+    Raises:
+        NotSuspended: no turn waits.
+    """
+    suspension = context.suspension
+    if suspension is None:
+        raise NotSuspended(context.id)
+    suspension.add_guest(waiter)
+    try:
+        yield
+    finally:
+        suspension.remove_guest(waiter)
+
+
+# --- what waits --------------------------------------------------------------------------
+
+
+def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
+    """What waits for people in a session, and in those below it that may have something.
+
+    Those that have nothing any more are not looked at the next time, so what is asked often costs little.
+    """
+    seen, rest = [], [context]
+    while rest:
+        each = rest.pop()
+        seen.append(each)
+        rest += reversed(each.children.asking.values() if each.children else ())
+    for each in reversed(seen):
+        if each.parent is not None and each.parent.children is not None and not each.may_ask:
+            each.parent.children.asking.pop(each.key, None)
+    ledgers = (each.approvals for each in seen if each.approvals is not None)
+    return tuple(approval for ledger in ledgers for approval in ledger.open.values())
+
+
+async def list_approvals(running: RunningAgent, *, after: str, limit: int) -> tuple[Approval, ...]:
+    """See `Agent.approvals`."""
+    at_least_one("limit", limit)
+    while session_ids := await _suspended(running, after, limit):
+        found = [each for session_id in session_ids for each in await _open_in(running, session_id)]
+        if found:
+            return tuple(found)
+        after = session_ids[-1]  # all of them were answered meanwhile
+    return ()
+
+
+async def _suspended(running: RunningAgent, after: str, limit: int) -> list[str]:
+    if running.journal is not None:
+        return await running.journal.suspended(running.name, after=after, limit=limit)
+    await trio.lowlevel.checkpoint()
+    found = (key for key, each in running.sessions.items() if each.suspension is not None and key > after)
+    return heapq.nsmallest(limit, found)
+
+
+async def _open_in(running: RunningAgent, session_id: str) -> Sequence[Approval]:
+    context = running.sessions.get(session_id)
+    if context is not None or running.journal is None:
+        ledger = context.approvals if context is not None else None
+    else:
+        ledger = ledger_of(await running.journal.load(session_id, agent=running.name))
+    return () if ledger is None else tuple(ledger.open.values())

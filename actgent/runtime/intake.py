@@ -1,0 +1,349 @@
+"""How messages come into a running agent: a place in the inbox first, then durable, then in, or straight into their turn."""
+
+from collections.abc import Iterator
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from actgent.actors.inbox import DEFAULT_WAIT, Place
+from actgent.control.budget import Asked
+from actgent.errors import ActgentError, SessionClosed, Suspended
+from actgent.events import MessageAccepted
+from actgent.journal.records import NOTHING, Record
+from actgent.messages import Message, Priority
+from actgent.sessions.acceptance import Acceptance
+from actgent.sessions.context import SessionContext
+from actgent.sessions.double_texting import check_busy
+from actgent.sessions.repetitions import join
+from actgent.sessions.session_log import SessionLog
+from actgent.sessions.turn import is_inside
+from actgent.sessions.turn_future import TurnWaiter
+
+from .slots import running_session, would_wait_for_itself
+from .suspensions import URGENT_CAME
+
+if TYPE_CHECKING:
+    from .actor import RunningAgent
+
+
+class Reception:
+    """Takes in the messages of one agent.
+
+    A message is written only when it has its place in the inbox, so that what is refused for want of room was never
+    written. From the write on nothing waits: it is in, or the journal has it as refused, too.
+    """
+
+    def __init__(self, host: "RunningAgent") -> None:
+        self._host = host
+        self._inbox = host.inbox
+        self._sessions = host.sessions
+
+    async def accept(
+        self,
+        context: SessionContext,
+        message: Message,
+        *,
+        once: bool = False,
+        waiter: TurnWaiter | None = None,
+        is_granted: bool = False,
+        asked: Asked | None = None,
+    ) -> None:
+        """Take a message in, waiting for room; on return it is in the inbox. Cancelled, it is not, and never runs.
+
+        `once` drops a message whose id the session has seen; one that is still on its way is waited for, and replaced if
+        it does not get in. `waiter` is told what comes of it. One that `is_granted` gets in whatever the bounds: the
+        session asked for it. `asked` is what its turn draws on, where that is not the turn that sends it.
+        """
+        self._host.check_open(context)
+        if once:
+            message = await self._wait_for_first(context, message)
+            if context.has_accepted(message.id):
+                if waiter is not None:
+                    join(context, message.id, waiter)
+                await trio.lowlevel.checkpoint()
+                return
+        check_busy(context, message)
+        if waiter is not None:
+            _check_not_suspended(context, message, waiter)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        acceptance = Acceptance(message, copy_context(), waiter, asked)
+        if asked is None and (waiter is not None or context.parent is not None):
+            acceptance.asked = self._asked_by(context, waiter)
+        if is_granted or context.log is not None or not self._host.try_claim(message):
+            await self._take_in(context, acceptance, is_granted=is_granted)
+        else:
+            self._start_at_once(context, acceptance)
+        if waiter is not None and context.suspension is not None:
+            self._stand_behind(context, waiter)
+        if once and not (waiter is not None and waiter.is_sent_away):
+            context.remember_accepted(message.id)
+        if context.log is None:  # with a journal it has paused long enough
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def release(self, context: SessionContext, message: Message) -> None:
+        """Take a session's first message in. Without a journal nothing pauses if there is room, and never after it is in."""
+        self._host.check_open(context)
+        acceptance = Acceptance(message, copy_context())
+        if context.parent is not None:
+            acceptance.asked = self._asked_by(context, None)
+        if context.log is not None or not self._host.try_claim(message):
+            await self._take_in(context, acceptance)
+        else:
+            self._start_at_once(context, acceptance)
+
+    async def admit(
+        self, context: SessionContext, message: Message, *others: Record, variables: Context | None = None
+    ) -> None:
+        """Take in a message that a date brought, which waits for room by coming again; `others` go in the same step.
+
+        Its turn runs with these context variables; None is those of the caller.
+
+        Raises:
+            InboxFull: there is no room. Nothing was written.
+            JournalError: it is not taken in, and may be written or not: it has to come again, with the same id.
+        """
+        self._host.check_open(context)
+        acceptance = Acceptance(message, copy_context() if variables is None else variables)
+        self._inbox.check_room(message)
+        place = acceptance.place = self._inbox.reserve_beyond(message)
+        self._expect(context, acceptance)
+        try:
+            if context.log is not None:
+                baggage = self._host.propagation.take(acceptance.variables)
+                await context.log.accept(message, *others, baggage=baggage)
+            _check_not_closed(context, acceptance)
+        except BaseException:
+            self._refuse(context, acceptance)
+            raise
+        self._let_in(context, acceptance, place)
+        if context.log is None:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    # --- a place, the journal, the inbox ---------------------------------------------------
+
+    async def _take_in(
+        self, context: SessionContext, acceptance: Acceptance, *, is_granted: bool = False
+    ) -> None:
+        """Reserve a place for a message, write it and let it in. Refused or cancelled, nothing is left of it."""
+        self._expect(context, acceptance)
+        try:
+            place = await self._reserve(context, acceptance, is_granted=is_granted)
+            if context.log is not None:
+                await self._write(context, acceptance, context.log)
+        except BaseException:
+            self._refuse(context, acceptance)
+            raise
+        self._let_in(context, acceptance, place)
+
+    def _start_at_once(self, context: SessionContext, acceptance: Acceptance) -> None:
+        """The session of a message that needs no place and no write was claimed for it."""
+        context.pending += 1
+        self._sessions.stir(context)
+        if self._host.events.watched:
+            self._publish(acceptance.message)
+        self._host.start(context, acceptance)
+
+    def _expect(self, context: SessionContext, acceptance: Acceptance) -> None:
+        """A message is on its way in."""
+        context.expect(acceptance)
+        self._sessions.stir(context)
+        if context.suspension is not None:  # it may have slept meanwhile
+            self._inbox.park(context.id)
+
+    async def _reserve(
+        self, context: SessionContext, acceptance: Acceptance, *, is_granted: bool
+    ) -> Place[Message]:
+        """Wait for a place in the inbox, without a pause if there is room."""
+        message, inbox = acceptance.message, self._inbox
+        first = message.on_busy == "interrupt"
+        if is_granted:
+            acceptance.place = place = inbox.reserve_beyond(message, first=first)
+        elif (found := inbox.try_reserve(message, first=first)) is not None:
+            acceptance.place = place = found
+        elif self._would_wait_for_itself(context):
+            raise inbox.refusal(message)
+        else:
+            acceptance.place = place = await inbox.reserve(message, first=first)
+            self._host.check_reachable(context)
+        return place
+
+    async def _write(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
+        """Make a message durable; if nothing can take it any more, that is durable, too, before the sender hears of it."""
+        waiter, propagation = acceptance.waiter, self._host.propagation
+        baggage = propagation.take(acceptance.variables) if propagation.variables else NOTHING
+        options = None if waiter is None else waiter.options.told
+        acceptance.log = log
+        await log.accept(acceptance.message, asked=acceptance.asked, options=options, baggage=baggage)
+        try:
+            self._host.check_reachable(context)
+        except ActgentError:
+            self._note_refused(context, acceptance, log)
+            acceptance.log = None
+            await log.flush()
+            raise
+
+    def _let_in(self, context: SessionContext, acceptance: Acceptance, place: Place[Message]) -> None:
+        """A message is in, and its turn starts as soon as it may."""
+        acceptance.is_in = True
+        acceptance.settle()
+        if self._host.try_claim_place(place):
+            self._start(context, context.take_acceptance(acceptance.message))
+        else:
+            self._inbox.fill(place)
+            self._announce(context, acceptance.message)
+
+    def _start(self, context: SessionContext, acceptance: Acceptance) -> None:
+        """The session of a message is claimed for it: its turn starts at once."""
+        if self._host.events.watched:
+            self._publish(acceptance.message)
+        self._host.start(context, acceptance)
+
+    def _refuse(self, context: SessionContext, acceptance: Acceptance) -> None:
+        """The message did not get in after all."""
+        if acceptance.place is not None:
+            self._inbox.give_back(acceptance.place)
+        if (log := acceptance.log) is not None:
+            self._note_refused(context, acceptance, log)
+            log.flush_soon()
+        context.refuse(acceptance)
+        self._host.forget_if_over(context)
+        self._sessions.rest(context)
+
+    def _note_refused(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
+        """What the journal has of a message never was, and a turn waits on for people that it would have ended."""
+        log.note_refused(acceptance.message.id)
+        message = acceptance.message
+        goes_first = message.priority is Priority.URGENT or message.on_busy == "interrupt"
+        if goes_first and context.log is log:
+            self._host.suspensions.note_again(context)
+
+    def _announce(self, context: SessionContext, message: Message) -> None:
+        """A message waits in the inbox: whoever it concerns hears of it."""
+        if self._host.events.watched:
+            self._publish(message)
+        turn = context.turn
+        if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
+            turn.interrupt(URGENT_CAME)
+        elif message.on_busy == "interrupt" and turn:
+            self._host.stop_if_outdated(turn)
+        elif context.suspension is not None:
+            self._host.suspensions.take_up_if_outdated(context)
+        self._host.pump()
+
+    # --- repetitions -----------------------------------------------------------------------
+
+    async def _wait_for_first(self, context: SessionContext, message: Message) -> Message:
+        """Wait until nobody brings a message of this id in any more; returns the message, with the time that is left for it.
+
+        Raises:
+            InboxFull: the first one waited for room as long as this one may.
+            SessionClosed, NotRunning: nothing can take it any more.
+        """
+        while (first := context.acceptance(message.id)) is not None and not first.is_in:
+            message = await self._wait_settled(context, message, first)
+            self._host.check_reachable(context)
+        return message
+
+    async def _wait_settled(self, context: SessionContext, message: Message, first: Acceptance) -> Message:
+        if first.place is None and self._would_wait_for_itself(context):
+            raise self._inbox.refusal(message)
+        deadline = DEFAULT_WAIT if message.deadline is None else message.deadline
+        with self._host.kept(context):
+            with trio.move_on_after(deadline) as limit:
+                await first.wait_settled()
+            if limit.cancelled_caught and first.place is None:
+                raise self._inbox.refusal(message)
+            if limit.cancelled_caught:  # it has its room, and only has to be written
+                await first.wait_settled()
+        return attrs.evolve(message, deadline=max(0.0, limit.deadline - trio.current_time()))
+
+    def _asked_by(self, context: SessionContext, waiter: TurnWaiter | None) -> Asked | None:
+        """What a message's turn is paid from: limits of its own, and the budget of the turn that asks for it.
+
+        That is one that waits for the answer, or speaks to a session below its own.
+
+        Raises:
+            LimitReached: that turn is as deep as may be.
+        """
+        limits = None if waiter is None else waiter.options.limits
+        asker = running_session()
+        if waiter is None and not any(above is asker for above in _above(context)):
+            asker = None
+        if asker is None or asker.turn is None:
+            return None if limits is None else Asked(limits.shared)
+        asked = self._host.edges.ledger.lead(asker, asker.turn, asker.session.agent_name)
+        return asked if limits is None else attrs.evolve(asked, limits=limits.shared)
+
+    def _would_wait_for_itself(self, context: SessionContext) -> bool:
+        return is_inside(context.turn) or would_wait_for_itself(context)
+
+    # --- those that do not wait for people ---------------------------------------------------
+
+    def _stand_behind(self, context: SessionContext, waiter: TurnWaiter) -> None:
+        """A caller's message is in, behind a turn that waits for people, perhaps since it came."""
+        if waiter.is_patient:
+            waiter.hold()
+        else:
+            self.send_away(context)
+
+    def send_away(self, context: SessionContext) -> None:
+        """Refuse what came in behind a turn that waits for people by now, of callers that do not wait for those."""
+        if not (ids := _waits_for(context)):
+            return
+        for acceptance in tuple((context.acceptances or {}).values()):
+            waiter = acceptance.waiter
+            for guest in acceptance.guests:
+                if not guest.is_patient:
+                    guest.suspend(ids)
+            acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
+            if waiter is not None and acceptance.is_in and not waiter.is_patient:
+                context.forget_accepted(acceptance.message.id)
+                if acceptance.place is not None:
+                    self._inbox.take_out(acceptance.place)
+                acceptance.place = None
+                self._refuse(context, acceptance)
+                for each in (waiter, *acceptance.guests):
+                    each.send_away(acceptance.message.id, Suspended(ids))
+
+    def _publish(self, message: Message) -> None:
+        self._host.events.publish(
+            MessageAccepted(
+                agent=self._host.name,
+                session_id=message.session_id,
+                message_id=message.id,
+                priority=message.priority,
+            )
+        )
+
+
+def _waits_for(context: SessionContext) -> tuple[str, ...]:
+    """The approvals for which the suspended turn of a session waits; none where it goes on by itself."""
+    return () if context.suspension is None else tuple(context.ledger().open)
+
+
+def _check_not_suspended(context: SessionContext, message: Message, waiter: TurnWaiter) -> None:
+    """Refuse a caller that would wait for people, unless it wants to, or its message ends the turn that does.
+
+    Raises:
+        Suspended: it would.
+    """
+    if context.suspension is None or waiter.is_patient or message.priority is Priority.URGENT:
+        return
+    is_outdated = context.suspension.message.priority is not Priority.URGENT
+    if not (message.on_busy == "interrupt" and is_outdated) and (ids := _waits_for(context)):
+        raise Suspended(ids)
+
+
+def _check_not_closed(context: SessionContext, acceptance: Acceptance) -> None:
+    if context.closed:
+        acceptance.log = context.log  # which has it: it does not come again
+        raise SessionClosed(context.id)
+
+
+def _above(context: SessionContext) -> Iterator[SessionContext]:
+    """The sessions of which this one is a child."""
+    while context.parent is not None:
+        context = context.parent
+        yield context

@@ -1,0 +1,438 @@
+"""A block in which agents run: one event stream, one supervision, one account of threads."""
+
+import typing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from actgent.actors.gc_tuning import calm_collector
+from actgent.actors.supervision import Supervision
+from actgent.actors.timer import Timer
+from actgent.agents.session import Session
+from actgent.approvals import Approval
+from actgent.control.arguments import at_least_one
+from actgent.control.clock import Clock
+from actgent.errors import ConfigurationError, Fenced, JournalError, ThreadsLeft, UsageError, WouldDeadlock
+from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
+from actgent.journal.base import Backup, Journal, one_of
+from actgent.journal.listing import SessionKey
+from actgent.journal.opening import open_journal
+from actgent.journal.redaction import Redact, RedactedJournal, check_redact
+from actgent.journal.relaxed import RelaxedJournal
+from actgent.logs import logger_of
+from actgent.sessions.accounts import Ledger
+from actgent.sessions.propagation import Propagation, propagation_of
+from actgent.sessions.turn import is_inside
+from actgent.tools.threads import ALL_THREADS, Threads
+from actgent.turns.watchdog import Watch, open_watch
+
+from .actor import RunningAgent
+from .approval_decisions import list_approvals
+from .delegation import Tasks
+from .directory import Directory
+from .retention import Retention, Sweeper
+
+Durability = typing.Literal["full", "relaxed"]
+SAID = 10
+"""How many agents one line of the log names."""
+THREAD_GRACE = 5.0
+"""Seconds that leaving a runtime waits for threads that nobody waits for any more."""
+
+_log = logger_of(__name__)
+
+
+class Startable(typing.Protocol):
+    """An agent, as far as a runtime is concerned."""
+
+    def start_in(self, runtime: "Runtime") -> "Sequence[Startable]": ...
+    async def recover(self) -> None: ...
+
+
+A = TypeVar("A", bound=Startable)
+
+
+class Runtime:
+    """The agents that run in one block, and what they share."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        events: EventStream,
+        watch: Watch,
+        threads: Threads,
+        supervision: Supervision,
+        journal: Journal | None,
+        epoch: int,
+        propagation: Propagation,
+        retention: Retention,
+    ) -> None:
+        self.stream = events
+        self.watch = watch
+        self.threads = threads
+        self.journal = journal
+        self.epoch = epoch
+        self.propagation = propagation
+        self.timer = Timer()
+        self.clock = Clock()
+        self.ledger = Ledger(journal, epoch)
+        self.agents = Directory()
+        """The agents that run here, by name and by what they can do."""
+        self.tasks = Tasks(self.agents, journal, epoch)
+        self._sweeper: Sweeper | None = None
+        if journal is not None:
+            self._sweeper = Sweeper(journal, self.agents, self.ledger, self.clock, retention)
+            nursery.start_soon(self._sweeper.run, name="retention")
+        self._nursery = nursery
+        self._supervision = supervision
+        self._agents: dict[str, tuple[RunningAgent, float]] = {}
+        self._left = False
+        self._blocks = 0
+        """Of `starting`, that are open."""
+        self._unrecovered: list[Startable] = []
+        self._has_told = journal is None
+
+    # --- starting agents ---------------------------------------------------------------------
+
+    async def start(self, agent: A) -> A:
+        """Start an agent, and those that it routes to or has as tools; they run until the block is left.
+
+        With a journal their sessions go on at once, or at the end of a `starting` block. A turn from the journal that
+        calls an agent which does not run waits for its start: until `ready`, or 10 s after the last start.
+
+        Raises:
+            ConfigurationError: an agent of this name runs here, or this agent runs elsewhere; none of them was started.
+            UsageError: the runtime's block is being left, or was.
+        """
+        if not hasattr(agent, "start_in"):
+            raise ConfigurationError(f"a runtime starts agents, not {agent!r}")
+        is_first = not self.agents.starting.has_begun
+        started = agent.start_in(self)
+        self.agents.starting.note_start()
+        if is_first and self.journal is not None:
+            self._nursery.start_soon(self._watch_start, name="start of agents")
+        if self._blocks:
+            self._unrecovered += started
+        else:
+            await _recover(started)
+        await trio.lowlevel.checkpoint()
+        return agent
+
+    @asynccontextmanager
+    async def starting(self) -> AsyncGenerator[None, None]:
+        """A block in which several agents are started; their sessions in the journal go on at its end, as by `ready`.
+
+        After an exception they do not: call `ready` to go on all the same.
+        """
+        self._blocks += 1
+        try:
+            yield
+        finally:
+            self._blocks -= 1
+        if not self._blocks:
+            await self.ready()
+
+    async def ready(self) -> None:
+        """All agents are started: what waits for further ones goes on without them, and the log names those that are missed.
+
+        Sessions in the journal whose agent does not run stay there, and go on when it is started.
+        """
+        unrecovered, self._unrecovered = self._unrecovered, []
+        await _recover(unrecovered)
+        self.agents.starting.end()
+        await self._tell_waiting()
+        await trio.lowlevel.checkpoint()
+
+    async def _watch_start(self) -> None:
+        """Tell whose sessions wait where the program never says that all agents are there."""
+        await self.agents.starting.wait_over()
+        await self._tell_waiting()
+
+    async def _tell_waiting(self) -> None:
+        """Name the agents in the log, once, that do not run and whose sessions the journal has in the middle of something."""
+        if self._has_told or self.journal is None:
+            return
+        self._has_told = True
+        try:
+            waiting = await self.journal.waiting()
+        except (Fenced, JournalError) as error:
+            _log.warning("nobody knows which sessions wait for agents that are not started: %s", error)
+            return
+        missing = sorted(name for name in waiting if name not in self.agents)
+        if missing:
+            names = ", ".join(f"{name!r} ({waiting[name]})" for name in missing[:SAID])
+            more = f" and {len(missing) - SAID} more" if len(missing) > SAID else ""
+            _log.warning(
+                "unfinished sessions in the journal wait for agents that are not started: %s%s", names, more
+            )
+
+    # --- what happens in it ------------------------------------------------------------------
+
+    def events(self, capacity: int = 1000) -> AbstractAsyncContextManager[EventReader]:
+        """An `async with` block with a receive channel of everything that happens from now on.
+
+        It keeps at most `capacity` events: a slow reader loses the oldest, and `lost` counts them.
+        """
+        return self.stream.read(capacity)
+
+    async def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
+        """What waits for people in sessions of all agents here, of at most `limit` sessions, page by page.
+
+        Pass the last approval for the next page; an empty page is the end. `agent.answer` decides.
+        """
+        for running in sorted((running for running, _ in self._agents.values()), key=lambda each: each.name):
+            if after is None or running.name >= after.agent:
+                behind = after.session_id if after is not None and running.name == after.agent else ""
+                if found := await list_approvals(running, after=behind, limit=limit):
+                    return found
+        await trio.lowlevel.checkpoint()
+        return ()
+
+    async def backup(self, path: Path | str) -> Backup:
+        """Copy the journal to a new file, which is read from end to end; meanwhile the agents go on.
+
+        All that was confirmed before the call is in it, and what is confirmed meanwhile may be. A journal in PostgreSQL is
+        copied by pg_dump.
+
+        Raises:
+            ConfigurationError: there is no journal, or no file; or there is a file at the path.
+            JournalDamaged: the journal is not what was written; nothing stands at the path.
+            JournalFailed: it cannot be read, or the copy not be written.
+        """
+        if self.journal is None:
+            raise ConfigurationError("this runtime has no journal: pass journal= to open_runtime()")
+        return await self.journal.backup(Path(path))
+
+    async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
+        """Close a session and its children where they are open, and erase all that the journal has of them.
+
+        Nothing brings them back. Nothing happens where there is no such session. Where several agents have one of this
+        id, `agent` says whose it is.
+
+        Raises:
+            ConfigurationError: several agents have a session of this id, and none of them is given.
+            WouldDeadlock: called from one of its own handlers or tools.
+            JournalError: they could not be erased; calling it again goes on.
+        """
+        key = await self._key_of(session_id, agent)
+        if key is None:
+            return
+        await self._close_session(key)
+        if self.journal is None:
+            return
+        for each in reversed(
+            await _with_descendants(self.journal, key)
+        ):  # or a crash would leave them without root
+            await self._close_session(each)
+            self.ledger.forget(each)
+            await self.journal.delete(each.session_id, agent=each.agent)
+
+    async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
+        if agent is not None:
+            return SessionKey(agent, session_id)
+        agents = {
+            name for name in self._agents if self._find_session(SessionKey(name, session_id)) is not None
+        }
+        if self.journal is not None:
+            agents.update(await self.journal.agents_of(session_id))
+        return one_of([*agents], session_id)
+
+    def _find_session(self, key: SessionKey) -> Session | None:
+        """A session in memory, or one that sleeps and is held by someone."""
+        if key.agent not in self._agents:
+            return None
+        sessions = self._agents[key.agent][0].sessions
+        context = sessions.get(key.session_id)
+        session: Session | None = sessions.find_asleep(key.session_id) if context is None else context.session
+        return session
+
+    async def _close_session(self, key: SessionKey) -> None:
+        session = self._find_session(key)
+        if session is None:
+            return
+        context = session._context  # noqa: SLF001 - which wakes it
+        if is_inside(context.turn):
+            raise WouldDeadlock("delete_session()", key.session_id)
+        await session.aclose()
+        if context.log is not None:
+            context.log.close()
+        context.log = None  # what it still has to say is not to be found behind its end
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse agents before the first of them is started.
+
+        Raises:
+            ConfigurationError: one of the names is taken.
+            UsageError: it is too late.
+        """
+        if self._left:
+            raise UsageError("the block of this runtime is being left, or was: open another one")
+        for index, name in enumerate(names):
+            if name in self._agents or name in names[:index]:
+                raise ConfigurationError(f"an agent named {name!r} runs here already: choose another name")
+
+    def host(self, running: RunningAgent, *, grace: float) -> None:
+        """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
+        self._agents[running.name] = (running, grace)
+        self._nursery.start_soon(self._live, running, name=f"agent {running.name}")
+        if self.stream.watched:
+            self.stream.publish(ActorStarted(actor=running.name))
+
+    async def _live(self, running: RunningAgent) -> None:
+        try:
+            await running.live(self._supervision)
+        finally:
+            del self._agents[running.name]
+            self.agents.remove(running.name)
+            if self.stream.watched:
+                self.stream.publish(ActorStopped(actor=running.name))
+
+    async def _drain(self) -> None:
+        """Let the agents end what they have accepted, and what they ask of each other for that, each within its grace."""
+        self._left = True
+        agents = list(self._agents.values())
+        for running, _ in agents:
+            running.begin_drain()
+        begun = trio.current_time()
+        for grace in sorted({grace for _, grace in agents}):
+            with trio.move_on_at(begun + grace):
+                await self._wait_idle()
+                return
+            for running, its_grace in agents:
+                if its_grace <= grace:
+                    running.stop()
+
+    def note_ended(self, key: SessionKey) -> None:
+        """A session is over that is to leave the journal."""
+        if self._sweeper is not None:
+            self._sweeper.note(key)
+
+    async def _finish(self) -> None:
+        if self._sweeper is not None:
+            await self._sweeper.finish()
+
+    async def _wait_idle(self) -> None:
+        while busy := [running for running, _ in self._agents.values() if running.inbox.sessions()]:
+            for running in busy:
+                await running.inbox.wait_idle()
+
+
+async def _recover(agents: Sequence[Startable]) -> None:
+    for agent in agents:
+        await agent.recover()
+
+
+async def _with_descendants(journal: Journal, key: SessionKey) -> list[SessionKey]:
+    """A session, the sessions that have it as parent, theirs ..."""
+    found = dict.fromkeys([key])
+    waiting = [key]
+    while waiting:
+        below = [child.key for child in await journal.children(*waiting.pop())]
+        waiting += [child for child in below if child not in found]
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+@contextmanager
+def _ending(events: EventStream) -> Iterator[EventStream]:
+    """Let readers know when no further event will come, whatever ends the block."""
+    try:
+        yield events
+    finally:
+        events.end()
+
+
+@asynccontextmanager
+async def _owned(
+    journal: str | Journal | None, durability: Durability, redact: Redact | None
+) -> AsyncGenerator[tuple[Journal | None, int], None]:
+    """The journal, opened where it is an address, and the epoch in which this process owns it."""
+    if durability not in typing.get_args(Durability):
+        raise ConfigurationError(f"durability= is 'full' or 'relaxed', not {durability!r}")
+    check_redact(redact)
+    if journal is None:
+        yield None, 0
+    elif isinstance(journal, Journal):
+        epoch = await journal.acquire()
+        if redact is not None:
+            journal = RedactedJournal(journal, redact)
+        yield (RelaxedJournal(journal) if durability == "relaxed" else journal), epoch
+    else:
+        async with open_journal(journal) as opened, _owned(opened, durability, redact) as owned:
+            yield owned
+
+
+@asynccontextmanager
+async def open_runtime(
+    *,
+    journal: str | Journal | None = None,
+    durability: Durability = "full",
+    redact: Redact | None = None,
+    context: Iterable[ContextVar[Any]] = (),
+    retention: Retention | None = None,
+    supervision: Supervision | None = None,
+    threads: int = ALL_THREADS,
+    thread_grace: float = THREAD_GRACE,
+) -> AsyncGenerator[Runtime, None]:
+    """Open a block in which agents run, and outside of which nothing of them is left.
+
+    With a journal (`sqlite:///agents.db`, `postgres://HOST/DATABASE`, or one that is open already) what sessions
+    accepted survives the process: starting their agent goes on where it was. With `durability="relaxed"` nobody waits
+    for the disk: a crash loses what was accepted and answered in the last 50 ms or so, but no tool runs twice by that.
+    `redact` is called with each text, before it is written, and returns what the journal may have of it; see docs/durability.md.
+
+    `context` are the context variables that the journal keeps with each message, if their values are plain data: a turn
+    that goes on after a restart has them as its sender had, and `traceparent`. All others end with the process.
+    Sessions of `run` and `tell` without a session leave the journal when they have ended. `retention` has others leave it,
+    too, when they are old.
+
+    `threads` is how many sync tools of all agents run at a time.
+
+    Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
+    What is not answered by then ends as `Failure(kind="stopped")`.
+
+    Raises:
+        ConfigurationError: the journal's address or the durability is none that there is, or `redact` is no function.
+        Fenced: another process owns the journal.
+        JournalError: it cannot be opened.
+        ActorFailed: in an ExceptionGroup, where an agent failed too often.
+        ThreadsLeft: sync tools still ran in threads `thread_grace` seconds later.
+    """
+    propagation = propagation_of(context)
+    pool = Threads(at_least_one("threads", threads))
+    error: BaseException | None = None
+    with calm_collector(), open_watch() as watch, _ending(EventStream()) as events:
+        async with _owned(journal, durability, redact) as (opened, epoch), trio.open_nursery() as nursery:
+            runtime = Runtime(
+                nursery,
+                events=events,
+                watch=watch,
+                threads=pool,
+                supervision=supervision or Supervision(),
+                journal=opened,
+                epoch=epoch,
+                propagation=propagation,
+                retention=retention or Retention(),
+            )
+            nursery.start_soon(runtime.timer.run, name="timer")
+            try:
+                yield runtime
+                await runtime._drain()  # noqa: SLF001 - the block and its runtime are one thing
+                await runtime._finish()  # noqa: SLF001
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+                error = raised
+            runtime._left = True  # noqa: SLF001
+            nursery.cancel_scope.cancel()
+    try:
+        with trio.CancelScope(shield=True):
+            await pool.wait_left(thread_grace)
+    except ThreadsLeft as left:
+        if error is None or isinstance(error, trio.Cancelled):
+            raise
+        error.add_note(str(left))  # the block's own exception comes first
+    if error is not None:
+        raise error

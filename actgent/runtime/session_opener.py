@@ -1,0 +1,560 @@
+"""How sessions of a running agent come to be: new, found, or made again from the journal."""
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.agents.session import Session
+from actgent.control.arguments import check_id, check_limits
+from actgent.control.limits import Limits
+from actgent.errors import (
+    ActgentError,
+    ConfigurationError,
+    JournalDamaged,
+    SessionClosed,
+    SessionExists,
+    SessionNotFound,
+    WireError,
+    WrongOwner,
+)
+from actgent.foreign import failure_of
+from actgent.journal.listing import SessionKey
+from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message_id_of
+from actgent.logs import Each, logger_of
+from actgent.memory.base import Memory
+from actgent.messages import Message, OnBusy, Part, Sender, new_secret
+from actgent.sessions.context import SessionContext
+from actgent.sessions.double_texting import check_rule
+from actgent.sessions.handlers import name_of, to_awaitable
+from actgent.sessions.restore import is_unused, owner_of, restore
+from actgent.sessions.turn_future import TurnWaiter
+from actgent.state.reducers import Reducer
+
+from .actor import RunningAgent
+from .delegation import Task, TaskDeadline
+from .slots import running_session
+
+Content = str | Part | Sequence[str | Part]
+OnSession = Callable[[Session], Any]
+ERASE_PATIENCE = 1.0
+"""Seconds in which what is left of a session that nobody got is erased, before its caller hears of the failure."""
+_NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
+"""For sessions whose ids nobody can know yet."""
+_log = logger_of(__name__)
+
+
+@attrs.frozen(eq=False)
+class _Opening:
+    """A session that is just made, made again, or erased."""
+
+    task: trio.lowlevel.Task | None
+    """Who does that, and waits for nobody else who does; None is a task that only erases."""
+    done: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.frozen(eq=False)
+class SessionOpener:
+    """Opens the sessions of one running agent."""
+
+    running: RunningAgent
+    memory: Memory
+    reducers: Mapping[str, Reducer] | None
+    on_busy: OnBusy
+    """What messages do while their session works, where nothing else is said."""
+    on_session: Sequence[OnSession]
+    """Called before the first message of each."""
+    _opening: dict[str, _Opening] = attrs.field(factory=dict)
+    """By id those that are just made again, or made under an id that was given."""
+
+    # --- new ones --------------------------------------------------------------------------
+
+    def new(
+        self,
+        owner: Sender | str,
+        *,
+        session_id: str | None = None,
+        parent: Session | None = None,
+        system: str | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+        task: Task | None = None,
+        is_transient: bool = False,
+    ) -> Session:
+        """A session that nobody has been told of yet.
+
+        Raises:
+            ConfigurationError: the owner is empty.
+            SessionExists: the session id is taken in memory.
+        """
+        if parent is not None and not isinstance(parent, Session):
+            raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
+        context = SessionContext(
+            session_id or new_secret(),
+            to_owner(owner),
+            self.memory.open_view(),
+            self.running.name,
+            reducers=self.reducers,
+            parent=None if parent is None else parent._context,  # noqa: SLF001
+            parent_key=None if parent is None else parent._context.key,  # noqa: SLF001
+            system=system,
+            on_busy=self.on_busy if on_busy is None else check_rule(on_busy),
+            task=task,
+        )
+        session = context.session = Session(context, self.running)
+        self.running.open(context)
+        context.log = self.running.new_log(context.id)
+        bounds = NO_LIMITS if limits is None else limits.shared
+        if bounds or context.parent is not None:
+            self.running.edges.ledger.open_session(context, self.running.name, bounds)
+        if context.log is not None:
+            now = self.running.clock.now()
+            context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
+            context.log.is_temporary = is_transient and task is None
+        if task is not None and task.deadline:
+            context.set_timer(TaskDeadline(task.deadline, task.seconds))
+        return session
+
+    def fresh(self) -> Session:
+        """A session for one question: a child of the session whose turn asks, if there is one."""
+        asker = running_session()
+        if asker is None:
+            return self.new("user", is_transient=True)
+        owner = Sender(asker.session.agent_name, "agent")
+        return self.new(owner, parent=asker.session, is_transient=True)
+
+    async def create(
+        self,
+        owner: Sender | str,
+        description: Content = "",
+        *,
+        session_id: str | None = None,
+        parent: Session | None = None,
+        system: str | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+    ) -> Session:
+        """See `Agent.create_session`."""
+        if limits is not None:
+            check_limits(limits)
+        owner = to_owner(owner)
+        if parent is not None:
+            _check_parent(self.running.name, owner, parent)
+        if session_id is not None:
+            await self.wait_opened(session_id)
+        with _NOBODY_ELSE if session_id is None else self.opens(session_id):
+            if session_id is not None:
+                await self._check_unused(session_id)
+            session = self.new(
+                owner, session_id=session_id, parent=parent, system=system, limits=limits, on_busy=on_busy
+            )
+            if description or self.on_session or self.running.journal is not None:
+                await self._begin(session, description)
+            else:  # nothing happens in it, so only its caller's cancellation can take it back
+                await self._pause(session)
+            return session
+
+    async def _begin(self, session: Session, description: Content) -> None:
+        """Have a new session's handlers attached, and its first message said."""
+        async with Making(self, session) as context:
+            if description:
+                await self.running.reception.release(context, session._message(description))  # noqa: SLF001
+            elif context.log is not None:
+                await context.log.flush()
+
+    async def _pause(self, session: Session) -> None:
+        try:
+            await trio.lowlevel.checkpoint()
+        except BaseException:
+            await self.withdraw(session._context)  # noqa: SLF001, ASYNC102 - it shields what it must, with a time limit
+            raise
+
+    def beginning(self, session: Session) -> "Making":
+        """The block in which the only message of a new session is said, with which it ends; if that fails, no trace is left."""
+        return Making(self, session, ends=True)
+
+    async def withdraw(self, context: SessionContext) -> None:
+        """Leave no trace of a session that nobody got; what its handlers said in it ends first."""
+        if context.pending:
+            if context.log is not None:
+                context.log.is_unused = True
+            self.running.let_go(context)
+            return
+        self.running.discard(context)
+        if context.log is not None and context.log.withdraw():
+            opening = _Opening(None)
+            if self.running.start_soon(self._erase, context.id, opening):
+                self._opening[context.id] = opening  # whoever wants the id waits for that
+                with trio.move_on_after(ERASE_PATIENCE, shield=True):
+                    await opening.done.wait()
+
+    async def _erase(self, session_id: str, opening: _Opening) -> None:
+        """Erase a session that nobody got; if that fails, whoever wants its id next does it."""
+        try:
+            await self._load(session_id)
+        except ActgentError as error:
+            _log.warning(
+                "agent %s: session %s, which nobody got, is not erased: %s",
+                self.running.name,
+                Each(session_id),
+                error,
+            )
+        finally:
+            self._end_opening(session_id, opening)
+
+    async def call_on_session(self, session: Session) -> None:
+        for fn in tuple(self.on_session):
+            if fn not in self.on_session:  # one of those before removed it
+                continue
+            try:
+                awaitable = to_awaitable(fn(session))
+                if awaitable is not None:
+                    await awaitable
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+                error = failure_of(raised, "on_session", name_of(fn))
+            else:
+                continue
+            raise error
+
+    # --- those that are there --------------------------------------------------------------
+
+    async def open(self, session_id: str, *, owner: Sender | str | None = None) -> Session:
+        """See `Agent.open_session`."""
+        wanted = None if owner is None else to_owner(owner)
+        session = await self.find(session_id)
+        if wanted is not None:
+            self._check_owner(session, wanted)
+        return session
+
+    def _check_owner(self, session: Session, owner: Sender) -> None:
+        if session.owner != owner:
+            raise WrongOwner(self.running.name, session.id, owner.name)
+
+    async def find(self, session_id: str) -> Session:
+        """The session of this id, whoever owns it: for those who know that it is theirs.
+
+        Raises:
+            SessionNotFound: there is none.
+            SessionClosed: it was closed.
+        """
+        sessions = self.running.sessions
+        await self.wait_opened(session_id)
+        if self.running.journal is not None and session_id not in sessions:
+            with self.opens(session_id):
+                return await self._reopen(session_id)
+        session = sessions.find(session_id).session  # before the pause, in which it may fall asleep
+        await trio.lowlevel.checkpoint()
+        return session  # type: ignore[no-any-return]
+
+    @asynccontextmanager
+    async def loaded(self, session_id: str) -> AsyncGenerator[SessionContext, None]:
+        """Find a session, and keep it in memory for the block.
+
+        Raises:
+            SessionNotFound: there is none.
+            SessionClosed: it was closed.
+        """
+        session = await self.find(session_id)
+        with self.running.kept(session._context) as context:  # noqa: SLF001 - which wakes it
+            yield context
+
+    async def ensure(self, owner: Sender | str, session_id: str, *, parent: Session | None = None) -> Session:
+        """See `Agent.ensure_session`."""
+        wanted = to_owner(owner)
+        await self.wait_opened(session_id)
+        with self.opens(session_id):
+            try:
+                session = await self.find(session_id)
+            except SessionNotFound:
+                check_id("session_id", session_id)
+                return await self.create(owner, session_id=session_id, parent=parent)
+        self._check_owner(session, wanted)
+        return session
+
+    async def ensure_child(self, parent: SessionContext, name: str) -> Session:
+        """The session of a name below another one, whose owner it has; created where there is none."""
+        plain = f"{parent.id}/{name}"
+        await self.wait_opened(plain)
+        with self.opens(plain):
+            session_id = await self.choose_id(parent, plain, f"{parent.scope}/{name}")
+            try:
+                return await self.find(session_id)
+            except SessionNotFound:
+                return await self.create(parent.owner, session_id=session_id, parent=parent.session)
+
+    async def choose_id(self, parent: SessionContext, plain: str, scoped: str) -> str:
+        """The id of a session below another one: the plain one, or the scoped one where another session has that."""
+        is_below = await self._is_below(parent, plain)
+        if is_below or (is_below is None and not await self._is_below(parent, scoped)):
+            return plain
+        return scoped
+
+    async def _is_below(self, parent: SessionContext, session_id: str) -> bool | None:
+        """Whether a session has this one as parent; None where there is none of this id."""
+        context, journal = self.running.sessions.get(session_id), self.running.journal
+        if context is not None:
+            return context.parent_key == parent.key
+        head = None if journal is None else await journal.head(self.running.name, session_id)
+        return None if head is None else head.parent == parent.key
+
+    async def recover(self) -> None:
+        """See `Agent.recover`."""
+        await self.running.ready.wait()
+        if self.running.journal is None:
+            return
+        for session_id in await self.running.journal.unfinished(self.running.name):
+            await self.wait_opened(session_id)
+            if session_id not in self.running.sessions:
+                try:
+                    with self.opens(session_id):
+                        await self._reopen(session_id)
+                except (JournalDamaged, WireError) as error:
+                    _log.error("agent %s leaves a session out: %s", self.running.name, error)
+                except (SessionClosed, SessionNotFound):
+                    pass  # another agent that started earlier opened it, and it has ended since it was listed
+        self.running.timer_service.load(await self.running.journal.due(self.running.name))
+
+    async def _check_unused(self, session_id: str) -> None:
+        """Refuse an id under which the journal has a session already."""
+        journal = self.running.journal
+        head = None if journal is None else await journal.head(self.running.name, session_id)
+        if head is not None and (not head.closed or await self._load(session_id)):
+            raise SessionExists(self.running.name, session_id)
+
+    async def _load(self, session_id: str) -> Sequence[Record]:
+        """What the journal has of a session; if nobody ever got it, it is erased, and its id is free."""
+        journal = self.running.journal
+        records = () if journal is None else await journal.load(session_id, agent=self.running.name)
+        if journal is not None and is_unused(records):
+            await journal.delete(session_id, agent=self.running.name)
+            return ()
+        return records
+
+    async def wait_opened(self, session_id: str) -> None:
+        """Let whoever opens this session finish; the handlers that it calls then find the session as it is."""
+        while (opening := self._opening.get(session_id)) is not None:
+            if trio.lowlevel.current_task() in [each.task for each in self._opening.values()]:
+                return
+            await opening.done.wait()
+
+    @contextmanager
+    def opens(self, session_id: str) -> Iterator[None]:
+        """Let others who want this session wait for the block."""
+        task, known = trio.lowlevel.current_task(), self._opening.get(session_id)
+        if known is not None and known.task is task:
+            yield
+            return
+        opening = self._opening[session_id] = _Opening(task)
+        try:
+            yield
+        finally:
+            self._end_opening(session_id, opening)
+
+    def may_erase(self, session_id: str) -> bool:
+        """Whether nobody opens a session or does anything with it at this moment."""
+        context = self.running.sessions.find_any(session_id)
+        return session_id not in self._opening and (context is None or context.is_at_rest)
+
+    def _end_opening(self, session_id: str, opening: _Opening) -> None:
+        if self._opening.get(session_id) is opening:
+            del self._opening[session_id]
+        opening.done.set()
+
+    async def _reopen(self, session_id: str) -> Session:
+        """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
+        running, sessions = self.running, self.running.sessions
+        if (asleep := sessions.find_asleep(session_id)) is not None:
+            await trio.lowlevel.checkpoint()
+            return asleep  # type: ignore[no-any-return]
+        records = await self._load(session_id)
+        opened = owner_of(records)
+        if opened is None:
+            raise SessionNotFound(running.name, session_id)
+        context = SessionContext(
+            session_id,
+            opened.owner,
+            self.memory.open_view(),
+            running.name,
+            is_former=not opened.agent,
+            reducers=self.reducers,
+            on_busy=opened.on_busy or self.on_busy,
+            system=opened.system,
+        )
+        restored = await restore(records, context)
+        if restored.is_closed:
+            raise SessionClosed(session_id)
+        running.propagation.restore_all((context.acceptances or {}).values())
+        context.log = running.new_log(session_id, due=restored.due)
+        _mark_temporary(context, opened, records)
+        await running.edges.ledger.restore(context, running.name, restored)
+        opened = await self._with_parent_agent(session_id, opened)
+        if session_id in sessions:  # someone else was faster
+            return sessions.find(session_id).session  # type: ignore[no-any-return]
+        if (asleep := sessions.find_asleep(session_id)) is not None:
+            return asleep  # type: ignore[no-any-return]
+        self._find_parent(context, opened, restored.waiting)
+        session = context.session = Session(context, running)
+        running.open(context)
+        running.tasks.agents.starting.note_return(context)
+        if restored.waiting:
+            running.inbox.claim(session_id)  # what is said meanwhile comes behind it
+        context.report_next_timer()
+        try:
+            with running.kept(context):  # also where it is closed meanwhile: what waits in it ends by that
+                if opened.transient and await self._is_orphan(context):
+                    context.closed = True
+                running.openers[session_id] = trio.lowlevel.current_task()
+                await self.call_on_session(session)
+                running.go_on(context, restored.waiting)
+        except BaseException:
+            running.drop(context, is_claimed=bool(restored.waiting))
+            raise
+        finally:
+            running.openers.pop(session_id, None)
+        if opened.transient:
+            running.let_go(context)
+        return session
+
+    async def _with_parent_agent(self, session_id: str, opened: Opened) -> Opened:
+        """How a session began, by what the journal found out about its parent where its first record does not tell."""
+        journal = self.running.journal
+        if journal is None or opened.parent_agent or not opened.parent_id:
+            return opened
+        head = await journal.head(self.running.name, session_id)
+        return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
+
+    def _find_parent(self, context: SessionContext, opened: Opened, waiting: Sequence[Message]) -> None:
+        """Put a session that came back where it was among the others."""
+        agents = self.running.tasks.agents
+        if opened.parent_id:
+            parent = context.parent_key = SessionKey(opened.parent_agent, opened.parent_id)
+            context.parent = agents.find_session(parent)
+            if context.parent is None:
+                agents.wait_for_parent(parent, context)
+        if opened.parent_id and opened.transient:
+            context.task = Task(
+                message_id_of(context.id),
+                TurnWaiter(self.running.edges.options, is_patient=True),
+                opened.parent_agent,
+                opened.parent_id,
+                reports=opened.reports,
+                is_unclaimed=True,
+                name=opened.task,
+                deadline=opened.deadline,
+                seconds=round(opened.deadline - opened.created_at, 3),
+            )
+            if opened.deadline and any(message.id == context.task.message_id for message in waiting):
+                context.set_timer(TaskDeadline(context.task.deadline, context.task.seconds))
+        agents.attach_children(self.running.name, context)
+
+    async def _is_orphan(self, context: SessionContext) -> bool:
+        """Whether a session was asked something by one that has nothing to do any more, so that nobody waits for it."""
+        task: Task | None = context.task
+        journal = self.running.journal
+        if task is None or task.reports or journal is None or not task.parent_agent:
+            return False
+        if context.parent is not None:
+            return not context.parent.pending
+        return task.parent_id not in await journal.unfinished(task.parent_agent)
+
+
+@attrs.define(eq=False)
+class Making:
+    """The block in which a new session gets what its caller wants to find in it, after its handlers.
+
+    Until then it is only in memory. If the block fails, nobody gets the session, and no trace of it is left. No generator:
+    as such it would cost as much as the rest of a new session.
+    """
+
+    _opener: SessionOpener
+    _session: Session
+    ends: bool = False
+    """Whether the session ends with what is said in the block."""
+
+    async def __aenter__(self) -> SessionContext:
+        context = self._session._context  # noqa: SLF001
+        self._opener.running.pin(context)
+        try:
+            if self._opener.on_session:
+                await self._opener.call_on_session(self._session)
+            await trio.lowlevel.checkpoint()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields what it must, with a time limit
+            raise
+        if self.ends:
+            context.transient = True
+        return context
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opener, context = self._opener, self._session._context  # noqa: SLF001
+        opener.running.unpin(context)
+        if error is not None:
+            await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
+        elif self.ends:
+            opener.running.let_go(context)
+
+
+def to_owner(owner: Sender | str) -> Sender:
+    """Whoever a session belongs to; a name is a user's.
+
+    Raises:
+        ConfigurationError: it is empty, or nobody.
+    """
+    sender = Sender(owner) if isinstance(owner, str) and owner.strip() else owner
+    if not isinstance(sender, Sender):
+        raise ConfigurationError("a session needs an owner that is not empty: who is talking to the agent?")
+    return sender
+
+
+def _check_parent(agent: str, owner: Sender, parent: Session | None) -> None:
+    """Refuse a session of one user below that of another, who would see and decide what it asks people.
+
+    Sessions that agents own are below those that they work for.
+    """
+    if isinstance(parent, Session) and owner.kind == parent.owner.kind == "user" and owner != parent.owner:
+        raise WrongOwner(agent, parent.id, owner.name)
+
+
+def _mark_temporary(context: SessionContext, opened: Opened, records: Sequence[Record]) -> None:
+    """Have a session for one question leave the journal at its end, but for a task, whose answer may be asked for again."""
+    if context.log is None or not opened.transient:
+        return
+    task_id = message_id_of(context.id)
+    is_task = any(isinstance(record, Accepted) and record.message.id == task_id for record in records)
+    context.log.is_temporary = not is_task
+
+
+def _opened(
+    context: SessionContext,
+    limits: Mapping[str, float],
+    on_busy: OnBusy | None,
+    *,
+    is_transient: bool,
+    now: float,
+) -> Opened:
+    """How a session's records begin."""
+    parent = context.parent
+    return Opened(
+        agent=context.agent,
+        owner=context.owner,
+        parent_id=None if parent is None else parent.id,
+        created_at=now,
+        on_busy=on_busy,
+        limits=limits,
+        system=context.system,
+        within=tuple(
+            account.key
+            for account in context.accounts
+            if (account.key.agent, account.key.session_id) != context.key
+        ),
+        transient=is_transient,
+        parent_agent="" if parent is None else parent.session.agent_name,
+        reports=context.task is not None and context.task.reports,
+        deadline=0.0 if context.task is None else context.task.deadline,
+        task="" if context.task is None else context.task.name,
+    )

@@ -1,0 +1,93 @@
+"""A turn that waits for another session: refused where that one waits for it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from actgent.control.wait_graph import WaitNode, waiting, way_back
+from actgent.errors import WaitCycle
+from actgent.sessions.context import SessionContext
+from actgent.sessions.turn import Turn, is_inside, running_turn
+
+
+def running_session() -> SessionContext | None:
+    """The session whose turn the calling task is part of; a task of one's own is part of none."""
+    turn: Turn | None = running_turn.get()
+    if turn is None or turn.host is None or not is_inside(turn):
+        return None
+    context: SessionContext | None = turn.host.sessions.get(turn.message.session_id)
+    return context if context is not None and context.turn is turn else None
+
+
+@contextmanager
+def slot_lent(target: SessionContext | None = None) -> Iterator[None]:
+    """While a turn's tool or handler waits for another turn, its slot is another session's.
+
+    Raises:
+        WaitCycle: `target`, the session that is waited for, waits for the one whose turn this is.
+    """
+    turn = running_turn.get()
+    host = turn.host if turn is not None else None
+    if (
+        turn is None or host is None or not is_inside(turn)
+    ):  # a task of one's own may know the turn, and is none of it
+        yield
+        return
+    with nullcontext() if target is None else awaiting(target):
+        is_lent = host.lend_slot(turn)
+        try:
+            yield
+        finally:
+            if is_lent:
+                host.reclaim_slot(turn)
+
+
+@contextmanager
+def awaiting(target: SessionContext) -> Iterator[None]:
+    """Note that the session whose turn we are in waits for another one, for as long as the block.
+
+    Raises:
+        WaitCycle: the other one waits for it, itself or through others.
+    """
+    waiter = running_session()
+    if waiter is None:
+        yield
+        return
+    check_cycle(waiter, target)
+    try:
+        with waiting(_node_of(waiter), _node_of(target)):
+            yield
+    finally:
+        _drop_node(waiter)
+        _drop_node(target)
+
+
+def would_wait_for_itself(target: SessionContext) -> bool:
+    """Whether the session whose turn we are in would wait for itself if it waited for `target`."""
+    waiter = running_session()
+    if waiter is None or waiter.waits is None:
+        return waiter is target
+    return target.waits is not None and bool(way_back(waiter.waits, target.waits).path)
+
+
+def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
+    """Refuse a wait that would never end.
+
+    Raises:
+        WaitCycle: it would not.
+    """
+    if waiter is target or (waiter.waits is not None and target.waits is not None):
+        way = way_back(_node_of(waiter), _node_of(target))
+        if way.path:
+            raise WaitCycle([node.name for node in way.path])
+
+
+def _node_of(context: SessionContext) -> WaitNode:
+    if context.waits is None:
+        context.waits = WaitNode(f"{context.session.agent_name}/{context.id}")
+    return context.waits
+
+
+def _drop_node(context: SessionContext) -> None:
+    """A session that has nothing to do with waits holds nothing for them."""
+    if context.waits is not None and context.waits.is_alone:
+        context.waits = None

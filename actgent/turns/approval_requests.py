@@ -1,0 +1,112 @@
+"""Calls that wait for people: whom they concern, how they are asked, and what the decisions make of a batch."""
+
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+
+import attrs
+
+from actgent.approvals import Approval, Ask
+from actgent.errors import AskPerson
+from actgent.journal.records import PersonAsked, Suspended
+from actgent.messages import ToolCall
+from actgent.sessions.approval_ledger import ApprovalLedger, approval_for, question_of
+from actgent.sessions.context import SessionContext
+from actgent.sessions.turn import Turn
+from actgent.tools.base import Tool, ToolContext
+from actgent.tools.execution import Batch
+
+from .dispatcher import Dispatcher
+from .observer import Observer
+
+NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | Ask]
+"""A rule: whether a person has to approve a call; an `Ask` words the question. It only looks, and never waits."""
+
+
+@attrs.frozen(kw_only=True)
+class Asking:
+    """Asks people about the calls of one agent."""
+
+    agent: str
+    rule: NeedsPerson | None
+    """Besides what tools say themselves."""
+    dispatcher: Dispatcher
+    observer: Observer
+    now: Callable[[], float]
+    """Unix time in seconds, by `Clock.steady`: what a person may take is a delay."""
+
+    # --- before calls run --------------------------------------------------------------------
+
+    def rule_for(self, told: ToolContext) -> Callable[[ToolCall, Tool], Ask | None] | None:
+        """The agent's rule, as a batch asks it."""
+        return None if self.rule is None else partial(wish_of, self.rule, told)
+
+    def settle(self, ledger: ApprovalLedger, batch: Batch) -> None:
+        """Which calls have the decision of a person for their result, and which still wait for one."""
+        for place, call in enumerate(batch.calls):
+            verdict = ledger.verdict(call.id)
+            if verdict is not None and verdict.grant is None:
+                content, error = verdict.result
+                batch.answer(place, content=content, error=error)
+            elif (approval := ledger.open_of(call.id)) is not None:
+                batch.asked = {**batch.asked, place: question_of(approval)}
+
+    # --- when all others have run --------------------------------------------------------------
+
+    async def ask(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
+        """Write what people are asked, then ask them; from then on the turn may wait, unless they decide at once."""
+        asked = self._approvals(context, turn, batch)
+        ledger = context.ledger()
+        for approval in asked:
+            if approval.id not in ledger.open:
+                context.note(PersonAsked(approval=approval))
+        turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.asked])
+        context.open_calls = tuple(batch.calls)
+        if context.log is not None:
+            context.log.keep(batch.finished())
+            await context.log.flush()
+        for approval in asked:
+            turn.check()
+            self.observer.ask(context, approval)
+            await self.dispatcher.deliver(context, turn, approval)
+            await self._tell_parents(context, approval)
+        turn.check()
+        if ledger.open:
+            context.note(Suspended(message_id=turn.message.id, ids=tuple(ledger.open)))
+            if context.log is not None:
+                context.log.flush_soon()
+
+    async def _tell_parents(self, context: SessionContext, approval: Approval) -> None:
+        """Who talks to the session that this one works for can decide, too."""
+        parent = context.parent
+        while parent is not None:
+            await self.dispatcher.dispatch(parent, approval)
+            parent = parent.parent
+
+    def _approvals(self, context: SessionContext, turn: Turn, batch: Batch) -> list[Approval]:
+        """What the calls wait for, in their order; what was answered already is their result."""
+        ledger = context.ledger()
+        asked = []
+        for place, question in sorted(batch.asked.items(), key=itemgetter(0)):
+            call = batch.calls[place]
+            approval = ledger.open_of(call.id) or self._approval(context, turn, call, question)
+            if not ledger.settle_again(approval.id):
+                asked.append(approval)
+        return asked
+
+    def _approval(self, context: SessionContext, turn: Turn, call: ToolCall, question: AskPerson) -> Approval:
+        return approval_for(
+            call,
+            question,
+            session_id=context.id,
+            agent=self.agent,
+            now=self.now(),
+            timeout=turn.limits.approval_timeout,
+            is_former=context.is_former,
+        )
+
+
+def wish_of(rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool) -> Ask | None:
+    """Whether a rule wants a person to be asked about a call."""
+    wish = rule(call, tool, told)
+    return (wish if isinstance(wish, Ask) else Ask()) if wish else None

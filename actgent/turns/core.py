@@ -1,0 +1,331 @@
+"""The only pipeline there is: remember, ask, read, reply, act. One message is one pass."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+
+import attrs
+import trio
+
+from actgent.actors.inbox import PriorityInbox
+from actgent.errors import (
+    AnswerError,
+    EmptyAnswer,
+    ParseError,
+)
+from actgent.foreign import failure_of
+from actgent.journal.records import NO_LIMITS, Appended, Said
+from actgent.llm.base import Answer, StopReason
+from actgent.messages import (
+    Message,
+    Reply,
+    Route,
+    Sender,
+    Text,
+    ToolCall,
+)
+from actgent.modes.modes import Modes
+from actgent.protocols.base import (
+    CallTools,
+    Change,
+    Continue,
+    Fail,
+    Finish,
+    Outcome,
+    Profile,
+    Say,
+    View,
+)
+from actgent.sessions.approval_ledger import Waiting
+from actgent.sessions.context import SessionContext
+from actgent.sessions.failures import check_stop
+from actgent.sessions.turn import Resume, Turn
+
+from .dispatcher import Dispatcher, to_deliveries
+from .hooks import Hooks
+from .model_calls import ModelCalls
+from .notices import tell_notes
+from .observer import Observer
+from .tool_calls import Calling
+
+SYSTEM = Sender("actgent", "system")
+REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
+BEGUN = (
+    "Your last answer called tools, and the process ended while they ran: whether they took effect is not known. "
+    "They are not called again by themselves. Answer again, in the form that is asked for now."
+)
+Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
+"""Hands a message on to another agent; None where the action has no agent."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class AgentCore:
+    """Takes each message through memory, prompt, model and classifier to its session's handlers."""
+
+    profile: Profile
+    models: ModelCalls
+    calling: Calling
+    inbox: PriorityInbox[Message]
+    dispatcher: Dispatcher
+    observer: Observer
+    router: Router
+    hooks: Hooks = attrs.field(factory=Hooks)
+    modes: Modes | None = None
+
+    # --- the turn ------------------------------------------------------------------------
+
+    async def run_turn(self, context: SessionContext, turn: Turn) -> None:
+        """All passes from an outside message to its last outcome; what it fails with is in `turn.error` then."""
+        message: Message | None = turn.message
+        try:
+            if turn.is_cut:
+                turn.check()
+            if turn.waiting is not None:
+                message = await self._call_again(context, turn, turn.waiting)
+            elif turn.resume is not None:
+                message = await self._resume(context, turn, turn.resume)
+            elif turn.joined:
+                self._remember_joined(context, turn)
+            while message is not None:
+                await self._pass(context, turn, message)
+                message = self.inbox.next_followup(context.id)
+            if turn.waiting is None:
+                turn.stop = None  # it came too late
+        except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
+            turn.error = error
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - of a protocol, rule or reducer, or of our nurseries
+            turn.error = failure_of(raised, "turn of session", context.id)
+
+    async def _resume(self, context: SessionContext, turn: Turn, resume: Resume) -> Message | None:
+        """Do what was due when the process ended; returns the message to go on with."""
+        last = context.last_said
+        assert last is not None  # noqa: S101 - the turn began with a message
+        if not resume.stop:
+            turn.results.extend(last.tool_results)
+            await self.calling.deliver(context, turn)
+            return last
+        turn.answer_id = last.id
+        message = next(m for m in reversed(context.record) if m.id == last.causation_id)
+        answer = Answer(parts=last.parts, stop=cast("StopReason", resume.stop))
+        calls = () if last.cut else last.tool_calls
+        context.open_calls = calls
+        view = self._view(context, turn, message)
+        view.state = context.state_at(resume.state_number)
+        if not calls and self._is_lost(turn, view, answer, resume):
+            self._follow_up(message, BEGUN, message.stage)
+            return self.inbox.next_followup(context.id)
+        await self._react(context, turn, view, answer, calls)
+        return self.inbox.next_followup(context.id)
+
+    def _is_lost(self, turn: Turn, view: View, answer: Answer, resume: Resume) -> bool:
+        """Whether the calls in the text of an answer cannot be known any more: it is redacted, or the protocol changed."""
+        if not (resume.unsettled or resume.is_redacted):
+            return False
+        asks = self._asks_for_tools(turn, view, answer)
+        return resume.is_redacted or not asks if resume.unsettled else asks
+
+    def _asks_for_tools(self, turn: Turn, view: View, answer: Answer) -> bool:
+        try:
+            return any(isinstance(each, CallTools) for each in self._read(turn, view, answer, ()))
+        except AnswerError:
+            return False
+
+    async def _call_again(self, context: SessionContext, turn: Turn, waiting: Waiting) -> Message | None:
+        """Go on with calls of which some waited for people; returns the message to go on with."""
+        turn.waiting = None
+        results = await self.calling.run(context, turn, waiting.message, waiting.calls, stage=waiting.stage)
+        if results is not None:
+            self.inbox.put_followup(results)
+        if self.hooks.listeners:
+            await self.hooks.tell(context, turn, self.dispatcher)
+        return self.inbox.next_followup(context.id)
+
+    async def give_up(self, context: SessionContext, turn: Turn) -> None:
+        """Leave the record of a turn that fails complete, with a result for each call, and let everyone hear of it."""
+        self.models.keep_partial(context, turn)
+        await self.calling.give_up(context, turn)
+        await self.hooks.tell(context, turn, self.dispatcher)
+
+    async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
+        if self.modes is not None:
+            self._tell_modes(self.modes, context, turn, message)
+        self._remember(context, turn, message)
+        if self.hooks.queries or self.hooks.listeners:
+            await self._run_hooks(context, turn, message)
+        view = self._view(context, turn, message)
+        answer, calls = await self.models.ask(context, turn, view)
+        view.state, view.calls = context.seen_state, turn.calls
+        await self._react(context, turn, view, answer, calls)
+        if self.hooks.listeners:
+            await self.hooks.tell(context, turn, self.dispatcher)
+
+    async def _react(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        view: View,
+        answer: Answer,
+        calls: tuple[ToolCall, ...],
+    ) -> None:
+        """Read an answer that stands in the record, and act on it."""
+        message = view.message
+        try:
+            outcomes = self._read(turn, view, answer, calls)
+        except (ParseError, EmptyAnswer) as error:
+            self._repair(turn, message, error)
+        else:
+            turn.repairs = 0
+            turn.aside = ""
+            await self._act(context, turn, message, outcomes)
+
+    async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
+        if message is turn.message:
+            asked = [each for each in (*turn.joined, message) if each.sender.kind == "user"]
+            said = [await self.hooks.context_of(context, each, self.dispatcher) for each in asked]
+            turn.aside = "\n\n".join(filter(None, (turn.aside, *said)))
+        await self.hooks.tell(context, turn, self.dispatcher)
+        turn.check()
+
+    # --- modes ---------------------------------------------------------------------------
+
+    def _tell_modes(self, modes: Modes, context: SessionContext, turn: Turn, message: Message) -> None:
+        """Do what the user says about the mode, and tell the model of all changes, while no calls are open."""
+        if modes.commands and message is turn.message:
+            said = [each for each in (*turn.joined, message) if context.is_persons(each)]
+            refused = [modes.obey(context.state, each) for each in said]
+            turn.aside = "\n".join(filter(None, refused))
+        tell_notes(context, (modes,), calls=turn.calls, repairs=turn.repairs)
+
+    async def tell_idle(self, context: SessionContext) -> None:
+        """What was done beside a session is durable on return, and is in its record unless a turn runs."""
+        is_idle = context.turn is None and context.resume is None and not context.open_calls
+        if is_idle and self.modes is not None:
+            tell_notes(context, (self.modes,))
+        if context.log is not None:
+            await context.log.flush()
+        await trio.lowlevel.checkpoint()
+
+    # --- remember ------------------------------------------------------------------------
+
+    def _remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
+        """Write the message into the record; tool results stand there already, right behind their calls."""
+        if context.last_said is not message:
+            context.append(message, answered=True)
+            if context.log is not None:
+                context.log.note(_entering(message, turn))
+        turn.check()
+        self.observer.begin_pass(context, message)
+
+    def _remember_joined(self, context: SessionContext, turn: Turn) -> None:
+        """Write what the turn answers besides into the record, before the message that it is about."""
+        for place, message in enumerate(turn.joined):
+            context.append(message, answered=True)
+            if context.log is not None:
+                context.log.note(Appended(message_id=message.id, joins=place > 0))
+
+    def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
+        return View(
+            message=message,
+            record=context.record,
+            state=context.seen_state,
+            stage=message.stage,
+            calls=turn.calls,
+            repairs=turn.repairs,
+            profile=self.profile,
+            tools=self.calling.registry.specs(),
+        )
+
+    # --- read ----------------------------------------------------------------------------
+
+    def _read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
+        """What the answer means; native calls come before any text, in every protocol."""
+        if turn.budget is not None and turn.budget.cut is not None:
+            raise turn.budget.cut
+        check_stop(answer)
+        if calls:
+            return [CallTools(calls, view.stage)]
+        turn.is_paused = answer.stop == "pause"
+        if turn.is_paused:
+            return [Continue(view.stage)]
+        if not answer.text.strip():
+            raise EmptyAnswer("it was empty")
+        outcomes = turn.options.protocol.read(answer, view)
+        for outcome in outcomes:
+            if isinstance(outcome, Fail):
+                raise outcome.error
+        return outcomes
+
+    def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
+        """Ask again with the error, a bounded number of times; then it is the turn's failure."""
+        if turn.repairs >= turn.limits.repairs:
+            raise error
+        turn.repairs += 1
+        self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
+
+    def _follow_up(self, message: Message, note: str, stage: str | None) -> None:
+        """Go on with the turn, with a note at the conversation's end."""
+        self.inbox.put_followup(message.caused(SYSTEM, (Text(note),) if note else (), stage=stage))
+
+    # --- reply and act -------------------------------------------------------------------
+
+    async def _act(
+        self, context: SessionContext, turn: Turn, message: Message, outcomes: Sequence[Outcome]
+    ) -> None:
+        """Act on the outcomes in their order: state, events, routing, conversation, and what the turn goes on with."""
+        further = []
+        for place, outcome in enumerate(outcomes):
+            if type(outcome) is Say:
+                continue
+            if isinstance(outcome, Change):  # once: it may have been done before a restart
+                context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
+            elif isinstance(outcome, (CallTools, Continue, Finish)):
+                further.append(outcome)
+        deliveries = to_deliveries(outcomes, turn.answer_id, turn.usage)
+        if deliveries and context.log is not None:
+            await context.log.flush()
+        for delivery in deliveries:
+            await self.dispatcher.deliver(context, turn, delivery)
+        for delivery in deliveries:
+            if isinstance(delivery, Route):
+                await self._hand_over(context, turn, delivery)
+        if further:
+            await self._go_on(context, turn, message, further)
+
+    async def _go_on(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        further: Sequence[CallTools | Continue | Finish],
+    ) -> None:
+        """Bring about the turn's next message, unless it is to end; tools come before going on without."""
+        if any(isinstance(outcome, Finish) for outcome in further):
+            return
+        if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:
+            calls = [call for outcome in tools for call in outcome.calls]
+            results = await self.calling.run(context, turn, message, calls, stage=tools[-1].stage)
+            if results is not None:
+                self.inbox.put_followup(results)
+            return
+        for outcome in further:
+            if isinstance(outcome, Continue):
+                self._follow_up(message, outcome.note, outcome.stage)
+
+    async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
+        """Let another agent answer; its reply is this session's too."""
+        turn.check()
+        turn.exposed = True
+        try:
+            reply = await self.router(context, turn, route)
+        finally:
+            turn.exposed = False
+        turn.check()
+        if reply is not None:
+            await self.dispatcher.deliver(context, turn, reply)
+
+
+def _entering(message: Message, turn: Turn) -> Appended | Said:
+    """How the journal hears that a message enters the conversation."""
+    if message is turn.message:
+        limits = NO_LIMITS if turn.budget is None else turn.budget.own.limits
+        return Appended(message_id=message.id, joins=bool(turn.joined), limits=limits)
+    return Said(message=message, calls=turn.calls, repairs=turn.repairs)

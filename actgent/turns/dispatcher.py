@@ -1,0 +1,219 @@
+"""How outcomes reach a session's handlers."""
+
+import time
+from collections.abc import Awaitable, Sequence
+
+import attrs
+import trio
+
+from actgent.approvals import Approval
+from actgent.errors import HandlerFailed
+from actgent.foreign import failure_of, place_of
+from actgent.journal.records import Delivered
+from actgent.logs import Each, logger_of
+from actgent.messages import (
+    Event,
+    Failure,
+    Message,
+    Reply,
+    Route,
+    Token,
+    ToolResult,
+    Usage,
+)
+from actgent.protocols.base import Outcome, Say
+from actgent.sessions.context import SessionContext
+from actgent.sessions.failures import kind_of
+from actgent.sessions.handlers import Handler, HandlerKind, name_of, to_awaitable
+from actgent.sessions.turn import Turn
+from actgent.sessions.turn_future import TurnWaiter
+from actgent.tools.results import worded
+
+from .watchdog import Watch
+
+_log = logger_of(__name__)
+
+Delivery = Reply | Event | Route | Failure | ToolResult | Token | Approval
+_KINDS: dict[type[Delivery], HandlerKind] = {
+    Reply: "conversation",
+    Event: "event",
+    Route: "routing",
+    Failure: "exception",
+    ToolResult: "tool_result",
+    Approval: "approval",
+    Token: "token",
+}
+
+
+def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> list[Delivery]:
+    """What handlers hear of an answer: events, then routing, then conversation.
+
+    The ids follow from the answer's, so that a repetition after a crash has the same; the first reply has the
+    answer's own.
+    """
+    deliveries: list[Delivery] = []
+    replies = 0
+    for outcome in sorted(outcomes, key=_rank) if len(outcomes) > 1 else outcomes:
+        if isinstance(outcome, Say):
+            deliveries.append(
+                Reply(
+                    id=f"{answer_id}/{replies}" if replies else answer_id,
+                    text=outcome.text,
+                    data=outcome.data,
+                    message_type=outcome.message_type,
+                    usage=usage,
+                )
+            )
+            replies += 1
+        elif isinstance(outcome, (Event, Route)):
+            kind = type(outcome).__name__.lower()
+            deliveries.append(attrs.evolve(outcome, id=f"{answer_id}/{kind}/{len(deliveries)}"))
+    return deliveries
+
+
+def _rank(outcome: Outcome) -> int:
+    """Events, then routing, then conversation."""
+    return 0 if isinstance(outcome, Event) else 1 if isinstance(outcome, Route) else 2
+
+
+@attrs.define(eq=False, kw_only=True)
+class Dispatcher:
+    """Calls handlers, one after the other, in the session's own task."""
+
+    agent: str
+    timeout: float
+    """Seconds an async handler may take."""
+    watch: Watch
+
+    async def dispatch(self, context: SessionContext, delivery: Delivery) -> None:
+        """Hand something to the handlers of its kind. A handler that fails does not keep the next from hearing."""
+        turn = context.turn
+        if turn is not None:
+            for listener in turn.listeners:
+                listener.hear(delivery)
+        for handler, takes_session in context.handlers.of(_KINDS[type(delivery)]):
+            try:
+                awaitable = to_awaitable(self._call(context, handler, delivery, takes_session=takes_session))
+                if awaitable is not None:
+                    await self._finish(handler, awaitable)
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+                error = failure_of(raised, "handler", name_of(handler))
+            else:
+                continue
+            await self._report(context, handler, delivery, error)
+
+    async def consult(
+        self, context: SessionContext, hook: Handler, message: Message, *, takes_session: bool
+    ) -> object:
+        """What a hook makes of a message; None where it fails, which is reported as a handler's failure."""
+        try:
+            result = self._call(context, hook, message, takes_session=takes_session)
+            awaitable = to_awaitable(result)
+            return result if awaitable is None else await self._finish(hook, awaitable)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+            error = failure_of(raised, "hook", name_of(hook))
+        await self._report(context, hook, message, error)
+        return None
+
+    async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
+        """Hand an outcome to whoever waits for the turn, and to the handlers unless they got it before a restart."""
+        for listener in turn.listeners:
+            listener.take(delivery)
+        if turn.resume is not None and delivery_id(delivery) in turn.resume.delivered:
+            return
+        await self.dispatch(context, delivery)
+        if context.log is not None:
+            context.log.note(Delivered(ids=(delivery_id(delivery),)))
+
+    async def fail(
+        self,
+        context: SessionContext,
+        message_id: str,
+        error: Exception,
+        *,
+        listeners: Sequence[TurnWaiter] = (),
+        blame: str = "internal",
+    ) -> None:
+        """End a message as a Failure; `blame` is its kind where the error does not tell it."""
+        failure = Failure(
+            id=f"{message_id}/failure",
+            kind=kind_of(error, blame),
+            error=error,
+            message_id=message_id,
+            raw=getattr(error, "raw", ""),
+        )
+        for listener in listeners:
+            listener.failure = failure
+        if not listeners and not context.handlers.of("exception"):
+            self._log_unheard(context, failure)
+        await self.dispatch(context, failure)
+
+    def _call(
+        self, context: SessionContext, handler: Handler, payload: Delivery | Message, *, takes_session: bool
+    ) -> object:
+        """Call a handler, under the eyes of the watchdog; what it returns may be left to await."""
+        self.watch.busy = (handler, context.id, time.monotonic())
+        try:
+            return handler(payload, context.session) if takes_session else handler(payload)
+        finally:
+            self.watch.busy = None
+
+    async def _finish(self, handler: Handler, awaitable: Awaitable[object]) -> object:
+        with trio.move_on_after(self.timeout):
+            try:
+                return await awaitable
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - here, our timeout can be told from what it raised
+                error = failure_of(raised, "handler", name_of(handler))
+            raise error
+        raise HandlerFailed(name_of(handler), f"it took longer than {self.timeout:g} s (handler_timeout)")
+
+    async def _report(
+        self, context: SessionContext, handler: Handler, delivery: Delivery | Message, error: Exception
+    ) -> None:
+        """Tell the session that a handler failed; where the failing one is to be told, only the log is left."""
+        turn = context.turn
+        if turn is not None and isinstance(delivery, Token):
+            if turn.token_failed == delivery.reply_id:
+                return
+            turn.token_failed = delivery.reply_id
+        if not isinstance(error, HandlerFailed):
+            failed = HandlerFailed(name_of(handler), worded(error))
+            failed.__cause__ = error
+            error = failed
+        message_id = turn.message.id if turn is not None else ""
+        if isinstance(delivery, Failure) or not context.handlers.of("exception"):
+            self._log_failed(context, handler, error.__cause__ or error)
+            return
+        failure = Failure(
+            id=f"{delivery_id(delivery)}/handler", kind="handler", error=error, message_id=message_id
+        )
+        await self.dispatch(context, failure)
+
+    def _log_failed(self, context: SessionContext, handler: Handler, error: BaseException) -> None:
+        """Without the error's words, which may tell contents: its class and place are enough to look further."""
+        _log.error(
+            "agent %s, session %s: handler %s failed with %s at %s",
+            self.agent,
+            Each(context.id),
+            name_of(handler),
+            type(error).__name__,
+            place_of(error),
+        )
+
+    def _log_unheard(self, context: SessionContext, failure: Failure) -> None:
+        """Without contents: the error's class and what it failed at are enough to look further."""
+        if failure.kind == "stopped":
+            return
+        _log.warning(
+            "agent %s, session %s: message %s ended as %s failure (%s); attach session.on_exception to deal with it",
+            self.agent,
+            Each(context.id),
+            Each(failure.message_id),
+            failure.kind,
+            type(failure.error).__name__,
+        )
+
+
+def delivery_id(delivery: Delivery | Message) -> str:
+    """The id by which repetitions of a delivery can be told."""
+    return delivery.reply_id if isinstance(delivery, Token) else delivery.id

@@ -1,0 +1,56 @@
+"""Hooks around the turn: what is added to a query for one call, and who is shown what was said."""
+
+import attrs
+
+from actgent.messages import Message
+from actgent.sessions.context import SessionContext
+from actgent.sessions.handlers import Handler, takes_session
+from actgent.sessions.turn import Turn
+
+from .dispatcher import Dispatcher
+
+LAST = float("inf")
+
+
+@attrs.define(eq=False)
+class Hooks:
+    """The hooks of one agent. Empty lists cost the turn one look each."""
+
+    queries: list[tuple[Handler, bool]] = attrs.field(factory=list)
+    """Query pre-processors, in order of registration, and whether each takes the session."""
+    listeners: list[tuple[float, Handler, bool]] = attrs.field(factory=list)
+    """Conversation data handlers, the lowest priority first."""
+
+    def add_query(self, hook: Handler) -> None:
+        self.queries = [*self.queries, (hook, takes_session(hook))]
+
+    def add_listener(self, hook: Handler, priority: float | None) -> None:
+        """Without a priority it comes last; equal ones keep the order of registration."""
+        entry = (LAST if priority is None else priority, hook, takes_session(hook))
+        self.listeners = sorted((*self.listeners, entry), key=lambda entry: entry[0])
+
+    def remove(self, hook: Handler) -> None:
+        """Forget a hook of either kind; nothing happens if it is none."""
+        self.queries = [entry for entry in self.queries if entry[0] != hook]
+        self.listeners = [entry for entry in self.listeners if entry[1] != hook]
+
+    async def context_of(self, context: SessionContext, message: Message, dispatcher: Dispatcher) -> str:
+        """What the pre-processors have to say to a query; one that fails adds nothing."""
+        texts = [
+            await dispatcher.consult(context, entry[0], message, takes_session=entry[1])
+            for entry in self.queries
+            if entry in self.queries  # one of those before may have removed it
+        ]
+        said = "\n\n".join(text for text in texts if isinstance(text, str) and text.strip())
+        return f"Context: {said}" if said else ""
+
+    async def tell(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
+        """Show the listeners what the record has gained; one that fails does not keep the next from hearing."""
+        while turn.told < len(context.record):
+            message = context.record[turn.told]
+            turn.told += 1
+            if message.sender.kind == "system":
+                continue
+            for entry in self.listeners:
+                if entry in self.listeners:  # one of those before may have removed it
+                    await dispatcher.consult(context, entry[1], message, takes_session=entry[2])

@@ -1,0 +1,266 @@
+"""How a turn begins, waits for people, goes on and ends, whatever its passes do in between."""
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import attrs
+import trio
+
+from actgent.actors.timer import Timer
+from actgent.control.budget import Account, Budget
+from actgent.control.limits import Limits
+from actgent.errors import SessionClosed, Stopped
+from actgent.journal.records import NOT_KEPT, Appended, Resumed
+from actgent.messages import Message
+from actgent.runtime.delegation import outcome_of, reports_due
+from actgent.sessions.acceptance import Acceptance
+from actgent.sessions.accounts import Ledger
+from actgent.sessions.context import SessionContext
+from actgent.sessions.failures import kind_of
+from actgent.sessions.propagation import run_with
+from actgent.sessions.repetitions import Outcome, add_guests, keep_outcome, keep_outcome_of, settle_listeners
+from actgent.sessions.session_log import SessionLog
+from actgent.sessions.turn import Resume, Suspension, Turn, resume_of, running_turn
+from actgent.sessions.turn_future import CallOptions
+from actgent.sessions.turn_options import restored_options
+from actgent.tools.time_limits import time_limits
+
+from .dispatcher import Dispatcher
+from .observer import Observer
+
+LAST_WORDS = 1.0
+"""Seconds that all handlers together have to hear that their agent stops."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class TurnEdges:
+    """Opens and closes the turns of one agent."""
+
+    agent: str
+    limits: Limits
+    options: CallOptions
+    """What each turn gets that was not started with options of its own."""
+    dispatcher: Dispatcher
+    observer: Observer
+    timer: Timer
+    ledger: Ledger
+    give_up: Callable[[SessionContext, Turn], Awaitable[object]]
+    """Leaves the record of a turn that fails complete, and lets everyone hear of it."""
+    _silence: float | None = None
+    """When the time for last words is over."""
+
+    def begin(self) -> None:
+        """Be ready for turns, at the start and after each restart."""
+        self._silence = None
+
+    # --- begin ---------------------------------------------------------------------------
+
+    def begin_turn(
+        self, context: SessionContext, acceptance: Acceptance, joined: tuple[Message, ...] = ()
+    ) -> Turn:
+        """Claim a session for an outside message; from now on it can be interrupted. `joined` are answered with it.
+
+        It runs with the context variables of the message's sender, whoever sent those that are joined.
+        """
+        waiter = context.waiter_of(acceptance)
+        options = self._restored_options(acceptance) if waiter is None else waiter.options
+        told = len(context.record)
+        limits = options.limits or self.limits
+        turn = context.turn = Turn(
+            acceptance.message,
+            options,
+            time.monotonic(),
+            acceptance.variables,
+            listeners=() if waiter is None else (waiter,),
+            limits=limits,
+            told=told,
+            joined=joined,
+        )
+        if context.unkept is not None:
+            self._go_on(context, turn, context.unkept)
+        if context.resume is not None:
+            self._take_up(context, turn, context.resume)
+        if limits.is_shared or acceptance.asked or context.accounts or turn.joined or turn.resume is not None:
+            askers = [context.take_acceptance(each).asked for each in turn.joined]
+            self.ledger.begin(context, turn, self.agent, askers=[*askers, acceptance.asked])
+        if context.closed:  # it came in while the session was closing
+            turn.stop_with(SessionClosed(context.id))
+        if acceptance.guests:
+            add_guests(turn, acceptance.guests)
+        if waiter is not None:
+            waiter.turn = turn
+            if waiter.abandoned:
+                waiter.abandon()
+        return turn
+
+    def _restored_options(self, acceptance: Acceptance) -> CallOptions:
+        told = acceptance.options
+        return self.options if told is None else restored_options(self.options, told)
+
+    def _go_on(self, context: SessionContext, turn: Turn, unkept: Resume) -> None:
+        """The message of a turn for which the journal failed was sent again: it goes on where it was."""
+        context.unkept = None
+        if unkept.message_id == turn.message.id and not turn.joined and context.log is not None:
+            context.resume = unkept
+            context.log.note(Appended(message_id=turn.message.id, again=True))
+
+    def _take_up(self, context: SessionContext, turn: Turn, resume: Resume) -> None:
+        """Go on with the counts that the turn had before the restart."""
+        turn.resume, context.resume = resume, None
+        turn.joined = resume.joined
+        turn.calls, turn.repairs, turn.usage = resume.calls, resume.repairs, resume.usage
+        turn.last_call, turn.identical = resume.last_call, resume.identical
+        turn.called = resume.called
+
+    def enter(self, turn: Turn, scope: trio.CancelScope) -> None:
+        """The turn runs from now on in the calling task, within reach of an interruption through `scope`."""
+        turn.task = trio.lowlevel.current_task()
+        turn.scope = scope
+        running_turn.set(turn)
+        time_limits.set(())
+        if turn.budget is not None:
+            self._start_clock(turn, turn.budget)
+
+    # --- wait for people -----------------------------------------------------------------
+
+    def suspend_turn(self, context: SessionContext, turn: Turn) -> None:
+        """The turn's task ends, and what it needs to go on stays."""
+        context.turn = turn.task = turn.scope = None
+        turn.exposed = False
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        context.suspension = Suspension(turn.message, turn, messages=1 + len(turn.joined))
+
+    def continue_turn(self, context: SessionContext, suspension: Suspension) -> Turn:
+        """The turn is to go on; from now on it can be interrupted."""
+        context.suspension = None
+        turn = suspension.turn
+        if turn is None:
+            turn = self.begin_turn(context, context.take_acceptance(suspension.message))
+        context.turn = turn
+        turn.on_stop = None
+        for guest in suspension.guests:
+            turn.add_listener(guest)
+        return turn
+
+    # --- end -----------------------------------------------------------------------------
+
+    async def fail_turn(self, context: SessionContext, turn: Turn, error: Exception) -> None:
+        """What a turn failed with goes to the handlers, out of an interruption's reach; then the turn is over."""
+        turn.exposed = False
+        turn.error = error
+        try:
+            await self._fail(context, turn, error)
+        finally:
+            keep_outcome(context, turn, Outcome(error=error))
+            self.end_turn(context, turn)
+
+    async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
+        try:
+            await self.give_up(context, turn)
+        finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
+            for message in turn.joined:
+                await self.dispatcher.fail(context, message.id, error, blame=turn.blame)  # noqa: ASYNC102
+            message_id, listeners = turn.message.id, turn.listeners
+            await self.dispatcher.fail(context, message_id, error, listeners=listeners, blame=turn.blame)  # noqa: ASYNC102 - the callers shield
+
+    async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
+        turn.error = Stopped(self.agent)
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        if context.log is not None:  # what follows is told, and not written: the next start goes on from here
+            context.log.flush_soon()
+            context.log = None
+        try:
+            if turn.is_heard() or context.handlers.any_of("exception", "tool_result"):
+                with self.last_words():
+                    await self._fail(context, turn, turn.error)
+            else:  # a shield is dear where thousands stop
+                await self._fail(context, turn, turn.error)
+        finally:
+            self.end_turn(context, turn)
+
+    def last_words(self) -> trio.CancelScope:
+        """A shield for handlers that have to hear that their agent stops: one second for all of them together."""
+        if self._silence is None:
+            self._silence = trio.current_time() + LAST_WORDS
+        return trio.CancelScope(deadline=self._silence, shield=True)
+
+    async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
+        """End a message that never had its turn."""
+        acceptance = context.take_acceptance(message)
+        waiter = context.waiter_of(acceptance)
+        try:
+            listeners = acceptance.guests if waiter is None else (waiter, *acceptance.guests)
+            told = self.dispatcher.fail(context, message.id, error, listeners=listeners)
+            await run_with(acceptance.variables, told)
+        finally:
+            context.settle()
+            if context.log is not None and not isinstance(error, Stopped):
+                self._write_end(context, context.log, message, error=error)
+            keep_outcome_of(context, message.id, Outcome(error=error))
+            for listener in listeners:
+                listener.finish()
+
+    def end_turn(self, context: SessionContext, turn: Turn) -> None:
+        """The turn is over, and its session free for the next one."""
+        context.turn = turn.waiting = None
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        if turn.listeners:
+            settle_listeners(context, turn)
+        if turn.ended is not None:
+            turn.ended.set()
+        context.settle(1 + len(turn.joined))
+        if context.approvals is not None and context.approvals.is_suspended:
+            context.note(Resumed())
+        if context.log is not None:
+            self._write_end(
+                context, context.log, *turn.joined, turn.message, error=turn.error, blame=turn.blame
+            )
+            if turn.error is not None and kind_of(turn.error) == NOT_KEPT:
+                context.unkept = resume_of(turn, context.last_said, state_number=context.state_number)
+        self.observer.end_turn(context, turn)
+
+    def _write_end(
+        self,
+        context: SessionContext,
+        log: SessionLog,
+        *messages: Message,
+        error: Exception | None,
+        blame: str = "internal",
+    ) -> None:
+        """Messages were dealt with; a session that ends with them is closed in the same step."""
+        if context.task is not None and context.task.message_id == messages[-1].id:
+            log.note(outcome_of(context.task, error, blame))
+        failed = None if error is None else kind_of(error, blame)
+        if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
+            for message in messages:
+                context.forget_accepted(message.id)
+        closes = context.transient and not context.pending and not reports_due(context)
+        log.end(*[message.id for message in messages], failed=failed, closes=closes)
+
+    # --- the seconds that it may take ------------------------------------------------------
+
+    def _start_clock(self, turn: Turn, budget: Budget) -> None:
+        now = trio.current_time()
+        over, account = budget.start_clock(now)
+        if account is None:
+            return
+        if over <= now:
+            turn.stop_with(account.reached("seconds"))
+        else:
+            turn.over = over
+            turn.timer_handle = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
+
+    def _run_out(self, turn: Turn, budget: Budget, account: Account) -> None:
+        budget.tick(trio.current_time())
+        turn.stop_with(account.reached("seconds"))
+
+    def _stop_clock(self, turn: Turn, budget: Budget) -> None:
+        if turn.timer_handle is not None:
+            turn.timer_handle.cancel()
+            turn.over = math.inf
+        budget.stop_clock(trio.current_time())

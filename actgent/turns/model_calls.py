@@ -1,0 +1,224 @@
+"""A model call of a turn: within its limits and its time, with its answer in the record."""
+
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from actgent.actors.timer import Timer
+from actgent.control.limits import DEFAULT_MODEL_CALLS
+from actgent.errors import LimitReached, ModelTimeout
+from actgent.foreign import failure_of
+from actgent.journal.records import Said
+from actgent.llm.base import LLM, Answer, Chat
+from actgent.memory.marks import unmarked
+from actgent.memory.shown import followed_by
+from actgent.messages import (
+    NO_USAGE,
+    ChatMessage,
+    Message,
+    Part,
+    Sender,
+    Text,
+    ToolCall,
+    ToolSpec,
+    new_id,
+)
+from actgent.protocols.base import Request, View
+from actgent.sessions.context import SessionContext
+from actgent.sessions.failures import check_answer
+from actgent.sessions.turn import Turn
+
+from .dispatcher import Dispatcher
+from .observer import Observer
+from .spending import Spending
+from .streaming import GrowingAnswer
+
+GO_ON = ChatMessage("user", (Text("Go on."),))
+"""Said where a stage says nothing of its own: a conversation that ends with the model's words would be a prefill."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class ModelCalls:
+    """Asks the models of one agent."""
+
+    sender: Sender
+    """The agent as the speaker of its answers."""
+    system: str
+    """The system prompt, the same for all sessions and turns."""
+    models: Mapping[str, LLM]
+    dispatcher: Dispatcher
+    observer: Observer
+    timer: Timer
+    spending: Spending = attrs.field(factory=Spending)
+    _tools_seen: Sequence[ToolSpec] | None = None
+    _tools_sum: int = 0
+    """The checksum of the tools that were seen last: those of an agent seldom change."""
+
+    async def ask(
+        self, context: SessionContext, turn: Turn, view: View
+    ) -> tuple[Answer, tuple[ToolCall, ...]]:
+        """One model call: the answer as the record has it by then, and its calls under the ids they have there."""
+        self._check_model_calls(context, turn)
+        request = turn.options.protocol.request(view)
+        llm = self.models.get(request.model) or self.models["default"]
+        chat = self._chat(context, turn, view, request)
+        turn.answer_id = new_id()
+        started = time.monotonic()
+        answer = await self._complete(context, turn, llm, chat)
+        turn.growth = None
+        prompt = "" if context.log is None else self._prompt_of(chat)
+        calls = self._remember_answer(context, turn, view.message, answer, prompt=prompt)
+        self._count_usage(context, turn, answer)
+        for listener in turn.listeners:
+            listener.take_answer(answer)
+        self.observer.take_answer(context, view.message, answer, started)
+        return answer, calls
+
+    def _check_model_calls(self, context: SessionContext, turn: Turn) -> None:
+        """The limit of the turn alone; one that was set is shared, and its budget's."""
+        if turn.limits.model_calls is not None:
+            return
+        limit = turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
+        if turn.calls >= limit:
+            raise LimitReached(
+                "model calls",
+                limit,
+                field="model_calls",
+                used={"model_calls": turn.calls},
+                agent=self.sender.name,
+                session_id=context.id,
+            )
+
+    def _chat(self, context: SessionContext, turn: Turn, view: View, request: Request) -> Chat:
+        tail, options = request.tail, turn.options
+        if turn.aside or options.tail:
+            tail = "\n\n".join(filter(None, (turn.aside, options.tail, tail)))
+        context.view.check_room(tail)
+        messages = context.view.messages()
+        if tail:
+            messages = followed_by(messages, ChatMessage("user", (Text(unmarked(tail)),)))
+        elif messages and messages[-1].role == "assistant" and not turn.is_paused:
+            messages = followed_by(messages, GO_ON)
+        system = options.system if options.system is not None else context.system
+        return Chat(
+            system=self.system if system is None else system,
+            messages=messages,
+            tools=view.tools,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+            response_format=request.response_format,
+            session=context.id,
+            owner=context.owner.name if context.parent is None else context.works_for,
+            priority=turn.message.priority,
+        )
+
+    def _prompt_of(self, chat: Chat) -> str:
+        """What stands for the prompt in the journal, so that a replay can tell that it changed."""
+        if chat.tools is not self._tools_seen:
+            self._tools_seen = chat.tools
+            self._tools_sum = zlib.crc32(repr(chat.tools).encode("utf-8", "surrogatepass"))
+        return f"{zlib.crc32(chat.system.encode('utf-8', 'surrogatepass'), self._tools_sum):08x}"
+
+    async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
+        """The call itself, under its timeout and within reach of an interruption."""
+        growing = None
+        if context.handlers.of("token") or (turn.listeners and turn.is_heard()):
+            growing = GrowingAnswer(self.dispatcher, context, turn)
+        deadline = trio.current_time() + turn.limits.model_timeout
+        handle = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
+        chat.deadline = min(deadline, turn.deadline()) if turn.listeners or turn.timer_handle else deadline
+        on_text = None if growing is None else growing.add
+        turn.exposed = True
+        try:
+            if turn.budget is None:
+                turn.calls += 1
+                answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
+            else:
+                answer = await self.spending.complete(turn, turn.budget, llm, chat, on_text=on_text)
+            if growing is not None:
+                await growing.finish(answer.text)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - one handler: a cancellation pays for each
+            turn.exposed = False
+            handle.cancel()
+            error = failure_of(raised, "model", llm.name)
+        else:
+            turn.exposed = False
+            handle.cancel()
+            turn.check()
+            return answer
+        turn.blame = "model"
+        raise error
+
+    def _time_out(self, context: SessionContext, turn: Turn, llm: LLM) -> None:
+        text = f"no answer within {turn.limits.model_timeout:g} s"
+        if waited := _waited(llm, context.id):
+            text += f": it still waited for the provider's rate limit, after {waited:.1f} s"
+        turn.stop_with(ModelTimeout(text, model=llm.name))
+
+    def keep_partial(self, context: SessionContext, turn: Turn) -> None:
+        """What an answer had come to when it was cut stays in the record, marked as such."""
+        growth, turn.growth = turn.growth, None
+        if growth is not None and (text := growth.text.read()):
+            parts = (Text(text),)
+            said = self._said(context, parts, turn.answer_id, turn.message, cut=True)
+            context.append(said)
+            if context.log is not None:
+                context.log.note(Said(message=said, calls=turn.calls))
+
+    def _remember_answer(
+        self, context: SessionContext, turn: Turn, message: Message, answer: Answer, *, prompt: str
+    ) -> tuple[ToolCall, ...]:
+        """Write the answer into the record; returns its calls, under ids that are unique in the session."""
+        cut = answer.stop == "length"
+        parts = answer.parts
+        calls: tuple[ToolCall, ...] = ()
+        if answer.tool_calls:
+            parts = tuple([context.adopt(p) if isinstance(p, ToolCall) else p for p in parts])
+            calls = () if cut else tuple([p for p in parts if isinstance(p, ToolCall)])
+        said = self._said(context, parts, turn.answer_id, message, cut=cut)
+        context.append(said)
+        if context.log is not None:
+            context.log.note(
+                Said(
+                    message=said,
+                    stop=answer.stop,
+                    usage=answer.usage,
+                    model=answer.model,
+                    calls=turn.calls,
+                    repairs=turn.repairs,
+                    prompt=prompt,
+                )
+            )
+        context.open_calls = calls
+        return calls
+
+    def _said(
+        self, context: SessionContext, parts: tuple[Part, ...], answer_id: str, to: Message, *, cut: bool
+    ) -> Message:
+        return Message(
+            id=answer_id,
+            session_id=context.id,
+            sender=self.sender,
+            parts=parts,
+            correlation_id=to.correlation_id or to.id,
+            causation_id=to.id,
+            cut=cut,
+        )
+
+    def _count_usage(self, context: SessionContext, turn: Turn, answer: Answer) -> None:
+        if answer.usage is not NO_USAGE:
+            turn.usage += answer.usage
+            context.usage += answer.usage
+
+
+def _waited(llm: LLM, session_id: str) -> float:
+    """Seconds for which a call has waited for the provider's limits; 0 where the model cannot say."""
+    try:
+        return llm.waited(session_id)
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code, in the task of all timers
+        failure_of(raised, "model", llm.name)
+    return 0.0

@@ -1,0 +1,118 @@
+"""What an agent tells its observers; without any, nothing is even built."""
+
+import time
+
+import attrs
+
+from actgent.approvals import Approval, Decision, word_for
+from actgent.errors import LimitReached
+from actgent.events import (
+    ApprovalAsked,
+    ApprovalDecided,
+    EventStream,
+    LimitMet,
+    ModelAnswered,
+    PassStarted,
+    ToolFinished,
+    TurnEnded,
+)
+from actgent.llm.base import Answer
+from actgent.messages import Message, ToolResult
+from actgent.sessions.context import SessionContext
+from actgent.sessions.failures import kind_of
+from actgent.sessions.turn import Turn
+
+
+@attrs.frozen
+class Observer:
+    """Publishes what happens in the turns of one agent."""
+
+    agent: str
+    stream: EventStream
+
+    def begin_pass(self, context: SessionContext, message: Message) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                PassStarted(
+                    agent=self.agent, session_id=context.id, message_id=message.id, stage=message.stage
+                )
+            )
+
+    def take_answer(self, context: SessionContext, message: Message, answer: Answer, started: float) -> None:
+        """`started` is the monotonic time of the call."""
+        if self.stream.watched:
+            self.stream.publish(
+                ModelAnswered(
+                    agent=self.agent,
+                    session_id=context.id,
+                    message_id=message.id,
+                    model=answer.model,
+                    seconds=time.monotonic() - started,
+                    usage=answer.usage,
+                    stop=answer.stop,
+                )
+            )
+
+    def take_result(self, context: SessionContext, result: ToolResult) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                ToolFinished(
+                    agent=self.agent,
+                    session_id=context.id,
+                    call_id=result.call_id,
+                    tool_name=result.tool_name,
+                    status=result.status,
+                )
+            )
+
+    def ask(self, context: SessionContext, approval: Approval) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                ApprovalAsked(
+                    agent=self.agent,
+                    session_id=context.id,
+                    approval_id=approval.id,
+                    call_id=approval.call_id,
+                    tool_name=approval.tool_name,
+                )
+            )
+
+    def decide(self, context: SessionContext, approval: Approval, decision: Decision) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                ApprovalDecided(
+                    agent=self.agent,
+                    session_id=context.id,
+                    approval_id=approval.id,
+                    call_id=approval.call_id,
+                    tool_name=approval.tool_name,
+                    decision=word_for(decision),
+                )
+            )
+
+    def end_turn(self, context: SessionContext, turn: Turn) -> None:
+        if self.stream.watched:
+            if isinstance(turn.error, LimitReached):
+                self._meet_limit(context, turn.error)
+            self.stream.publish(
+                TurnEnded(
+                    agent=self.agent,
+                    session_id=context.id,
+                    message_id=turn.message.id,
+                    seconds=time.monotonic() - turn.started,
+                    calls=turn.calls,
+                    failed=None if turn.error is None else kind_of(turn.error, turn.blame),
+                )
+            )
+
+    def _meet_limit(self, context: SessionContext, error: LimitReached) -> None:
+        self.stream.publish(
+            LimitMet(
+                agent=self.agent,
+                session_id=context.id,
+                limit=error.field,
+                value=error.value,
+                owner_agent=error.agent,
+                owner_session_id=error.session_id,
+            )
+        )

@@ -1,0 +1,276 @@
+"""The tool calls of a turn: run side by side, each with exactly one result in the record."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from actgent.control.budget import Budget
+from actgent.control.excess import excess_of
+from actgent.control.limits import Limits
+from actgent.errors import LimitReached
+from actgent.journal.records import Said, Started
+from actgent.messages import Message, ToolCall
+from actgent.sessions.approval_ledger import Waiting, edited, grants_of
+from actgent.sessions.call_cycles import FEWEST, circle, is_same, most_calls
+from actgent.sessions.context import SessionContext
+from actgent.sessions.open_calls import TOOLS
+from actgent.sessions.session_log import SessionLog
+from actgent.sessions.turn import Resume, Turn
+from actgent.tools.base import Tool, ToolContext
+from actgent.tools.execution import NO_GRANTS, Batch
+from actgent.tools.registry import ToolRegistry
+from actgent.tools.threads import ThreadShare
+
+from .approval_requests import Asking
+from .dispatcher import Dispatcher
+from .observer import Observer
+
+Access = Callable[[ToolCall, Tool, ToolContext], str | None]
+"""A rule: why a call may not run at this moment, in words for the model; None: it may. It only looks, and never waits."""
+
+
+def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
+    """Take the calls of an answer from the turn's budget, once."""
+    if turn.resume is None or turn.answer_id not in turn.resume.charged:
+        budget.take_tool_calls(len(calls), of=turn.answer_id, now=trio.current_time())
+
+
+def _closing(results: Message, turn: Turn) -> Said:
+    """How the journal hears of results, and of calls that no other record holds."""
+    last = turn.last_call
+    if last is None or last.native:
+        return Said(message=results, calls=turn.calls, repairs=turn.repairs)
+    return Said(
+        message=results,
+        calls=turn.calls,
+        repairs=turn.repairs,
+        last_call=last,
+        identical=turn.identical,
+        called=_called_at_last(results, turn),
+    )
+
+
+def _called_at_last(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
+    """The calls that have these results, where they are several."""
+    count = len(results.tool_results)
+    return tuple(turn.called[-count:]) if turn.called and count > 1 else ()
+
+
+@attrs.define(eq=False, kw_only=True)
+class Calling:
+    """Runs the calls of an answer, closes them in the record and tells the handlers."""
+
+    agent: str
+    registry: ToolRegistry
+    threads: ThreadShare
+    dispatcher: Dispatcher
+    observer: Observer
+    asking: Asking
+    access: Sequence[Access] = ()
+    """All of them have to agree, when the call is about to start."""
+
+    async def run(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        calls: Sequence[ToolCall],
+        *,
+        stage: str | None,
+    ) -> Message | None:
+        """Run the calls of the answer to `message`; returns the message with their results, the turn's next.
+
+        None: some of them wait for people, and `turn.waiting` is what to go on with when all have decided.
+        """
+        known = [
+            call if call.id else context.adopt(call, f"{turn.answer_id}/call/{place}")
+            for place, call in enumerate(calls)
+        ]
+        batch = self._batch(context, turn, known)
+        results = None
+        is_over = False
+        try:
+            turn.check()
+            if turn.counted != turn.answer_id:  # or they waited for people meanwhile
+                turn.counted = turn.answer_id
+                if not batch.is_refused:
+                    self._count(context, turn, known)
+            self._prepare(context, turn, batch)
+            if turn.listeners:
+                await self._tell_readers(context, turn, known)
+            turn.exposed = True
+            await batch.run()
+            turn.exposed = False
+            if batch.asked:
+                await self.asking.ask(context, turn, batch)
+                turn.waiting = Waiting(message, tuple(known), stage)
+            is_over = True
+        except Exception:  # a limit, a journal that fails: the turn ends by it, and the process goes on
+            is_over = True
+            raise
+        finally:
+            turn.exposed = False
+            if turn.waiting is None:
+                results = self._close(context, turn, message, batch, stage, is_over=is_over)
+        if results is None:
+            return None
+        if context.log is not None:
+            await context.log.flush()
+        turn.check()  # before handlers, who are not to be cancelled
+        await self.deliver(context, turn)
+        turn.check()
+        return results
+
+    async def give_up(self, context: SessionContext, turn: Turn) -> None:
+        """Close calls that will not run any more, and tell what was not told yet."""
+        if context.open_calls:
+            batch = self._batch(context, turn, context.open_calls)
+            self._close(context, turn, turn.message, batch, None, is_over=True)
+        await self.deliver(context, turn)
+
+    async def deliver(self, context: SessionContext, turn: Turn) -> None:
+        """Hand the results to the handlers, in the order of the calls."""
+        while turn.results:
+            result = turn.results.pop(0)
+            self.observer.take_result(context, result)
+            await self.dispatcher.deliver(context, turn, result)
+
+    def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
+        """With a journal: what ran before a restart is not run again, and what may have an effect is written first."""
+        if context.log is None:
+            return
+        batch.on_stage = partial(self._begin_stage, context.log, turn, batch)
+        if len(batch.calls) > 1:  # a single result is written with the message that carries it
+            batch.on_finish = context.log.finish
+
+    async def _tell_readers(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Who reads along hears of calls that are in the journal."""
+        if context.log is not None and turn.is_heard():
+            await context.log.flush()
+        for listener in turn.listeners:
+            listener.take_calls(calls)
+
+    def _settle(self, context: SessionContext, resume: Resume, batch: Batch) -> None:
+        """Tell a batch what became of its calls before the restart."""
+        for place, call in enumerate(batch.calls):
+            tool = self.registry.get(call.name)
+            if call.id in resume.finished:
+                batch.settle(place, resume.finished[call.id])
+                if context.log is not None:
+                    context.log.know_finished(call.id)
+            elif call.id not in resume.started:
+                continue
+            elif tool is None or tool.effect == "once" or batch.is_settled(place):
+                batch.settle(place, None)
+            else:
+                batch.begun |= {place}
+
+    async def _begin_stage(self, log: SessionLog, turn: Turn, batch: Batch, places: Sequence[int]) -> None:
+        """Write which calls are about to start with an effect that a restart has to know of; nothing cuts the write."""
+        started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
+        if started:
+            log.note(Started(call_ids=started))
+        turn.exposed = False
+        await log.flush()
+        turn.check()
+        turn.exposed = True
+
+    def _has_effect(self, batch: Batch, place: int) -> bool:
+        tool = self.registry.get(batch.calls[place].name)
+        return tool is not None and tool.effect != "pure" and batch.would_start(place)
+
+    def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        batch = self._new_batch(context, calls, turn.limits)
+        if context.approvals is not None:
+            self.asking.settle(context.approvals, batch)
+        if turn.resume is not None:
+            self._settle(context, turn.resume, batch)
+        return batch
+
+    def _new_batch(self, context: SessionContext, calls: Sequence[ToolCall], limits: Limits) -> Batch:
+        told = ToolContext(
+            session_id=context.id,
+            owner=context.owner.name,
+            agent=self.agent,
+            scope=context.scope,
+            session=context.session,
+            threads=self.threads,
+        )
+        grants = NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)
+        batch = Batch(
+            [edited(call, grants) for call in calls] if grants else calls,
+            self.registry,
+            context=told,
+            check=partial(self._refusal, told) if self.access else None,
+            ask=None if self.asking.rule is None else self.asking.rule_for(told),
+            grants=grants,
+            timeout=limits.tool_timeout,
+            max_characters=limits.result_characters,
+        )
+        if (excess := excess_of(calls, limits)) is not None:
+            batch.refuse(excess)
+        return batch
+
+    def _refusal(self, told: ToolContext, call: ToolCall, tool: Tool) -> str | None:
+        return next(filter(None, (rule(call, tool, told) for rule in self.access)), None)
+
+    def _count(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Take the calls of an answer from what the turn may still do."""
+        self._count_identical(context, turn, calls)
+        if turn.budget is not None:
+            _count_calls(turn, turn.budget, calls)
+
+    def _count_identical(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Stop a model that repeats itself before it does so once more."""
+        most = turn.limits.identical_calls
+        called = turn.called = [] if turn.called is None else turn.called
+        for call in calls:
+            turn.identical = turn.identical + 1 if is_same(call, turn.last_call) else 1
+            turn.last_call = call
+            called.append(call)
+            if turn.identical > most:
+                raise self._repeating(context, turn, f"identical calls of {call.name!r} in a row")
+            if len(called) > FEWEST and (again := circle(called, most, context.record)):
+                names = ", ".join(repr(each.name) for each in again)
+                raise self._repeating(
+                    context, turn, f"rounds of the same calls ({names}) with the same results"
+                )
+        del called[: -most_calls(most)]
+
+    def _repeating(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:
+        return LimitReached(
+            what,
+            turn.limits.identical_calls,
+            field="identical_calls",
+            used={"model_calls": turn.calls},
+            agent=self.agent,
+            session_id=context.id,
+        )
+
+    def _close(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        batch: Batch,
+        stage: str | None,
+        *,
+        is_over: bool,
+    ) -> Message:
+        """Write one result for each call into the record, right behind the calls, whatever came of them.
+
+        The journal hears of it unless the process ends: then the next start goes on with what is known by then.
+        """
+        results = batch.results()
+        closing = message.caused(TOOLS, results, stage=stage)
+        context.append(closing)
+        if context.log is not None and (is_over or turn.is_ending):
+            context.log.say_results(_closing(closing, turn))
+        context.open_calls = ()
+        if context.approvals is not None:
+            context.approvals.close(call.id for call in batch.calls)
+            context.watch_deadline()
+        turn.results.extend(results)
+        return closing
