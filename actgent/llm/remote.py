@@ -30,12 +30,12 @@ from actgent.errors import (
     ParseError,
     ProviderUnavailable,
 )
+from actgent.llm.governor import Governor, Permit, door_of, shared_governor
 from actgent.messages import Usage
 
 from .access import find_key, find_url
 from .base import LLM, Answer, Chat, OnText
 from .failures import broken, provider_error
-from .governor import Governor, Permit, door_of, shared_governor
 from .prices import check_price, cost_of, reported_cost
 from .retry import Retry
 from .secrets import Secrets, checked_headers

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from actgent.llm.admission import Admissions
-from actgent.llm.rates import Cost
-from actgent.llm.waiting import Call
+from actgent.llm.governor.admission import Admissions
+from actgent.llm.governor.queue import Call
+from actgent.llm.governor.rate_limits import Cost
 from actgent.messages import Priority
 
 

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given, strategies as st
 
 from actgent import Priority
-from actgent.llm.rates import Cost
-from actgent.llm.waiting import Call, Waiting
+from actgent.llm.governor.queue import Call, Waiting
+from actgent.llm.governor.rate_limits import Cost
 from actgent.rotation import Turns
 
 

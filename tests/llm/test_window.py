@@ -4,7 +4,7 @@ import math
 
 from hypothesis import given, strategies as st
 
-from actgent.llm.window import BETA, FLOOR, Window
+from actgent.llm.governor.window import BETA, FLOOR, Window
 
 
 def window(size=100.0, **options):

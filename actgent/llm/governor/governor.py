@@ -21,12 +21,12 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageError
+from actgent.llm.base import Chat
 from actgent.messages import NO_USAGE, Usage
 
 from .admission import Admissions, Lane
-from .base import Chat
-from .rates import Bucket, Headers
-from .waiting import AGE_STEP, Call
+from .queue import AGE_STEP, Call
+from .rate_limits import Bucket, Headers
 
 MINUTE = 60.0
 _RECOVERY = 0.5

@@ -22,7 +22,7 @@ import attrs
 from actgent.messages import Priority
 from actgent.rotation import Rotation, Ticket, Turns
 
-from .rates import NO_COST, Cost
+from .rate_limits import NO_COST, Cost
 
 AGE_STEP = 30.0
 """Seconds of waiting that are worth a level, as in the inbox."""

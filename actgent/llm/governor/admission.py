@@ -15,8 +15,8 @@ from actgent.errors import ModelError, ProviderUnavailable, RateLimited
 from actgent.messages import Usage
 from actgent.rotation import Turns
 
-from .rates import NO_COST, Bucket, Cost, Headers, Reading, read_limits
-from .waiting import Call, Waiting
+from .queue import Call, Waiting
+from .rate_limits import NO_COST, Bucket, Cost, Headers, Reading, read_limits
 from .window import Window
 
 MAX_LANES = 100

@@ -1,0 +1,5 @@
+"""Who may call a provider next: its rate limits, what is under way, and who waits, shared by all clients of a key."""
+
+from .governor import Governor, Permit, door_of, shared_governor
+
+__all__ = ["Governor", "Permit", "door_of", "shared_governor"]
