@@ -9,10 +9,10 @@ import httpx2
 from actgent.errors import ConfigurationError
 from actgent.llm.anthropic import Anthropic
 from actgent.llm.base import LLM
+from actgent.llm.http import Remote
 from actgent.llm.models import resolve_model
 from actgent.llm.openai import OpenAI
 from actgent.llm.openai_responses import OpenAIResponses
-from actgent.llm.remote import Remote
 from actgent.testing.provider import Chooser, open_provider
 
 _BY_VARIABLE = {

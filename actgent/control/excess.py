@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actgent.llm.wire_values import to_json
+from actgent.llm.http import to_json
 from actgent.messages import ToolCall
 
 from .limits import Limits

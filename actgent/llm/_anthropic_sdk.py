@@ -6,7 +6,7 @@ from typing import Any
 import anthropic
 from anthropic._base_client import get_platform
 
-from .remote import Sdk
+from actgent.llm.http import Sdk
 
 
 def connect(**options: Any) -> Sdk:

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
-
-from .base import Answer, Chat, ChatMessage, StopReason
-from .remote import Fold, Remote, RemoteOptions, Sdk
-from .wire_names import wire_id, wire_name
-from .wire_values import (
+from actgent.llm.http import (
     Body,
+    Fold,
+    Remote,
+    RemoteOptions,
+    Sdk,
     base64_text,
     count,
     described,
@@ -21,7 +20,12 @@ from .wire_values import (
     read_call,
     result_text,
     whole_calls,
+    wire_id,
+    wire_name,
 )
+from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+
+from .base import Answer, Chat, ChatMessage, StopReason
 
 _DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 8192

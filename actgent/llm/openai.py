@@ -8,25 +8,28 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from actgent.errors import UnsupportedPart
-from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
-
-from .base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
-from .failures import provider_error
-from .remote import Fold, Remote, Sdk
-from .wire_names import wire_id, wire_name
-from .wire_values import (
+from actgent.llm.http import (
     Body,
+    Fold,
+    Remote,
+    Sdk,
     base64_text,
     count,
     data_url,
     described,
     is_strict,
+    provider_error,
     read_arguments,
     read_call,
     result_text,
     whole_calls,
+    wire_id,
+    wire_name,
     write_arguments,
 )
+from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+
+from .base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
 
 _DIALECT = "openai"
 _STOPS: dict[str, StopReason] = {

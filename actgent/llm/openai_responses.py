@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
-
-from .base import Answer, Chat, ChatMessage, StopReason
-from .remote import Fold, Remote, RemoteOptions, Sdk
-from .wire_names import wire_id, wire_name
-from .wire_values import (
+from actgent.llm.http import (
     Body,
+    Fold,
+    Remote,
+    RemoteOptions,
+    Sdk,
     count,
     data_url,
     described,
@@ -23,8 +22,13 @@ from .wire_values import (
     read_call,
     result_text,
     whole_calls,
+    wire_id,
+    wire_name,
     write_arguments,
 )
+from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+
+from .base import Answer, Chat, ChatMessage, StopReason
 
 _DIALECT = "openai-responses"
 _REASONING = re.compile(r"(.*/)?(o\d|codex|gpt-([5-9]|\d\d)(?!.*-chat-latest))")

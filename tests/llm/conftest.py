@@ -8,9 +8,9 @@ import httpx2
 import pytest
 
 from actgent.llm.anthropic import Anthropic
+from actgent.llm.http import Remote
 from actgent.llm.openai import OpenAI
 from actgent.llm.openai_responses import OpenAIResponses
-from actgent.llm.remote import Remote
 from actgent.llm.retry import Retry
 
 KEY = "sk-secret-0123456789"

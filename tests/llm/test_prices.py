@@ -5,7 +5,7 @@ import pytest
 from actgent import OpenAI
 from actgent.errors import ConfigurationError
 from actgent.llm.fallback import Fallback
-from actgent.llm.prices import cost_of, reported_cost
+from actgent.llm.http.prices import cost_of, reported_cost
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Usage
 

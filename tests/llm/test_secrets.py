@@ -5,8 +5,8 @@ from hypothesis import given, strategies as st
 
 from actgent import Anthropic, BareAgent, OpenAI, OpenAIResponses
 from actgent.errors import ActgentError, ConfigurationError
-from actgent.llm.failures import provider_error
-from actgent.llm.secrets import Secrets
+from actgent.llm.http import provider_error
+from actgent.llm.http.secrets import Secrets
 from actgent.testing import open_provider
 
 KEY = "sk-proj-Zk81QmVd0pWx44Lr"

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.llm import sse
-from actgent.llm.sse import EventDecoder, EventTooLarge
+from actgent.llm.http import sse
+from actgent.llm.http.sse import EventDecoder, EventTooLarge
 
 
 def decode(*chunks):

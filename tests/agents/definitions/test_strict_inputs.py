@@ -26,7 +26,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.records import WIRE, Appended, Record, Said
-from actgent.llm.wire_values import check_decoded, read_arguments
+from actgent.llm.http.wire import check_decoded, read_arguments
 from actgent.messages import Message, Sender, Text
 from actgent.testing import open_provider
 

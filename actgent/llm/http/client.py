@@ -30,18 +30,18 @@ from actgent.errors import (
     ParseError,
     ProviderUnavailable,
 )
+from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.governor import Governor, Permit, door_of, shared_governor
+from actgent.llm.retry import Retry
 from actgent.messages import Usage
 
-from .access import find_key, find_url
-from .base import LLM, Answer, Chat, OnText
 from .failures import broken, provider_error
+from .keys import find_key, find_url
 from .prices import check_price, cost_of, reported_cost
-from .retry import Retry
 from .secrets import Secrets, checked_headers
 from .sse import EventDecoder, EventTooLarge
+from .wire import Body, check_decoded, to_json
 from .wire_names import real_names
-from .wire_values import Body, check_decoded, to_json
 
 DEFAULT_TIMEOUT = 120.0
 _CLOSING = 1.0

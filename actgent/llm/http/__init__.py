@@ -1,0 +1,41 @@
+"""What the clients of all providers share: requests that are tried again, streams, keys, errors and prices."""
+
+from .client import Fold, Remote, RemoteOptions, Sdk
+from .failures import provider_error
+from .wire import (
+    Body,
+    base64_text,
+    count,
+    data_url,
+    described,
+    is_strict,
+    read_arguments,
+    read_call,
+    result_text,
+    to_json,
+    whole_calls,
+    write_arguments,
+)
+from .wire_names import wire_id, wire_name
+
+__all__ = [
+    "Body",
+    "Fold",
+    "Remote",
+    "RemoteOptions",
+    "Sdk",
+    "base64_text",
+    "count",
+    "data_url",
+    "described",
+    "is_strict",
+    "provider_error",
+    "read_arguments",
+    "read_call",
+    "result_text",
+    "to_json",
+    "whole_calls",
+    "wire_id",
+    "wire_name",
+    "write_arguments",
+]
