@@ -2,6 +2,7 @@
 
 from .client import Fold, Remote, RemoteOptions, Sdk
 from .failures import provider_error
+from .names import wire_id, wire_name
 from .wire import (
     Body,
     base64_text,
@@ -16,7 +17,6 @@ from .wire import (
     whole_calls,
     write_arguments,
 )
-from .wire_names import wire_id, wire_name
 
 __all__ = [
     "Body",

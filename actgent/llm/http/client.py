@@ -37,11 +37,11 @@ from actgent.messages import Usage
 
 from .failures import broken, provider_error
 from .keys import find_key, find_url
+from .names import real_names
 from .prices import check_price, cost_of, reported_cost
 from .secrets import Secrets, checked_headers
 from .sse import EventDecoder, EventTooLarge
 from .wire import Body, check_decoded, to_json
-from .wire_names import real_names
 
 DEFAULT_TIMEOUT = 120.0
 _CLOSING = 1.0

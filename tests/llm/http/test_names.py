@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given, strategies as st
 
-from actgent.llm.http.wire_names import real_names, wire_id, wire_name
+from actgent.llm.http.names import real_names, wire_id, wire_name
 from actgent.messages import ToolSpec
 
 ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
