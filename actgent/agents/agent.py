@@ -37,7 +37,7 @@ from actgent.protocols.base import ClassificationType, Instruction, Profile, Pro
 from actgent.protocols.prompt_layers import Prompt, to_layer
 from actgent.protocols.prompts import PromptManager
 from actgent.runtime.actor import RunningAgent
-from actgent.runtime.approval_decisions import following, list_approvals
+from actgent.runtime.approval_decisions import follow, list_approvals
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.runtime.session_opener import Content, OnSession, SessionOpener
 from actgent.runtime.slots import running_session, slot_lent
@@ -56,7 +56,7 @@ from actgent.structured.output import output_of
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
-from actgent.turns.approval_requests import Asking, NeedsPerson
+from actgent.turns.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.core import AgentCore
 from actgent.turns.dispatcher import Delivery, Dispatcher
 from actgent.turns.hooks import Hooks
@@ -454,7 +454,7 @@ class Agent:
         asker = running_session()
         waiter = TurnWaiter(self._options, is_patient=asker is not None)
         waiter.take_limit(asker)
-        with slot_lent(session._context), following(session._context, waiter):  # noqa: SLF001
+        with slot_lent(session._context), follow(session._context, waiter):  # noqa: SLF001
             try:
                 for approval_id, decision in decisions.items():
                     await session.answer(approval_id, decision, by=by)
@@ -479,7 +479,7 @@ class Agent:
         self._require_opener().running.sessions.check_member(session._context)  # noqa: SLF001
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(self._options, reader=reader)
-        with slot_lent(session._context), following(session._context, waiter):  # noqa: SLF001
+        with slot_lent(session._context), follow(session._context, waiter):  # noqa: SLF001
             async with _reading(session, waiter, reader):
                 yield reader
 
@@ -708,7 +708,7 @@ class Agent:
                 threads=runtime.threads.share(self.name, self._threads),
                 dispatcher=dispatcher,
                 observer=observer,
-                asking=Asking(
+                approvals=ApprovalRequests(
                     agent=self.name,
                     rule=self._approval,
                     dispatcher=dispatcher,

@@ -33,7 +33,7 @@ from actgent.modes.changes import ModeChange, changes_in
 from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
 from actgent.runtime.actor import RunningAgent
-from actgent.runtime.approval_decisions import decide, expire, holder_of, open_approvals
+from actgent.runtime.approval_decisions import decide, expire, open_approvals, session_holding
 from actgent.runtime.delegation import TASK_DEADLINE
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext
@@ -390,7 +390,7 @@ class Session:
             NotSerializable: what `Respond` carries is no plain data; it waits on.
             SessionClosed, NotRunning: there is nobody to go on.
         """
-        context = holder_of(self._context, approval)
+        context = session_holding(self._context, approval)
         agent = self._agent if context is self._context else context.session._agent  # noqa: SLF001
         await decide(agent, context, approval, decision, by=by)
 

@@ -243,7 +243,7 @@ class RunningAgent:
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
-        if turn.waiting is not None and turn.error is None:
+        if turn.pending_approvals is not None and turn.error is None:
             self.suspensions.suspend(context, turn)
             self.pump()
             return

@@ -1,9 +1,8 @@
-"""How people decide over calls that wait: checked, written, and then the turn goes on."""
+"""Decisions of people about calls that wait: checked, written, and then the turn resumes."""
 
 import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import attrs
 import trio
@@ -22,7 +21,7 @@ from actgent.errors import (
 )
 from actgent.journal.records import Decided, Resumed
 from actgent.messages import Sender
-from actgent.sessions.approval_ledger import ledger_of
+from actgent.sessions.approval_ledger import restore_ledger
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn_future import TurnWaiter
 from actgent.tools.checking import compile_schema
@@ -39,7 +38,7 @@ async def decide(
     *,
     by: Sender | str | None = None,
 ) -> None:
-    """See `Session.answer`."""
+    """Decide an approval; see `Session.answer`."""
     running.check_open(context)
     if not isinstance(decision, BY_PEOPLE):
         raise ConfigurationError(f"a decision is Approve, Reject, Edit or Respond, not {decision!r:.200}")
@@ -49,8 +48,8 @@ async def decide(
         await _write(running, context, approval, decision, by=_name_of(by))
 
 
-def holder_of(context: SessionContext, asked: Approval | str) -> SessionContext:
-    """The session in which an approval waits: this one, or an open one that works for it."""
+def session_holding(context: SessionContext, asked: Approval | str) -> SessionContext:
+    """Return the session that holds an approval: this one, or an open one below it."""
     known = asked if isinstance(asked, str) else asked.id
     session_id = session_of(known)
     below = [context]
@@ -62,7 +61,7 @@ def holder_of(context: SessionContext, asked: Approval | str) -> SessionContext:
 
 
 async def expire(running: RunningAgent, context: SessionContext) -> None:
-    """What nobody decided in time counts as rejected."""
+    """Reject what nobody decided in time."""
     running.check_open(context)
     with running.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
@@ -74,7 +73,7 @@ async def expire(running: RunningAgent, context: SessionContext) -> None:
 async def _write(
     running: RunningAgent, context: SessionContext, approval: Approval, decision: Decision, *, by: str
 ) -> None:
-    """Make a decision durable, and let the turn go on if it was the last one that it waited for."""
+    """Make a decision durable, and resume the turn if nothing else of it waits."""
     ledger = context.ledger()
     await trio.lowlevel.checkpoint_if_cancelled()
     ledger.begin(approval, decision)
@@ -83,8 +82,8 @@ async def _write(
     try:
         await _commit(context, decided)
     except trio.Cancelled:  # it may be written: so it counts, and is written once more
-        context.note(decided)
-        _settle(running, context, approval, decision)
+        context.record_approval(decided)
+        _finish(running, context, approval, decision)
         raise
     except Exception:
         ledger.undo(approval)
@@ -92,8 +91,8 @@ async def _write(
         running.reception.send_away(context)  # who came since: it waits for a person again
         raise
     ledger.check_made(approval)
-    ledger.take(decided)
-    _settle(running, context, approval, decision)
+    ledger.apply(decided)
+    _finish(running, context, approval, decision)
     await trio.lowlevel.cancel_shielded_checkpoint()
 
 
@@ -103,22 +102,20 @@ async def _commit(context: SessionContext, decided: Decided) -> None:
     resumed = () if context.ledger().open else (Resumed(ids=(decided.approval_id,)),)
     await context.log.write(decided, *resumed)
     for record in resumed:
-        context.ledger().take(record)
+        context.ledger().apply(record)
 
 
-def _settle(running: RunningAgent, context: SessionContext, approval: Approval, decision: Decision) -> None:
-    """What follows from a decision that counts."""
+def _finish(running: RunningAgent, context: SessionContext, approval: Approval, decision: Decision) -> None:
+    """Tell observers of a decision, and resume the turn if nothing else of it waits."""
     running.core.observer.decide(context, approval, decision)
-    if not context.ledger().waits:
-        running.suspensions.take_up(
-            context
-        )  # which notes that nobody is waited for, where that is not written
+    if not context.ledger().has_open:
+        running.suspensions.take_up(context)  # which also writes that nobody is waited for, if needed
         if context.log is not None:
             context.log.flush_soon()
 
 
 def _checked(running: RunningAgent, approval: Approval, decision: Decision) -> Decision:
-    """The decision as it is written: arguments that fit, content as text."""
+    """Return the decision as it is written: its arguments checked, its content as text."""
     if isinstance(decision, Edit):
         tool = running.core.calling.registry.get(approval.tool_name)
         if tool is None:
@@ -129,7 +126,7 @@ def _checked(running: RunningAgent, approval: Approval, decision: Decision) -> D
     return decision
 
 
-def _content(approval: Approval, content: Any) -> str:
+def _content(approval: Approval, content: object) -> str:
     try:
         text = to_text(content)
         if approval.form is not None:
@@ -141,7 +138,7 @@ def _content(approval: Approval, content: Any) -> str:
     return text
 
 
-def _check_form(approval: Approval, content: Any) -> None:
+def _check_form(approval: Approval, content: object) -> None:
     checked = compile_schema(approval.form or {}, owner=f"the question of tool {approval.tool_name!r}")
     if reason := checked.reason(content):
         raise InvalidArguments(f"the answer does not fit what {approval.tool_name!r} asked for: {reason}")
@@ -155,8 +152,8 @@ def _name_of(by: Sender | str | None) -> str:
 
 
 @contextmanager
-def following(context: SessionContext, waiter: TurnWaiter) -> Iterator[None]:
-    """Let someone hear what comes of a suspended turn, besides those that wait for it and others that follow.
+def follow(context: SessionContext, waiter: TurnWaiter) -> Iterator[None]:
+    """Let a future hear what comes of a suspended turn for the block, beside others that wait or follow.
 
     Raises:
         NotSuspended: no turn waits.
@@ -175,9 +172,9 @@ def following(context: SessionContext, waiter: TurnWaiter) -> Iterator[None]:
 
 
 def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
-    """What waits for people in a session, and in those below it that may have something.
+    """Return the open approvals of a session and of the sessions below it.
 
-    Those that have nothing any more are not looked at the next time, so what is asked often costs little.
+    Sessions that have none any longer are skipped the next time, so frequent calls cost little.
     """
     seen, rest = [], [context]
     while rest:
@@ -192,7 +189,7 @@ def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
 
 
 async def list_approvals(running: RunningAgent, *, after: str, limit: int) -> tuple[Approval, ...]:
-    """See `Agent.approvals`."""
+    """Return a page of an agent's open approvals; see `Agent.approvals`."""
     at_least_one("limit", limit)
     while session_ids := await _suspended(running, after, limit):
         found = [each for session_id in session_ids for each in await _open_in(running, session_id)]
@@ -215,5 +212,5 @@ async def _open_in(running: RunningAgent, session_id: str) -> Sequence[Approval]
     if context is not None or running.journal is None:
         ledger = context.approvals if context is not None else None
     else:
-        ledger = ledger_of(await running.journal.load(session_id, agent=running.name))
+        ledger = restore_ledger(await running.journal.load(session_id, agent=running.name))
     return () if ledger is None else tuple(ledger.open.values())

@@ -43,7 +43,7 @@ class Suspensions:
         ledger = context.ledger()
         if newer := self.newer(turn.message):
             turn.interrupt(newer)
-        if turn.stop is not None or not ledger.waits:
+        if turn.stop is not None or not ledger.has_open:
             self.take_up(context)
         else:
             turn.on_stop = functools.partial(self.take_up, context)
@@ -73,7 +73,7 @@ class Suspensions:
             turn.stop_with(error)
         ledger = context.ledger()
         if ledger.is_suspended:
-            context.note(Resumed())
+            context.record_approval(Resumed())
         self._go_on(context, turn)
 
     def lay_down(self, context: SessionContext, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""The approvals of a session: which calls wait for people, what was decided, and what comes of that.
+"""`ApprovalLedger`, the approvals of a session: the calls that wait for people, and the decisions about them.
 
 A call that waits is `open` until somebody decides; the decision is `made` when the journal has it. When no call of
 the turn waits any more the turn goes on, and each decision lets its call run or is its result.
@@ -35,8 +35,8 @@ DENIED = "User denied access to tool execution"
 
 
 @attrs.frozen
-class Waiting:
-    """What a turn needs to go on with calls of which some wait for people."""
+class PendingCalls:
+    """The calls of an answer of which some wait for people: what a turn needs to go on with them."""
 
     message: Message
     """Which the answer with the calls was given to."""
@@ -46,7 +46,7 @@ class Waiting:
 
 @attrs.frozen
 class Verdict:
-    """What was decided over a call that has no result yet."""
+    """The decision about a call that has no result yet."""
 
     approval: Approval
     decision: Decision
@@ -84,7 +84,7 @@ def _denial(tool_name: str, reason: str) -> str:
 
 @attrs.define(eq=False)
 class ApprovalLedger:
-    """What one session asks of people; kept up by the records that its journal gets."""
+    """The approvals of one session, kept up to date by the records that its journal gets."""
 
     open: dict[str, Approval] = attrs.field(factory=dict)
     """Nobody decided yet; in the order in which they were asked."""
@@ -96,8 +96,8 @@ class ApprovalLedger:
     """By the ids of calls that have no result yet."""
     _decisions: dict[str, Decision] = attrs.field(factory=dict)
 
-    def take(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
-        """Something was journaled, now or before a restart."""
+    def apply(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
+        """Apply a record that was journaled, now or before a restart."""
         match record:
             case PersonAsked(approval=approval):
                 self.open[approval.id] = approval
@@ -114,7 +114,7 @@ class ApprovalLedger:
                 self.is_suspended = False
 
     def close(self, call_ids: Iterable[str]) -> None:
-        """These calls have their results: what still waits of them is withdrawn."""
+        """Withdraw the approvals that are still open for calls which have their results by now."""
         closed = set(call_ids)
         for call_id in closed:
             self._verdicts.pop(call_id, None)
@@ -128,10 +128,10 @@ class ApprovalLedger:
         if len(self._decisions) > REMEMBERED:
             del self._decisions[next(iter(self._decisions))]
 
-    # --- what a turn wants to know -----------------------------------------------------------
+    # --- for turns -----------------------------------------------------------
 
     @property
-    def waits(self) -> bool:
+    def has_open(self) -> bool:
         """Whether a call waits for a person, or for the journal to take what a person said."""
         return bool(self.open or self._making)
 
@@ -141,20 +141,20 @@ class ApprovalLedger:
         return min((approval.deadline for approval in self.open.values()), default=math.inf)
 
     def expired(self, now: float) -> list[Approval]:
-        """Those that nobody decided in time."""
+        """Return the open approvals whose deadline is over."""
         return [approval for approval in self.open.values() if approval.deadline <= now]
 
     def open_of(self, call_id: str) -> Approval | None:
-        """What a call waits for."""
+        """Return the approval that a call waits for, if there is one."""
         waiting = (*self.open.values(), *self._making.values())
         return next((each for each in waiting if each.call_id == call_id), None)
 
     def verdict(self, call_id: str) -> Verdict | None:
-        """What was decided over a call that has no result yet."""
+        """Return the decision about a call that has no result yet."""
         return self._verdicts.get(call_id)
 
-    def settle_again(self, approval_id: str) -> bool:
-        """Whether this very question was answered for its call already: then that answer is the call's result."""
+    def reuse_decision(self, approval_id: str) -> bool:
+        """Make a decision the result of its call, if the call asked the same question again; False if there is none."""
         for call_id, verdict in self._verdicts.items():
             if verdict.approval.id == approval_id:
                 final = attrs.evolve(verdict.approval, again=False)
@@ -162,14 +162,14 @@ class ApprovalLedger:
                 return True
         return False
 
-    # --- what someone says ---------------------------------------------------------------------
+    # --- for those who decide ---------------------------------------------------------------------
 
     def knows(self, approval_id: str) -> bool:
-        """Whether it ever waited here, as far as that is remembered."""
+        """Return True if an approval of this id was ever open here, as far as that is remembered."""
         return approval_id in self.open or approval_id in self._decisions
 
     def find(self, asked: Approval | str, session_id: str) -> Approval:
-        """The approval that somebody wants to decide.
+        """Return the open approval that somebody wants to decide.
 
         Raises:
             NotSuspended: nothing waits in this session, and nothing of this id ever did.
@@ -182,7 +182,7 @@ class ApprovalLedger:
             raise AlreadyDecided(known, decision, word_for(decision))
         approval = self.open.get(known)
         if approval is None:
-            raise (ApprovalNotFound(known, session_id) if self.waits else NotSuspended(session_id))
+            raise (ApprovalNotFound(known, session_id) if self.has_open else NotSuspended(session_id))
         if not isinstance(asked, Approval) or asked == approval:  # redacted in the journal, it is not genuine
             return approval
         if not (asked.is_genuine and asked.call_id == approval.call_id):
@@ -190,18 +190,18 @@ class ApprovalLedger:
         return approval
 
     def begin(self, approval: Approval, decision: Decision) -> None:
-        """From now on nobody else decides this one."""
+        """Begin to write a decision: nobody else decides this approval from now on."""
         self._making[approval.id] = self.open.pop(approval.id)
         self._remember(approval.id, decision)
 
     def undo(self, approval: Approval) -> None:
-        """The journal did not take it: it waits again."""
+        """Open an approval again, because the journal did not take the decision."""
         if self._making.pop(approval.id, None) is not None:
             self.open[approval.id] = approval
             self._decisions.pop(approval.id, None)
 
     def check_made(self, approval: Approval) -> None:
-        """See that a decision came in time.
+        """Check that a decision came in time.
 
         Raises:
             AlreadyDecided: the call was withdrawn while the decision was written.
@@ -233,7 +233,7 @@ def approval_for(
     timeout: float,
     is_former: bool = False,
 ) -> Approval:
-    """What a person is asked about a call."""
+    """Make the approval that a person is asked for."""
     arguments = call.arguments if not isinstance(call.arguments, str) else {}
     words = question.question or f"May the tool {call.name!r} run?"
     return Approval(
@@ -252,12 +252,12 @@ def approval_for(
 
 
 def question_of(approval: Approval) -> AskPerson:
-    """The question that an approval was made from."""
+    """Return the question that an approval was made from."""
     return AskPerson(approval.question, form=approval.form, again=approval.again)
 
 
 def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str, Grant]:
-    """By their ids the calls that people let run, with what they said."""
+    """Return the decisions that let calls run, by the ids of the calls."""
     verdicts = [(call.id, ledger.verdict(call.id)) for call in calls]
     return {
         call_id: verdict.grant
@@ -267,18 +267,18 @@ def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str,
 
 
 def edited(call: ToolCall, grants: Mapping[str, Grant]) -> ToolCall:
-    """The call with the arguments that a person gave it."""
+    """Return the call with the arguments that a person gave it."""
     grant = grants.get(call.id)
     return attrs.evolve(call, arguments=grant.arguments) if isinstance(grant, Edit) else call
 
 
-def ledger_of(records: Iterable[Record]) -> ApprovalLedger:
-    """What a session asks of people, from all its records."""
+def restore_ledger(records: Iterable[Record]) -> ApprovalLedger:
+    """Make the ledger of a session from all its records."""
     ledger = ApprovalLedger()
     for record in records:
         match record:
             case PersonAsked() | Decided() | Suspended() | Resumed():
-                ledger.take(record)
+                ledger.apply(record)
             case Said(message=message):
                 ledger.close(result.call_id for result in message.tool_results)
     return ledger

@@ -163,9 +163,9 @@ class SessionContext:
             self.approvals = ApprovalLedger()
         return self.approvals
 
-    def note(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
-        """Something happened between a call and a person."""
-        self.ledger().take(record)
+    def record_approval(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
+        """Record a step of an approval: asked, decided, suspended or resumed."""
+        self.ledger().apply(record)
         if type(record) is PersonAsked:
             self.tell_asking()
         self.watch_deadline()
@@ -369,7 +369,7 @@ class SessionContext:
     @property
     def may_ask(self) -> bool:
         """Whether something waits for people here, or may in sessions below."""
-        waits = self.approvals is not None and self.approvals.waits
+        waits = self.approvals is not None and self.approvals.has_open
         return waits or bool(self.children and self.children.asking)
 
     def tell_asking(self) -> None:

@@ -141,7 +141,7 @@ class _Reader:
                 self._is_closed = True
 
     def _read_approval(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
-        self._context.ledger().take(record)
+        self._context.ledger().apply(record)
         if isinstance(record, PersonAsked) and self._turn is not None:
             self._turn.take(record)
 

@@ -31,7 +31,7 @@ from actgent.messages import (
 )
 from actgent.protocols.growing import Growth
 
-from .approval_ledger import Waiting
+from .approval_ledger import PendingCalls
 from .call_cycles import is_same
 from .turn_future import CallOptions, TurnWaiter
 
@@ -191,7 +191,7 @@ class Turn:
     """True: its agent failed in the middle of it, so that it only has to end."""
     ended: trio.Event | None = None
     """Made where someone waits for the turn's end."""
-    waiting: Waiting | None = None
+    pending_approvals: PendingCalls | None = None
     """Calls that wait for people, once all else of their answer is done."""
     on_stop: Callable[[], object] | None = None
     """What lets it end while it is suspended."""

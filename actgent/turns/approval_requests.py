@@ -1,4 +1,4 @@
-"""Calls that wait for people: whom they concern, how they are asked, and what the decisions make of a batch."""
+"""`ApprovalRequests`: which calls of a batch need a person, how people are asked, and what their decisions do."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,11 +20,11 @@ from .dispatcher import Dispatcher
 from .observer import Observer
 
 NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | Ask]
-"""A rule: whether a person has to approve a call; an `Ask` words the question. It only looks, and never waits."""
+"""A rule: True if a person has to approve a call; an `Ask` words the question. Must be sync and free of side effects."""
 
 
 @attrs.frozen(kw_only=True)
-class Asking:
+class ApprovalRequests:
     """Asks people about the calls of one agent."""
 
     agent: str
@@ -38,11 +38,11 @@ class Asking:
     # --- before calls run --------------------------------------------------------------------
 
     def rule_for(self, told: ToolContext) -> Callable[[ToolCall, Tool], Ask | None] | None:
-        """The agent's rule, as a batch asks it."""
+        """Return the agent's rule in the form that a batch asks, if there is one."""
         return None if self.rule is None else partial(wish_of, self.rule, told)
 
-    def settle(self, ledger: ApprovalLedger, batch: Batch) -> None:
-        """Which calls have the decision of a person for their result, and which still wait for one."""
+    def apply_decisions(self, ledger: ApprovalLedger, batch: Batch) -> None:
+        """Give calls the result that a person decided, and mark those that still wait for a decision."""
         for place, call in enumerate(batch.calls):
             verdict = ledger.verdict(call.id)
             if verdict is not None and verdict.grant is None:
@@ -59,7 +59,7 @@ class Asking:
         ledger = context.ledger()
         for approval in asked:
             if approval.id not in ledger.open:
-                context.note(PersonAsked(approval=approval))
+                context.record_approval(PersonAsked(approval=approval))
         turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.asked])
         context.open_calls = tuple(batch.calls)
         if context.log is not None:
@@ -72,25 +72,25 @@ class Asking:
             await self._tell_parents(context, approval)
         turn.check()
         if ledger.open:
-            context.note(Suspended(message_id=turn.message.id, ids=tuple(ledger.open)))
+            context.record_approval(Suspended(message_id=turn.message.id, ids=tuple(ledger.open)))
             if context.log is not None:
                 context.log.flush_soon()
 
     async def _tell_parents(self, context: SessionContext, approval: Approval) -> None:
-        """Who talks to the session that this one works for can decide, too."""
+        """Tell the sessions above, whose users can decide, too."""
         parent = context.parent
         while parent is not None:
             await self.dispatcher.dispatch(parent, approval)
             parent = parent.parent
 
     def _approvals(self, context: SessionContext, turn: Turn, batch: Batch) -> list[Approval]:
-        """What the calls wait for, in their order; what was answered already is their result."""
+        """Make the approvals that calls wait for, in their order; a question that was answered already is not asked."""
         ledger = context.ledger()
         asked = []
         for place, question in sorted(batch.asked.items(), key=itemgetter(0)):
             call = batch.calls[place]
             approval = ledger.open_of(call.id) or self._approval(context, turn, call, question)
-            if not ledger.settle_again(approval.id):
+            if not ledger.reuse_decision(approval.id):
                 asked.append(approval)
         return asked
 
@@ -107,6 +107,6 @@ class Asking:
 
 
 def wish_of(rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool) -> Ask | None:
-    """Whether a rule wants a person to be asked about a call."""
+    """Return the question of a rule about a call; None if nobody has to approve it."""
     wish = rule(call, tool, told)
     return (wish if isinstance(wish, Ask) else Ask()) if wish else None

@@ -35,7 +35,7 @@ from actgent.protocols.base import (
     Say,
     View,
 )
-from actgent.sessions.approval_ledger import Waiting
+from actgent.sessions.approval_ledger import PendingCalls
 from actgent.sessions.context import SessionContext
 from actgent.sessions.failures import check_stop
 from actgent.sessions.turn import Resume, Turn
@@ -79,8 +79,8 @@ class AgentCore:
         try:
             if turn.is_cut:
                 turn.check()
-            if turn.waiting is not None:
-                message = await self._call_again(context, turn, turn.waiting)
+            if turn.pending_approvals is not None:
+                message = await self._call_again(context, turn, turn.pending_approvals)
             elif turn.resume is not None:
                 message = await self._resume(context, turn, turn.resume)
             elif turn.joined:
@@ -88,7 +88,7 @@ class AgentCore:
             while message is not None:
                 await self._pass(context, turn, message)
                 message = self.inbox.next_followup(context.id)
-            if turn.waiting is None:
+            if turn.pending_approvals is None:
                 turn.stop = None  # it came too late
         except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
             turn.error = error
@@ -129,10 +129,10 @@ class AgentCore:
         except AnswerError:
             return False
 
-    async def _call_again(self, context: SessionContext, turn: Turn, waiting: Waiting) -> Message | None:
+    async def _call_again(self, context: SessionContext, turn: Turn, pending: PendingCalls) -> Message | None:
         """Go on with calls of which some waited for people; returns the message to go on with."""
-        turn.waiting = None
-        results = await self.calling.run(context, turn, waiting.message, waiting.calls, stage=waiting.stage)
+        turn.pending_approvals = None
+        results = await self.calling.run(context, turn, pending.message, pending.calls, stage=pending.stage)
         if results is not None:
             self.inbox.put_followup(results)
         if self.hooks.listeners:

@@ -206,7 +206,7 @@ class TurnEdges:
 
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn is over, and its session free for the next one."""
-        context.turn = turn.waiting = None
+        context.turn = turn.pending_approvals = None
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         if turn.listeners:
@@ -215,7 +215,7 @@ class TurnEdges:
             turn.ended.set()
         context.settle(1 + len(turn.joined))
         if context.approvals is not None and context.approvals.is_suspended:
-            context.note(Resumed())
+            context.record_approval(Resumed())
         if context.log is not None:
             self._write_end(
                 context, context.log, *turn.joined, turn.message, error=turn.error, blame=turn.blame

@@ -12,7 +12,7 @@ from actgent.control.limits import Limits
 from actgent.errors import LimitReached
 from actgent.journal.records import Said, Started
 from actgent.messages import Message, ToolCall
-from actgent.sessions.approval_ledger import Waiting, edited, grants_of
+from actgent.sessions.approval_ledger import PendingCalls, edited, grants_of
 from actgent.sessions.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.sessions.context import SessionContext
 from actgent.sessions.open_calls import TOOLS
@@ -23,7 +23,7 @@ from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ThreadShare
 
-from .approval_requests import Asking
+from .approval_requests import ApprovalRequests
 from .dispatcher import Dispatcher
 from .observer import Observer
 
@@ -67,7 +67,7 @@ class Calling:
     threads: ThreadShare
     dispatcher: Dispatcher
     observer: Observer
-    asking: Asking
+    approvals: ApprovalRequests
     access: Sequence[Access] = ()
     """All of them have to agree, when the call is about to start."""
 
@@ -82,7 +82,7 @@ class Calling:
     ) -> Message | None:
         """Run the calls of the answer to `message`; returns the message with their results, the turn's next.
 
-        None: some of them wait for people, and `turn.waiting` is what to go on with when all have decided.
+        None: some of them wait for people, and `turn.pending_approvals` is what to go on with when all have decided.
         """
         known = [
             call if call.id else context.adopt(call, f"{turn.answer_id}/call/{place}")
@@ -104,15 +104,15 @@ class Calling:
             await batch.run()
             turn.exposed = False
             if batch.asked:
-                await self.asking.ask(context, turn, batch)
-                turn.waiting = Waiting(message, tuple(known), stage)
+                await self.approvals.ask(context, turn, batch)
+                turn.pending_approvals = PendingCalls(message, tuple(known), stage)
             is_over = True
         except Exception:  # a limit, a journal that fails: the turn ends by it, and the process goes on
             is_over = True
             raise
         finally:
             turn.exposed = False
-            if turn.waiting is None:
+            if turn.pending_approvals is None:
                 results = self._close(context, turn, message, batch, stage, is_over=is_over)
         if results is None:
             return None
@@ -184,7 +184,7 @@ class Calling:
     def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
         batch = self._new_batch(context, calls, turn.limits)
         if context.approvals is not None:
-            self.asking.settle(context.approvals, batch)
+            self.approvals.apply_decisions(context.approvals, batch)
         if turn.resume is not None:
             self._settle(context, turn.resume, batch)
         return batch
@@ -204,7 +204,7 @@ class Calling:
             self.registry,
             context=told,
             check=partial(self._refusal, told) if self.access else None,
-            ask=None if self.asking.rule is None else self.asking.rule_for(told),
+            ask=None if self.approvals.rule is None else self.approvals.rule_for(told),
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,

@@ -23,7 +23,7 @@ from actgent import (
 from actgent.approvals import Expire, Withdraw
 from actgent.journal.memory import MemoryJournal
 from actgent.runtime import session_table
-from actgent.turns.approval_requests import Asking
+from actgent.turns.approval_requests import ApprovalRequests
 
 SESSIONS = 25
 CALLS = 20
@@ -173,7 +173,7 @@ async def test_10_000_ungranted_calls(seed, autojump_clock, monkeypatch):
 
 async def test_the_test_can_fail(autojump_clock, monkeypatch):
     """A rule that is not asked is found."""
-    monkeypatch.setattr(Asking, "rule_for", lambda *_: None)
+    monkeypatch.setattr(ApprovalRequests, "rule_for", lambda *_: None)
     world = World(0)
     async with MemoryJournal().running() as journal:
         await live(world, journal)

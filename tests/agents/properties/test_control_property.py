@@ -216,7 +216,7 @@ class World:
             ledger = context.approvals
             if any(left) or context.pending or context.transient:
                 self.problems.append(f"{context.id} is left with {left}")
-            if ledger is not None and (ledger.waits or ledger.is_suspended):
+            if ledger is not None and (ledger.has_open or ledger.is_suspended):
                 self.problems.append(f"{context.id} still asks")
 
     # --- the books -------------------------------------------------------------------------------

@@ -157,13 +157,13 @@ class Tree:
         question = approval_for(
             call, AskPerson("?"), session_id=context.id, agent="a", now=0, timeout=float("inf")
         )
-        context.note(PersonAsked(approval=question))
+        context.record_approval(PersonAsked(approval=question))
 
     def decide(self):
         context = self.random.choice(self.contexts)
         if context.approvals is not None and context.approvals.open:
             known = self.random.choice(list(context.approvals.open))
-            context.note(Decided(approval_id=known, decision=Approve(), by="ada", at=0.0))
+            context.record_approval(Decided(approval_id=known, decision=Approve(), by="ada", at=0.0))
 
     def look(self):
         context = self.random.choice(self.contexts)
