@@ -605,15 +605,15 @@ class RunningAgent:
         """Let another session run in the place of a turn that waits; False where the turn is over."""
         if not self._is_out(turn):
             return False
-        turn.waits += 1
+        turn.lent_slots += 1
         self.inbox.lend(turn.message.session_id)
         self.pump()
         return True
 
     def reclaim_slot(self, turn: Turn) -> None:
         """Take the place again, once nothing of the turn waits any more."""
-        turn.waits -= 1
-        if not turn.waits and self._is_out(turn):
+        turn.lent_slots -= 1
+        if not turn.lent_slots and self._is_out(turn):
             self.inbox.reclaim(turn.message.session_id)
 
     def _is_out(self, turn: Turn) -> bool:

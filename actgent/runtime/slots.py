@@ -64,9 +64,9 @@ def awaiting(target: SessionContext) -> Iterator[None]:
 def would_wait_for_itself(target: SessionContext) -> bool:
     """Whether the session whose turn we are in would wait for itself if it waited for `target`."""
     waiter = running_session()
-    if waiter is None or waiter.waits is None:
+    if waiter is None or waiter.wait_node is None:
         return waiter is target
-    return target.waits is not None and bool(way_back(waiter.waits, target.waits).path)
+    return target.wait_node is not None and bool(way_back(waiter.wait_node, target.wait_node).path)
 
 
 def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
@@ -75,19 +75,19 @@ def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
     Raises:
         WaitCycle: it would not.
     """
-    if waiter is target or (waiter.waits is not None and target.waits is not None):
+    if waiter is target or (waiter.wait_node is not None and target.wait_node is not None):
         way = way_back(_node_of(waiter), _node_of(target))
         if way.path:
             raise WaitCycle([node.name for node in way.path])
 
 
 def _node_of(context: SessionContext) -> WaitNode:
-    if context.waits is None:
-        context.waits = WaitNode(f"{context.session.agent_name}/{context.id}")
-    return context.waits
+    if context.wait_node is None:
+        context.wait_node = WaitNode(f"{context.session.agent_name}/{context.id}")
+    return context.wait_node
 
 
 def _drop_node(context: SessionContext) -> None:
     """A session that has nothing to do with waits holds nothing for them."""
-    if context.waits is not None and context.waits.is_alone:
-        context.waits = None
+    if context.wait_node is not None and context.wait_node.is_alone:
+        context.wait_node = None

@@ -10,6 +10,7 @@ import trio
 
 from actgent.control.budget import Account
 from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
+from actgent.control.schedule import Schedule
 from actgent.control.wait_graph import WaitNode
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
@@ -97,15 +98,15 @@ class SessionContext:
     """Its own, where it is bounded as a whole, and those of the sessions above it that are."""
     task: Any = None
     """The `Task` that it was opened for by another session, if it was."""
-    waits: WaitNode | None = None
-    """Who waits for it, and for whom it waits, while there is anyone."""
+    wait_node: WaitNode | None = None
+    """Its place in the graph of waits, while it waits for a session or a session waits for it."""
     reducers: Mapping[str, Reducer] | None = None
     """The agent's, for the state."""
     timers: dict[str, DurableTimer] | None = None
     """By their ids; see `set_timer`."""
     due_index: DueIndex | None = None
     """Where its agent looks for sessions that are due, while the session is in memory."""
-    scheduled: dict[str, Any] | None = None
+    scheduled: dict[str, Schedule] | None = None
     """Schedules that were set, by their ids, also those that have fired."""
     scheduling: dict[str, trio.Event] | None = None
     """Schedules that are just being written, by their ids."""

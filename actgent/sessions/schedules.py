@@ -81,7 +81,7 @@ async def set_schedule(
     """
     while context.scheduling and schedule.id in context.scheduling:
         await context.scheduling[schedule.id].wait()
-    known: Schedule | None = (context.scheduled or {}).get(schedule.id)
+    known = (context.scheduled or {}).get(schedule.id)
     if known is not None:
         await trio.lowlevel.checkpoint()
         return known

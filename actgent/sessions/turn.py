@@ -136,8 +136,8 @@ class Turn:
     """The `RunningAgent` whose turn it is."""
     resume: Resume | None = None
     """What was done already, where the turn goes on after a restart."""
-    waits: int = 0
-    """How many of its tools and handlers wait for other turns."""
+    lent_slots: int = 0
+    """How many of its tools and handlers wait for other turns: while any does, another session runs in its slot."""
     listeners: tuple[TurnWaiter, ...] = ()
     """Who wants to know what comes of it."""
     joined: tuple[Message, ...] = ()

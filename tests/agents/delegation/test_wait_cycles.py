@@ -74,7 +74,7 @@ async def test_a_circle_over_tools_is_named_at_its_last_ask(autojump_clock, how,
             for session in sessions.values():
                 await session.wait_idle()
         assert all(agent._opener.running.inbox.statistics().claimed == 0 for agent in agents)
-        assert all(session._context.waits is None for session in sessions.values())
+        assert all(session._context.wait_node is None for session in sessions.values())
     ((closer, error),) = found
     assert closer == length - 1
     assert error.path == tuple(f"a{n}/s{n}" for n in (length - 1, *range(length)))
@@ -122,8 +122,8 @@ async def test_a_circle_of_eight_is_named_within_ten_milliseconds():
 
 def waiting_node(session):
     """The session in the graph, before anyone waits for it."""
-    session._context.waits = WaitNode(f"{session.agent_name}/{session.id}")
-    return session._context.waits
+    session._context.wait_node = WaitNode(f"{session.agent_name}/{session.id}")
+    return session._context.wait_node
 
 
 async def test_a_circle_over_a_child_session_is_named(autojump_clock):
