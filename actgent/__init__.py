@@ -18,6 +18,7 @@ _NAMES = {
         "ConfigurationError",
         "ContentFiltered",
         "ContextOverflow",
+        "DeadLetterGone",
         "DeadlineExceeded",
         "DuplicateTool",
         "EmptyAnswer",

@@ -64,6 +64,7 @@ from .errors import (
     ConfigurationError as ConfigurationError,
     ContentFiltered as ContentFiltered,
     ContextOverflow as ContextOverflow,
+    DeadLetterGone as DeadLetterGone,
     DeadlineExceeded as DeadlineExceeded,
     DuplicateTool as DuplicateTool,
     EmptyAnswer as EmptyAnswer,

@@ -22,6 +22,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── ApprovalMismatch       an answer for another tool or other arguments than are asked for
     │   ├── AlreadyDecided         a second answer, see `decision`
     │   ├── AlreadyAnswered        a repeated message whose reply is not known any more
+    │   ├── DeadLetterGone         a dead letter that is not in the list, or is being sent by another task
     │   ├── ModeRefused            who asked may not switch the mode, or not now
     │   └── WouldDeadlock          a handler or tool waits for its own turn
     │       └── WaitCycle          sessions that wait for each other in a circle, see `path`
@@ -285,6 +286,17 @@ class ModeRefused(UsageError):
         self.wanted = wanted
         self.reason = reason
         super().__init__(f"the mode stays {mode!r} and does not become {wanted!r}: {reason}")
+
+
+class DeadLetterGone(UsageError):
+    """A dead letter cannot be sent: it was sent already, is being sent, or newer ones took its place."""
+
+    def __init__(self, actor: str, reason: str) -> None:
+        self.actor = actor
+        self.reason = reason
+        super().__init__(
+            f"the dead letter to actor {quoted(actor)} cannot be sent: {reason}; list them again for those that are left"
+        )
 
 
 class WouldDeadlock(UsageError):

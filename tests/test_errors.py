@@ -19,6 +19,7 @@ def some(cls):
         "SessionExists": ("tutor", "s"),
         "WrongOwner": ("tutor", "s", "mallory"),
         "WouldDeadlock": ("wait_idle()", "s"),
+        "DeadLetterGone": ("tutor", "it was sent already"),
         "WaitCycle": (["a/s", "b/t", "a/s"],),
         "SessionBusy": ("s",),
         "AlreadyAnswered": ("m", "s"),

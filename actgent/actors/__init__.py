@@ -1,9 +1,10 @@
 """The kernel: actors with priority inboxes under supervision. It knows no LLM."""
 
-from .actor import Actor, ActorContext, DeadLetter
+from .actor import Actor, ActorContext
+from .dead_letters import DeadLetter
 from .inbox import InboxStatistics, PriorityInbox
-from .ref import ActorRef
-from .supervision import Supervision
+from .ref import ActorRef, Address
+from .supervision import Strategy, Supervision
 from .system import ActorSystem, open_system
 
 __all__ = [
@@ -11,9 +12,11 @@ __all__ = [
     "ActorContext",
     "ActorRef",
     "ActorSystem",
+    "Address",
     "DeadLetter",
     "InboxStatistics",
     "PriorityInbox",
+    "Strategy",
     "Supervision",
     "open_system",
 ]

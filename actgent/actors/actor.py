@@ -1,139 +1,130 @@
 """An actor: state with one owner, an inbox, and a method that takes one message at a time."""
 
-import itertools
-from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
-import attrs
 import trio
 
-from actgent.errors import ActorFailed, ConfigurationError
-from actgent.events import ActorStarted, ActorStopped, DeadLettered, EventStream
+from actgent.errors import ActorFailed
 from actgent.foreign import failure_of
 from actgent.logs import logger_of
 
+from .cell import Cell, Siblings
+from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
 from .ref import ActorRef, Envelope
-from .supervision import Supervision, supervise
-from .timer import Timer
+from .supervision import Supervision
 
+__all__ = ["Actor", "ActorContext", "DeadLetter"]
 _log = logger_of(__name__)
 
 STOP_GRACE = 1.0
 """Seconds that `Actor.stopped` has."""
 
 
-@attrs.frozen
-class DeadLetter:
-    """A message that no actor will deal with, and why."""
-
-    actor: str
-    payload: Any
-    reason: str
-    error: Exception | None = None
-    """What it failed with, the last time."""
+running_actor: "ContextVar[ActorContext | None]" = ContextVar("running_actor", default=None)
+"""The actor that a task was started by, or by one that was ..."""
 
 
-@attrs.define(eq=False, kw_only=True)
-class Surroundings:
-    """What all actors of a system share."""
-
-    policy: Supervision
-    capacity: int
-    events: EventStream
-    timer: Timer = attrs.field(factory=Timer)
-    dead_letters: deque[DeadLetter]
-    running: dict[str, ActorRef] = attrs.field(factory=dict)
-    serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
-
-    def bury(self, actor: str, envelope: Envelope, reason: str, *, error: Exception | None = None) -> None:
-        """Keep a message that nobody will deal with, and tell who waits for it."""
-        failure = ActorFailed(actor, reason)
-        failure.__cause__ = error
-        envelope.fail(failure)
-        self.dead_letters.append(DeadLetter(actor, envelope.payload, reason, error))
-        _log.warning("a message to actor %s is a dead letter: %s", actor, reason)
-        if self.events.watched:
-            self.events.publish(DeadLettered(actor=actor, reason=reason))
-
-    def name_for(self, factory: "Callable[[], Actor]", name: str | None) -> str:
-        """The wished name, or a new one after the factory's."""
-        if name is None:
-            stem = getattr(factory, "__name__", "actor")
-            name = next(name for serial in self.serial if (name := f"{stem}-{serial}") not in self.running)
-        if name in self.running:
-            raise ConfigurationError(f"an actor named {name!r} is running already: choose another name")
-        return name
-
-    def enter(self, ref: ActorRef) -> None:
-        self.running[ref.name] = ref
-        if self.events.watched:
-            self.events.publish(ActorStarted(actor=ref.name))
-
-    def leave(self, ref: ActorRef) -> None:
-        del self.running[ref.name]
-        if self.events.watched:
-            self.events.publish(ActorStopped(actor=ref.name))
+def calling_actor() -> "ActorContext | None":
+    """The actor whose life the calling task is part of; a task in a nursery from elsewhere is part of none."""
+    actor = running_actor.get()
+    if actor is None or actor.task is None:
+        return None
+    task = top = trio.lowlevel.current_task()
+    while (nursery := task.parent_nursery) is not None:
+        if task is actor.task:
+            return actor
+        top, task = task, nursery.parent_task
+    # What a thread does by `trio.from_thread` runs in a task of trio's own, with the thread's context.
+    return actor if top.context.get(running_actor) is actor else None
 
 
 class ActorContext:
-    """One running actor's place: its address, its children, its life under supervision."""
+    """One running actor's place: its address, its children, and the messages that it takes one after the other."""
 
-    def __init__(self, name: str, factory: "Callable[[], Actor]", around: Surroundings) -> None:
-        self._factory = factory
-        self._around = around
-        self._inbox = PriorityInbox[Envelope](
+    def __init__(
+        self, name: str, factory: "Callable[[], Actor]", siblings: Siblings, *, children: Supervision | None
+    ) -> None:
+        around = siblings.around
+        self.name = name
+        self.inbox = PriorityInbox[Envelope](
             name, capacity=around.capacity, session_capacity=around.capacity, concurrency=1
         )
+        self._factory = factory
+        self._around = around
+        self._policy = siblings.policy
+        self._children_policy = children or siblings.policy
+        self._children: Siblings | None = None
         self._nursery: trio.Nursery | None = None
         self._current: Envelope | None = None
-        self.ref = ActorRef(name, self._inbox, around.timer)
+        self._cell: Cell | None = None
+        self.task: trio.lowlevel.Task | None = None
+        """The task that runs this life."""
+        self.ref = ActorRef(name, self.inbox, around.timer, stop=self.stop, bury=around.bury)
 
-    async def spawn(self, factory: "Callable[[], Actor]", *, name: str | None = None) -> ActorRef:
-        """Start a child. It ends with this actor; when it fails too often, this actor fails."""
+    def __repr__(self) -> str:
+        state = "gone" if self.ref.is_gone else f"{len(self.inbox)} waiting"
+        return f"<ActorContext of {self.name!r}, {state}>"
+
+    async def spawn(
+        self, factory: "Callable[[], Actor]", *, name: str | None = None, children: Supervision | None = None
+    ) -> ActorRef:
+        """Start a child. It ends with this actor; when it fails too often, this actor fails.
+
+        `children` says how the new actor supervises its own children; None is as it is supervised itself.
+
+        Raises:
+            ActorFailed: this actor is not running.
+            ConfigurationError: the name is taken.
+        """
         await trio.lowlevel.checkpoint()
-        if self._nursery is None or self.ref._gone is not None:  # noqa: SLF001
-            raise ActorFailed(self.ref.name, "it is not running, so it can have no children")
-        return start(factory, name, nursery=self._nursery, around=self._around)
+        if self._nursery is None or self._children is None or self.ref.is_gone:
+            raise ActorFailed(self.name, "it is not running, so it can have no children")
+        return start(factory, name, self._nursery, self._children, children=children)
 
-    async def run(self) -> None:
-        """Live, under supervision, until stopped."""
-        scope = self.ref._scope  # noqa: SLF001 - an actor and its address are one thing
-        try:
-            with scope:
-                await self._live_on()
-        except Exception:
-            if not scope.cancel_called:
-                raise
-            _log.exception("actor %s raised while it was stopped", self.ref.name)
+    def run_in(self, cell: Cell) -> None:
+        """Note the cell that runs this actor."""
+        self._cell = cell
 
-    async def _live_on(self) -> None:
-        reason = "it was stopped"
-        try:
-            await supervise(
-                self._live, name=self.ref.name, policy=self._around.policy, events=self._around.events
-            )
-        except ActorFailed as error:
-            reason = error.reason
-            raise
-        finally:
-            self._end(reason)
+    def stop(self) -> None:
+        """End the actor and its children where they are."""
+        if self._cell is not None:
+            self._cell.stop()
 
-    def _end(self, reason: str) -> None:
+    # --- for the cell ------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Nothing to prepare: a message that is cut is tried again."""
+
+    def drain(self) -> None:
+        """Go on taking messages: whoever still works may have something to say."""
+
+    async def finish(self, reason: str) -> None:
         """Answer everyone who still waits, senders without room too: they come in as others are taken out."""
-        self.ref._gone = reason  # noqa: SLF001
+        self.ref.close(reason)
+        self.task = None
         if self._current is not None:
-            self._around.bury(self.ref.name, self._current, reason)
+            self._bury(self._current, reason)
             self._done()
-        while left := self._inbox.withdraw(""):
+        while left := self.inbox.withdraw(""):
             for envelope in left:
-                self._around.bury(self.ref.name, envelope, reason)
-        self._around.leave(self.ref)
+                self._bury(envelope, reason)
 
-    async def _live(self) -> None:
-        """One life: from a fresh object to its failure."""
+    def _bury(self, envelope: Envelope, reason: str, *, error: Exception | None = None) -> None:
+        """Give a message up, and tell who waits for it."""
+        failure = ActorFailed(self.name, reason)
+        failure.__cause__ = error
+        envelope.fail(failure)
+        self._around.bury(DeadLetter(self.name, envelope.payload, reason, error, priority=envelope.priority))
+
+    async def live(self) -> None:
+        """Live once: from a fresh object to its failure."""
+        self.task = trio.lowlevel.current_task()
+        running_actor.set(self)
         actor = self._factory()
+        self._children = Siblings(self._children_policy, self._around)
         async with trio.open_nursery() as self._nursery:
             try:
                 await actor.started(self)
@@ -146,19 +137,19 @@ class ActorContext:
             try:
                 await actor.stopped()
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - it is over: nobody could mend it
-                failure_of(raised, "actor", self.ref.name)
-                _log.exception("actor %s raised in stopped()", self.ref.name)
+                failure_of(raised, "actor", self.name)
+                _log.exception("actor %s raised in stopped()", self.name)
         if scope.cancelled_caught:
-            _log.warning("actor %s did not return from stopped() within %g s", self.ref.name, STOP_GRACE)
+            _log.warning("actor %s did not return from stopped() within %g s", self.name, STOP_GRACE)
 
     async def _serve(self, actor: "Actor") -> None:
         while True:
-            envelope = self._current or await self._inbox.get()
+            envelope = self._current or await self.inbox.get()
             self._current = envelope
             try:
                 answer = await actor.receive(envelope.payload)
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-                error = failure_of(raised, "actor", self.ref.name)
+                error = failure_of(raised, "actor", self.name)
             else:
                 self._done()
                 envelope.answer(answer)
@@ -168,15 +159,15 @@ class ActorContext:
 
     def _done(self) -> None:
         self._current = None
-        self._inbox.release("")
+        self.inbox.release("")
 
     def _count_failure(self, envelope: Envelope, error: Exception) -> None:
         """Put a message aside that keeps failing, so that it does not take its actor along for ever."""
         envelope.failures += 1
-        if envelope.failures >= self._around.policy.deliveries:
+        if envelope.failures >= self._policy.deliveries:
             self._done()
             reason = f"it failed {envelope.failures} times, last with {type(error).__name__}"
-            self._around.bury(self.ref.name, envelope, reason, error=error)
+            self._bury(envelope, reason, error=error)
 
 
 class Actor:
@@ -200,10 +191,16 @@ class Actor:
 
 
 def start(
-    factory: Callable[[], Actor], name: str | None, *, nursery: trio.Nursery, around: Surroundings
+    factory: Callable[[], Actor],
+    name: str | None,
+    nursery: trio.Nursery,
+    siblings: Siblings,
+    *,
+    children: Supervision | None,
+    grace: float | None = None,
 ) -> ActorRef:
     """Start an actor as a task of `nursery`, where its final failure comes out."""
-    context = ActorContext(around.name_for(factory, name), factory, around)
-    nursery.start_soon(context.run, name=f"actor {context.ref.name}")
-    around.enter(context.ref)
+    name = siblings.around.name_for(getattr(factory, "__name__", "actor"), name)
+    context = ActorContext(name, factory, siblings, children=children)
+    context.run_in(siblings.start(context, nursery, grace=grace))
     return context.ref

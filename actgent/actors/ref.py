@@ -1,7 +1,9 @@
 """An actor's address, and what travels to it."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import outcome
@@ -10,6 +12,7 @@ import trio
 from actgent.errors import ActorFailed, DeadlineExceeded, InboxFull
 from actgent.messages import Priority
 
+from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
 from .timer import Timer
 
@@ -63,15 +66,54 @@ class Envelope:
             self.promise.settle(outcome.Error(error))
 
 
-class ActorRef:
+class Address(ABC):
+    """Where an actor or an agent takes messages: `tell` and `ask`."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    @abstractmethod
+    async def tell(self, payload: Any) -> None:
+        """Put a message into its inbox, waiting for room."""
+
+    @abstractmethod
+    async def ask(self, payload: Any, *, deadline: float = 30) -> Any:
+        """Put a message into its inbox and wait for the answer, `deadline` seconds in all."""
+
+    @abstractmethod
+    async def send_again(self, letter: DeadLetter) -> None:
+        """Deliver a dead letter, with the priority that it had."""
+
+
+class ActorRef(Address):
     """An actor's address. It stays good over restarts, and says so when the actor is gone."""
 
-    def __init__(self, name: str, inbox: PriorityInbox[Envelope], timer: Timer) -> None:
+    def __init__(
+        self,
+        name: str,
+        inbox: PriorityInbox[Envelope],
+        timer: Timer,
+        *,
+        stop: Callable[[], None],
+        bury: Callable[[DeadLetter], None],
+    ) -> None:
         self.name = name
         self._inbox = inbox
         self._timer = timer
-        self._scope = trio.CancelScope()
+        self._stop = stop
+        self._bury = bury
         self._gone: str | None = None
+
+    def __repr__(self) -> str:
+        state = "gone" if self._gone is not None else f"{len(self._inbox)} waiting"
+        return f"<ActorRef {self.name!r}, {state}>"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the actor has ended."""
+        return self._gone is not None
 
     async def tell(
         self, payload: Any, *, priority: Priority = Priority.NORMAL, deadline: float | None = None
@@ -80,14 +122,16 @@ class ActorRef:
 
         Raises:
             InboxFull: there was no room.
-            ActorFailed: the actor is gone.
+            ActorFailed: the actor is gone; the message is a dead letter.
         """
-        self._check()
+        if self._gone is not None:
+            self._refuse(payload, priority)
         await self._inbox.put(Envelope(payload=payload, priority=priority, deadline=deadline))
 
     def tell_nowait(self, payload: Any, *, priority: Priority = Priority.NORMAL) -> None:
         """`tell`, or `InboxFull` at once."""
-        self._check()
+        if self._gone is not None:
+            self._refuse(payload, priority)
         self._inbox.put_nowait(Envelope(payload=payload, priority=priority), now=trio.current_time())
 
     async def ask(self, payload: Any, *, priority: Priority = Priority.NORMAL, deadline: float = 30) -> Any:
@@ -99,7 +143,8 @@ class ActorRef:
             DeadlineExceeded: no answer in time.
             ActorFailed: the actor is gone, or gave the message up after repeated failures.
         """
-        self._check()
+        if self._gone is not None:
+            raise ActorFailed(self.name, self._gone)
         promise = Promise()
         envelope = Envelope(payload=payload, priority=priority, deadline=deadline, promise=promise)
         now = trio.current_time()
@@ -127,8 +172,21 @@ class ActorRef:
 
     def stop(self) -> None:
         """End the actor and its children where they are; what waits for it becomes dead letters."""
-        self._scope.cancel()
+        self._stop()
 
-    def _check(self) -> None:
-        if self._gone is not None:
-            raise ActorFailed(self.name, self._gone)
+    async def send_again(self, letter: DeadLetter) -> None:
+        await self.tell(letter.payload, priority=letter.priority)
+
+    def close(self, reason: str) -> None:
+        """Take no more messages: the actor has ended."""
+        self._gone = reason
+
+    def _refuse(self, payload: Any, priority: Priority) -> NoReturn:
+        """Keep a message that nobody will take, and tell its sender.
+
+        Raises:
+            ActorFailed: always.
+        """
+        reason = self._gone or "it is gone"
+        self._bury(DeadLetter(self.name, payload, reason, priority=priority))
+        raise ActorFailed(self.name, reason)

@@ -1,34 +1,54 @@
-"""What happens when an actor raises: again after a pause, or up to its parent."""
+"""What happens when an actor raises: again after a pause, alone or with its siblings, or up to its parent."""
 
+import math
+import typing
 from collections import deque
-from collections.abc import Awaitable, Callable
 
 import attrs
-import trio
 
-from actgent.errors import ActorFailed
-from actgent.events import ActorRestarted, EventStream
-from actgent.logs import logger_of
+from actgent.errors import ConfigurationError, nearest
 
-_log = logger_of(__name__)
+Strategy = typing.Literal["one_for_one", "one_for_all"]
 
 _MOST_DOUBLINGS = 64  # beyond, every back-off is longer than anyone waits, and soon no float
 
 
 @attrs.frozen(kw_only=True)
 class Supervision:
-    """How an actor is kept running.
+    """How a parent keeps the actors running that it started.
 
-    The pause before a restart doubles from `backoff` to `max_backoff` seconds. More than
-    `max_restarts` within `within` seconds escalate to the parent. A message that failed
-    `deliveries` times is a dead letter.
+    Raises:
+        ConfigurationError: there is no such strategy, or a number is out of its range.
     """
 
+    strategy: Strategy = "one_for_one"
+    """`one_for_one`: an actor that fails restarts alone. `one_for_all`: its siblings restart with it, for actors
+    that are of no use without each other."""
     max_restarts: int = 5
+    """More within `within` seconds escalate: the parent fails. Each actor has its own, siblings that restart
+    together have them together."""
     within: float = 60.0
     backoff: float = 0.1
+    """Seconds of pause before the first restart; each further one within `within` doubles it."""
     max_backoff: float = 30.0
+    """The longest pause."""
     deliveries: int = 3
+    """A message that failed so often is a dead letter."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.strategy not in typing.get_args(Strategy):
+            hint = nearest(str(self.strategy), typing.get_args(Strategy))
+            raise ConfigurationError(f"strategy={self.strategy!r} is not a supervision strategy: {hint}")
+        for name, least in (
+            ("max_restarts", 0),
+            ("within", 0),
+            ("backoff", 0),
+            ("max_backoff", 0),
+            ("deliveries", 1),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or math.isnan(value) or value < least:
+                raise ConfigurationError(f"{name}= must be at least {least}, got {value!r}")
 
 
 @attrs.define
@@ -54,30 +74,3 @@ def root_cause(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-async def supervise(
-    body: Callable[[], Awaitable[None]], *, name: str, policy: Supervision, events: EventStream
-) -> None:
-    """Run `body` until it returns, again after each exception, as the policy says.
-
-    Raises:
-        ActorFailed: it failed too often; out of a nursery, this is the parent's failure.
-    """
-    restarts = Restarts(policy)
-    while True:
-        try:
-            await body()
-        except Exception as wrapped:  # noqa: BLE001 - the supervisor's edge: this is what it is for
-            error = root_cause(wrapped)
-            delay = restarts.next_delay(trio.current_time())
-            if delay is None:
-                raise ActorFailed(
-                    name, f"it failed {policy.max_restarts + 1} times in {policy.within:g} s"
-                ) from error
-            _log.warning("actor %s failed and restarts in %.3g s", name, delay, exc_info=error)
-            if events.watched:
-                events.publish(ActorRestarted(actor=name, error=type(error).__name__, delay=delay))
-            await trio.sleep(delay)
-        else:
-            return

@@ -1,19 +1,20 @@
 """A block in which actors live."""
 
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import trio
 
+from actgent.errors import ActorFailed
 from actgent.events import EventStream
 
-from .actor import Actor, DeadLetter, Surroundings, start
-from .ref import ActorRef
+from .actor import Actor, start
+from .cell import GRACE, Body, Cell, Siblings, Surroundings
+from .dead_letters import DEAD_LETTERS, DeadLetter
+from .ref import ActorRef, Address
 from .supervision import Supervision
 
-DEAD_LETTERS = 1000
-"""How many dead letters are kept, the newest."""
+__all__ = ["DEAD_LETTERS", "ActorSystem", "open_system"]
 
 
 class ActorSystem:
@@ -22,31 +23,105 @@ class ActorSystem:
     def __init__(self, nursery: trio.Nursery, around: Surroundings) -> None:
         self._nursery = nursery
         self._around = around
+        self._siblings = Siblings(around.policy, around)
 
-    async def spawn(self, factory: Callable[[], Actor], *, name: str | None = None) -> ActorRef:
+    def __repr__(self) -> str:
+        busy = sum(1 for _ in self._around.busy())
+        return (
+            f"<ActorSystem: {self.count} actors, {busy} busy, {len(self._around.dead_letters)} dead letters>"
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of actors that run, children too."""
+        return len(self._around.running)
+
+    async def spawn(
+        self,
+        factory: Callable[[], Actor],
+        *,
+        name: str | None = None,
+        children: Supervision | None = None,
+        grace: float | None = None,
+    ) -> ActorRef:
         """Start an actor under the system's supervision; `factory` makes a new object at each restart.
+
+        Cancelled, it starts nothing.
+
+        Args:
+            factory: The class, or a function that makes an object of it.
+            name: Its address; None makes one up.
+            children: How it supervises the actors that it starts; None is the system's supervision.
+            grace: Seconds to end what is in its inbox when the system is left; None is the system's.
 
         Raises:
             ConfigurationError: the name is taken.
         """
         await trio.lowlevel.checkpoint()
-        return start(factory, name, nursery=self._nursery, around=self._around)
+        return start(factory, name, self._nursery, self._siblings, children=children, grace=grace)
+
+    def host(self, body: Body, *, grace: float) -> Cell:
+        """Start an actor that dispatches its messages itself, e.g. many lines of its inbox side by side.
+
+        Raises:
+            ConfigurationError: its name is taken.
+        """
+        self._around.name_for(body.name, body.name)
+        return self._siblings.start(body, self._nursery, grace=grace)
+
+    def body(self, name: str) -> Body | None:
+        """The body of the running actor of this name, or None."""
+        cell = self._around.running.get(name)
+        return None if cell is None else cell.body
+
+    def bodies(self) -> Iterator[Body]:
+        """The bodies of all running actors, in the order of their start."""
+        return (cell.body for cell in tuple(self._around.running.values()))
+
+    def address(self, name: str) -> Address | None:
+        """The address of the running actor of this name, however it dispatches; None if there is none."""
+        cell = self._around.running.get(name)
+        return None if cell is None else cell.body.ref
 
     def find(self, name: str) -> ActorRef | None:
         """The running actor of this name, or None."""
-        return self._around.running.get(name)
+        ref = self.address(name)
+        return ref if isinstance(ref, ActorRef) else None
+
+    def stop(self, name: str) -> None:
+        """End an actor where it is, with its children; nothing happens if none of this name runs."""
+        cell = self._around.running.get(name)
+        if cell is not None:
+            cell.stop()
 
     async def wait_idle(self) -> None:
         """Wait until all actors have dealt with everything in their inboxes."""
-        await trio.lowlevel.checkpoint()
-        while busy := [ref for ref in self._around.running.values() if not ref.is_idle]:
-            for ref in busy:
-                await ref.wait_idle()
+        await self._around.wait_idle()
+
+    async def drain(self) -> None:
+        """Let the actors end what they have accepted, each within its grace; then stop them."""
+        await self._around.drain()
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """The newest messages that no actor dealt with, oldest first."""
         return tuple(self._around.dead_letters)
+
+    async def send_again(self, letter: DeadLetter) -> None:
+        """Send a dead letter to the actor that has its name now; once it is in the inbox, it leaves the list.
+
+        Nobody waits for an answer to it. If it fails or is cancelled, the letter stays in the list.
+
+        Raises:
+            DeadLetterGone: it was sent already, another task is sending it, or it fell out of the list.
+            ActorFailed: no actor of this name runs.
+            InboxFull: there was no room in time.
+        """
+        with self._around.dead_letters.leaving(letter):
+            ref = self.address(letter.actor)
+            if ref is None:
+                raise ActorFailed(letter.actor, "no actor of this name is running")
+            await ref.send_again(letter)
 
 
 @asynccontextmanager
@@ -54,7 +129,7 @@ async def open_system(
     *,
     supervision: Supervision | None = None,
     capacity: int = 1000,
-    grace: float = 10.0,
+    grace: float = GRACE,
     events: EventStream | None = None,
 ) -> AsyncGenerator[ActorSystem, None]:
     """Open a block in which actors live, and outside of which none does.
@@ -69,13 +144,12 @@ async def open_system(
     around = Surroundings(
         policy=supervision or Supervision(),
         capacity=capacity,
+        grace=grace,
         events=events or EventStream(),
-        dead_letters=deque(maxlen=DEAD_LETTERS),
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(around.timer.run, name="timer")
         system = ActorSystem(nursery, around)
         yield system
-        with trio.move_on_after(grace):
-            await system.wait_idle()
+        await system.drain()
         nursery.cancel_scope.cancel()

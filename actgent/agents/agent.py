@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 import trio
 
+from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import PriorityInbox
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
@@ -212,6 +213,8 @@ class Agent:
         self._on_session: list[OnSession] = [] if modes is None else [modes.settle]
         self._hooks = Hooks()
         self._opener: SessionOpener | None = None
+        self._bury: Callable[[DeadLetter], None] | None = None
+        """Keeps messages for an agent that is gone, in the runtime that it was in last."""
         """While it runs."""
         self._block: AsyncExitStack | None = None
 
@@ -595,13 +598,39 @@ class Agent:
     @property
     def ref(self) -> AgentRef:
         """The agent's address for other agents and programs: `tell` and `ask`."""
-        return AgentRef(self.name, run=self.run, post=self._post)
+        return AgentRef(self.name, run=self.run, post=self._tell, send_again=self._send_again)
 
-    async def _post(self, content: Content, *, enqueue_timeout: float) -> None:
+    async def _tell(self, content: Content, *, enqueue_timeout: float) -> None:
+        try:
+            await self._post(content, enqueue_timeout=enqueue_timeout)
+        except NotRunning:
+            if self._bury is not None:
+                self._bury(DeadLetter(self.name, content, "it is not running"))
+            raise
+
+    async def _post(self, content: Content, *, enqueue_timeout: float = 30) -> None:
         opener = await self._await_opener()
         session = opener.new("user", is_transient=True)
         async with opener.beginning(session):
             await session.chat(content, enqueue_timeout=enqueue_timeout)
+
+    async def _send_again(self, letter: DeadLetter) -> None:
+        """Take a message of an earlier run again: in its session, which is made anew if it ended with that run."""
+        message = letter.payload
+        if not isinstance(message, Message):
+            await self._post(message)
+        elif letter.owner is None and not message.correlation_id:
+            await self._post(message.parts)
+        else:
+            session_id = message.session_id
+            session = await (
+                self.open_session(session_id)
+                if letter.owner is None
+                else self.ensure_session(letter.owner, session_id)
+            )
+            await session.chat(
+                message.parts, message.sender, priority=message.priority, message_id=message.id
+            )
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """This agent as a tool of another, which is started together with that one."""
@@ -657,6 +686,7 @@ class Agent:
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
             runtime.host(running, grace=agent.grace)
             agent._opener = agent._opener_of(running)  # noqa: SLF001
+            agent._bury = runtime.bury  # noqa: SLF001
             runtime.agents.add(agent, agent._opener)  # noqa: SLF001
         return agents
 
@@ -739,6 +769,7 @@ class Agent:
             core=core,
             edges=edges,
             inbox=inbox,
+            ref=self.ref,
             events=runtime.stream,
             on_stop=self._stopped,
             timer=runtime.timer,

@@ -7,6 +7,8 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.ref import Address
 from actgent.control.arguments import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, ToolError
 from actgent.messages import Priority, Reply
@@ -27,13 +29,21 @@ MAX_FOUND = 50
 """How many agents a model is told of at a time."""
 
 
-class AgentRef:
+class AgentRef(Address):
     """An agent's address: each message is a conversation of its own."""
 
-    def __init__(self, name: str, *, run: Run, post: Callable[..., Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        run: Run,
+        post: Callable[..., Awaitable[None]],
+        send_again: Callable[[DeadLetter], Awaitable[None]],
+    ) -> None:
         self.name = name
         self._run = run
         self._post = post
+        self._send_again = send_again
 
     async def ask(self, content: Any, *, deadline: float = 30) -> Reply:
         """Have the agent answer, within `deadline` seconds; a cancelled ask stops it.
@@ -52,10 +62,14 @@ class AgentRef:
 
         Raises:
             InboxFull: there was no room within `enqueue_timeout` seconds.
+            NotRunning: the agent is not running; if it was, the message is a dead letter of its runtime.
         """
         if deadline is not None:
             enqueue_timeout = renamed_deadline("tell", deadline)
         await self._post(content, enqueue_timeout=enqueue_timeout)
+
+    async def send_again(self, letter: DeadLetter) -> None:
+        await self._send_again(letter)
 
 
 class AgentTool(Tool):

@@ -7,8 +7,11 @@ from typing import Any
 
 import trio
 
+from actgent.actors.actor import calling_actor
+from actgent.actors.cell import Cell
+from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import Place, PriorityInbox
-from actgent.actors.supervision import Supervision, supervise
+from actgent.actors.ref import Address
 from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
 from actgent.control.clock import Clock
@@ -61,6 +64,7 @@ class RunningAgent:
         core: AgentCore,
         edges: TurnEdges,
         inbox: PriorityInbox[Message],
+        ref: Address,
         events: EventStream,
         on_stop: Callable[[], Awaitable[None]],
         timer: Timer,
@@ -78,6 +82,7 @@ class RunningAgent:
         self.core = core
         self.edges = edges
         self.inbox = inbox
+        self.ref = ref
         self.events = events
         self.sessions = SessionTable(name, can_sleep=journal is not None, on_sleep=inbox.forget_parked)
         inbox.owner_of = self.sessions.works_for
@@ -102,7 +107,7 @@ class RunningAgent:
         self._draining = False
         self._nursery: trio.Nursery | None = None
         self._turns: Workers[SessionContext, Turn] | None = None
-        self._scope = trio.CancelScope()
+        self._cell: Cell | None = None
         self._held_up: list[tuple[SessionContext, Turn]] = []
         """Turns that are to go on, or to end, as soon as the agent works again."""
         self.openers: dict[str, trio.lowlevel.Task] = {}
@@ -116,33 +121,43 @@ class RunningAgent:
 
     # --- life ----------------------------------------------------------------------------
 
-    async def live(self, supervision: Supervision) -> None:
-        """Serve until stopped; whatever was accepted and not answered ends as a Failure then."""
-        with self._scope:
-            try:
-                await supervise(self._serve, name=self.name, policy=supervision, events=self.events)
-            finally:
-                self._accepts = self._draining = False
-                await self._fail_rest()  # noqa: ASYNC102 - last_words() shields, with a time limit
-                with trio.move_on_after(CLEANUP, shield=True):
-                    await self._on_stop()
+    def run_in(self, cell: Cell) -> None:
+        """Note the cell that runs this agent."""
+        self._cell = cell
 
-    def begin_drain(self) -> None:
+    def cut(self) -> None:
+        """Prepare for a restart: turns that are cut by it are failed by the next life, and not as stopped ones."""
+        self.has_failed = True
+
+    def drain(self) -> None:
         """Take no more messages but from turns that still run."""
         self.timer_service.end()
         self._accepts = False
         self._draining = True
 
+    async def finish(self, reason: str) -> None:
+        """End whatever was accepted and not answered as a Failure, and close what the agent has open."""
+        self._accepts = self._draining = False
+        try:
+            await self._fail_rest()  # last_words() shields, with a time limit
+            with trio.move_on_after(CLEANUP, shield=True):
+                await self._on_stop()
+        finally:
+            self.tasks.agents.remove(self.name)
+
     def stop(self) -> None:
         """End where it is."""
-        self._scope.cancel()
+        if self._cell is not None:
+            self._cell.stop()
 
     @property
     def is_stopping(self) -> bool:
         """Whether nothing of it goes on in this process; known a checkpoint after the cancellation that ends it."""
-        return self._scope.cancel_called or (self._is_cut_off and not self.has_failed)
+        is_stopped = self._cell is not None and self._cell.is_stopping
+        return is_stopped or (self._is_cut_off and not self.has_failed)
 
-    async def _serve(self) -> None:
+    async def live(self) -> None:
+        """Serve until cancelled."""
         self.edges.begin()
         self.has_failed = self._is_cut_off = False
         try:
@@ -238,8 +253,7 @@ class RunningAgent:
             turn.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
             self._held_up.append((context, turn))
             return
-        await self.edges.say_stopped(context, turn)
-        self._let_go(context)
+        await self._say_stopped(context, turn)
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
@@ -305,16 +319,34 @@ class RunningAgent:
     async def _stop_suspended(self) -> None:
         """Without a journal nobody will bring them back."""
         for context, turn in self._held_up:
-            await run_with(turn.variables, self.edges.say_stopped(context, turn))
-            self._let_go(context)
+            await run_with(turn.variables, self._say_stopped(context, turn))
         for context in [each for each in self.sessions.values() if each.suspension is not None]:
             if context.log is None and context.suspension is not None:
                 self.inbox.unpark(context.id)
                 turn = self.edges.continue_turn(context, context.suspension)
-                await run_with(turn.variables, self.edges.say_stopped(context, turn))
-                self._let_go(context)
+                await run_with(turn.variables, self._say_stopped(context, turn))
             elif self.inbox.is_parked(context.id):
                 self.inbox.unpark(context.id)
+
+    async def _say_stopped(self, context: SessionContext, turn: Turn) -> None:
+        """End a turn in its middle because the agent stops."""
+        self._bury(context, (*turn.joined, turn.message))
+        await self.edges.say_stopped(context, turn)
+        self._let_go(context)
+
+    def _bury(self, context: SessionContext, messages: Sequence[Message]) -> None:
+        """Keep messages that nobody will answer: no journal has them for the next start, and no turn asked for them."""
+        if context.log is not None or context.parent is not None:
+            return
+        owner = None if context.transient else context.owner
+        for message in messages:
+            letter = DeadLetter(self.name, message, "it was stopped", priority=message.priority, owner=owner)
+            self.bury(letter)
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Keep a message that nobody will deal with."""
+        if self._cell is not None:
+            self._cell.bury(letter, is_told=True)
 
     # --- the rest ----------------------------------------------------------------------------
 
@@ -327,6 +359,7 @@ class RunningAgent:
                     for session_id in self.inbox.sessions():
                         waiting = self.inbox.withdraw(session_id)
                         context, error = self.sessions[session_id], Stopped(self.name)
+                        self._bury(context, waiting)
                         nursery.start_soon(self._end_at_last, context, waiting, error)
 
     async def _end_at_last(self, context: SessionContext, messages: list[Message], error: Exception) -> None:
@@ -506,8 +539,8 @@ class RunningAgent:
             raise NotRunning(self.name)
 
     def _check_accepts(self) -> None:
-        """While the block is left, only turns that still run may have something to say, in any session."""
-        if not self._accepts and not (self._draining and is_inside(running_turn.get())):
+        """While the block is left, only turns and actors that still run may have something to say, in any session."""
+        if not self._accepts and not (self._draining and (is_inside(running_turn.get()) or calling_actor())):
             raise NotRunning(self.name)
 
     async def schedule(

@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.actors.dead_letters import DeadLetter
 from actgent.control.budget import Asked
 from actgent.control.durable_timer import DurableTimer
 from actgent.control.limits import WEEK
@@ -325,6 +326,7 @@ class Tasks:
                 Each(child.id),
                 Each(task.parent_id),
             )
+            child.session._agent.bury(DeadLetter(task.parent_agent, message, "it was not taken"))  # noqa: SLF001
 
     async def _post(
         self, task: Task, message: Message, asked: Asked | None, baggage: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """A block in which agents run: one event stream, one supervision, one account of threads."""
 
 import typing
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -9,15 +9,19 @@ from typing import Any, TypeVar
 
 import trio
 
+from actgent.actors.actor import Actor
+from actgent.actors.cell import GRACE, Surroundings
+from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.gc_tuning import calm_collector
+from actgent.actors.ref import ActorRef, Address
 from actgent.actors.supervision import Supervision
-from actgent.actors.timer import Timer
+from actgent.actors.system import ActorSystem
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.control.arguments import at_least_one
 from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, JournalError, ThreadsLeft, UsageError, WouldDeadlock
-from actgent.events import ActorStarted, ActorStopped, EventReader, EventStream
+from actgent.events import EventReader, EventStream
 from actgent.journal.base import Backup, Journal, one_of
 from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
@@ -77,7 +81,11 @@ class Runtime:
         self.journal = journal
         self.epoch = epoch
         self.propagation = propagation
-        self.timer = Timer()
+        around = Surroundings(policy=supervision, events=events)
+        self._system = ActorSystem(nursery, around)
+        self.timer = around.timer
+        self.bury = around.bury
+        """Keeps a message that nobody will deal with."""
         self.clock = Clock()
         self.ledger = Ledger(journal, epoch)
         self.agents = Directory()
@@ -88,8 +96,6 @@ class Runtime:
             self._sweeper = Sweeper(journal, self.agents, self.ledger, self.clock, retention)
             nursery.start_soon(self._sweeper.run, name="retention")
         self._nursery = nursery
-        self._supervision = supervision
-        self._agents: dict[str, tuple[RunningAgent, float]] = {}
         self._left = False
         self._blocks = 0
         """Of `starting`, that are open."""
@@ -170,6 +176,69 @@ class Runtime:
                 "unfinished sessions in the journal wait for agents that are not started: %s%s", names, more
             )
 
+    # --- plain actors ------------------------------------------------------------------------
+
+    async def spawn(
+        self,
+        factory: Callable[[], Actor],
+        *,
+        name: str | None = None,
+        children: Supervision | None = None,
+        grace: float = GRACE,
+    ) -> ActorRef:
+        """Start a plain actor beside the agents, under the same supervision; cancelled, it starts nothing.
+
+        Args:
+            factory: The class, or a function that makes an object of it; a restart makes a new one.
+            name: Its address, which no agent and no other actor here has; None makes one up.
+            children: How it supervises the actors that it starts; None is as the runtime supervises it.
+            grace: Seconds to end what is in its inbox when the runtime's block is left.
+
+        Raises:
+            ConfigurationError: the name is taken.
+            UsageError: the runtime's block is being left, or was.
+        """
+        self._check_open()
+        return await self._system.spawn(factory, name=name, children=children, grace=grace)
+
+    def find(self, name: str) -> Address | None:
+        """The address of the agent or actor of this name, for `tell` and `ask`; None if none runs here."""
+        return self._system.address(name)
+
+    def stop(self, name: str) -> None:
+        """End an agent or actor where it is; nothing happens if none of this name runs.
+
+        Turns of an agent that still run end as `Failure(kind="stopped")`. It can be started again.
+        """
+        self._system.stop(name)
+
+    @property
+    def count(self) -> int:
+        """The number of agents and actors that run here, children too."""
+        return self._system.count
+
+    def __repr__(self) -> str:
+        agents = sum(1 for _ in self._agents())
+        letters = len(self.dead_letters)
+        return f"<Runtime: {agents} agents, {self.count - agents} actors, {letters} dead letters>"
+
+    @property
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """The newest 1,000 messages that no agent and no actor dealt with, oldest first."""
+        return self._system.dead_letters
+
+    async def send_again(self, letter: DeadLetter) -> None:
+        """Send a dead letter to the agent or actor that has its name now; once it is accepted, it leaves the list.
+
+        If that fails or is cancelled, the letter stays in the list.
+
+        Raises:
+            DeadLetterGone: it was sent already, another task is sending it, or it fell out of the list.
+            ActorFailed: no agent and no actor of this name runs.
+            InboxFull: there was no room in time.
+        """
+        await self._system.send_again(letter)
+
     # --- what happens in it ------------------------------------------------------------------
 
     def events(self, capacity: int = 1000) -> AbstractAsyncContextManager[EventReader]:
@@ -184,7 +253,7 @@ class Runtime:
 
         Pass the last approval for the next page; an empty page is the end. `agent.answer` decides.
         """
-        for running in sorted((running for running, _ in self._agents.values()), key=lambda each: each.name):
+        for running in sorted(self._agents(), key=lambda each: each.name):
             if after is None or running.name >= after.agent:
                 behind = after.session_id if after is not None and running.name == after.agent else ""
                 if found := await list_approvals(running, after=behind, limit=limit):
@@ -234,18 +303,18 @@ class Runtime:
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         if agent is not None:
             return SessionKey(agent, session_id)
-        agents = {
-            name for name in self._agents if self._find_session(SessionKey(name, session_id)) is not None
-        }
+        names = [running.name for running in self._agents()]
+        agents = {name for name in names if self._find_session(SessionKey(name, session_id)) is not None}
         if self.journal is not None:
             agents.update(await self.journal.agents_of(session_id))
         return one_of([*agents], session_id)
 
     def _find_session(self, key: SessionKey) -> Session | None:
         """A session in memory, or one that sleeps and is held by someone."""
-        if key.agent not in self._agents:
+        running = self._system.body(key.agent)
+        if not isinstance(running, RunningAgent):
             return None
-        sessions = self._agents[key.agent][0].sessions
+        sessions = running.sessions
         context = sessions.get(key.session_id)
         session: Session | None = sessions.find_asleep(key.session_id) if context is None else context.session
         return session
@@ -269,42 +338,34 @@ class Runtime:
             ConfigurationError: one of the names is taken.
             UsageError: it is too late.
         """
+        self._check_open()
+        for index, name in enumerate(names):
+            if self._system.body(name) is not None or name in names[:index]:
+                raise ConfigurationError(
+                    f"an agent or actor named {name!r} runs here already: choose another name"
+                )
+
+    def _check_open(self) -> None:
+        """Refuse to start anything once the block is being left.
+
+        Raises:
+            UsageError: it is.
+        """
         if self._left:
             raise UsageError("the block of this runtime is being left, or was: open another one")
-        for index, name in enumerate(names):
-            if name in self._agents or name in names[:index]:
-                raise ConfigurationError(f"an agent named {name!r} runs here already: choose another name")
 
     def host(self, running: RunningAgent, *, grace: float) -> None:
         """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
-        self._agents[running.name] = (running, grace)
-        self._nursery.start_soon(self._live, running, name=f"agent {running.name}")
-        if self.stream.watched:
-            self.stream.publish(ActorStarted(actor=running.name))
+        running.run_in(self._system.host(running, grace=grace))
 
-    async def _live(self, running: RunningAgent) -> None:
-        try:
-            await running.live(self._supervision)
-        finally:
-            del self._agents[running.name]
-            self.agents.remove(running.name)
-            if self.stream.watched:
-                self.stream.publish(ActorStopped(actor=running.name))
+    def _agents(self) -> Iterator[RunningAgent]:
+        """The agents that run here, without plain actors."""
+        return (body for body in self._system.bodies() if isinstance(body, RunningAgent))
 
     async def _drain(self) -> None:
-        """Let the agents end what they have accepted, and what they ask of each other for that, each within its grace."""
+        """Let agents and actors end what they have accepted, and what they ask of each other for that."""
         self._left = True
-        agents = list(self._agents.values())
-        for running, _ in agents:
-            running.begin_drain()
-        begun = trio.current_time()
-        for grace in sorted({grace for _, grace in agents}):
-            with trio.move_on_at(begun + grace):
-                await self._wait_idle()
-                return
-            for running, its_grace in agents:
-                if its_grace <= grace:
-                    running.stop()
+        await self._system.drain()
 
     def note_ended(self, key: SessionKey) -> None:
         """A session is over that is to leave the journal."""
@@ -314,11 +375,6 @@ class Runtime:
     async def _finish(self) -> None:
         if self._sweeper is not None:
             await self._sweeper.finish()
-
-    async def _wait_idle(self) -> None:
-        while busy := [running for running, _ in self._agents.values() if running.inbox.sessions()]:
-            for running in busy:
-                await running.inbox.wait_idle()
 
 
 async def _recover(agents: Sequence[Startable]) -> None:

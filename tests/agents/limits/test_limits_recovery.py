@@ -126,7 +126,7 @@ async def go_on(journal, make):
     """The next life, until nothing is left to do; what the session may still spend then."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(make())
-        for running, _ in list(runtime._agents.values()):
+        for running in runtime._agents():
             for context in list(running.sessions.values()):
                 await context.session.wait_idle()
         try:

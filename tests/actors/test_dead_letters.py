@@ -1,0 +1,145 @@
+"""Dead letters: listed, bounded, and sent again once."""
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from actgent.actors import Actor, Supervision, open_system
+from actgent.errors import ActorFailed, DeadLetterGone, InboxFull
+from actgent.messages import Priority
+
+
+class Gate(Actor):
+    """Refuses everything until it is opened."""
+
+    def __init__(self, done: list[object], is_open: trio.Event) -> None:
+        self.done = done
+        self.is_open = is_open
+
+    async def receive(self, payload: object) -> object:
+        if isinstance(payload, float):
+            await trio.sleep(payload)
+        if not self.is_open.is_set():
+            raise ValueError("closed")
+        self.done.append(payload)
+        return payload
+
+
+@pytest.fixture
+async def world(autojump_clock):
+    """A system with an actor that gave one message up, what it did, and what opens it."""
+    done: list[object] = []
+    is_open = trio.Event()
+    async with open_system(supervision=Supervision(deliveries=1), capacity=1) as system:
+        gate = await system.spawn(lambda: Gate(done, is_open), name="gate")
+        await gate.tell("letter", priority=Priority.HIGH)
+        await trio.sleep(1)
+        yield system, done, is_open
+
+
+async def test_a_dead_letter_says_what_whom_why_and_when(world):
+    """And it keeps its priority for the next time."""
+    system, *_ = world
+    (letter,) = system.dead_letters
+    assert (letter.actor, letter.payload, letter.priority) == ("gate", "letter", Priority.HIGH)
+    assert letter.reason == "it failed 1 times, last with ValueError"
+    assert isinstance(letter.error, ValueError)
+    assert letter.at > 0
+
+
+async def test_a_letter_that_is_sent_again_leaves_the_list_once_it_is_in_the_inbox(world):
+    """A second time it is refused."""
+    system, done, is_open = world
+    (letter,) = system.dead_letters
+    is_open.set()
+    await system.send_again(letter)
+    assert system.dead_letters == ()
+    await system.wait_idle()
+    assert done == ["letter"]
+    with pytest.raises(DeadLetterGone, match="'gate' cannot be sent: it was sent already"):
+        await system.send_again(letter)
+
+
+async def test_a_letter_that_two_send_at_once_arrives_once(world):
+    """The second one is told that another task is sending it, as long as the first waits for room."""
+    system, done, is_open = world
+    (letter,) = system.dead_letters
+    is_open.set()
+    gate = system.find("gate")
+    await gate.tell(5.0)
+    await wait_all_tasks_blocked()
+    await gate.tell("fills the inbox")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(system.send_again, letter)
+        await wait_all_tasks_blocked()
+        with pytest.raises(DeadLetterGone, match="another task is sending it"):
+            await system.send_again(letter)
+        assert system.dead_letters == (letter,)
+    await system.wait_idle()
+    assert sorted(map(str, done)) == ["5.0", "fills the inbox", "letter"]
+
+
+async def test_a_letter_that_could_not_be_sent_stays(world):
+    """Cancelled, without room or without its actor: it is there for the next attempt."""
+    system, done, is_open = world
+    (letter,) = system.dead_letters
+    is_open.set()
+    gate = system.find("gate")
+    await gate.tell(100.0)
+    await wait_all_tasks_blocked()
+    await gate.tell("fills the inbox")
+    with trio.move_on_after(1):
+        await system.send_again(letter)
+    with pytest.raises(InboxFull):
+        await system.send_again(letter)
+    assert letter in system.dead_letters
+    gate.stop()
+    await wait_all_tasks_blocked()
+    with pytest.raises(ActorFailed, match="no actor of this name is running"):
+        await system.send_again(letter)
+    await system.spawn(lambda: Gate(done, is_open), name="gate")
+    await system.send_again(letter)
+    await system.wait_idle()
+    assert done == ["letter"]
+
+
+async def test_a_letter_of_equal_contents_is_another_one(world):
+    """Each is sent again on its own."""
+    system, done, is_open = world
+    await system.find("gate").tell("letter")
+    await trio.sleep(1)
+    first, second = system.dead_letters
+    is_open.set()
+    await system.send_again(second)
+    assert [each is first for each in system.dead_letters] == [True]
+    await system.send_again(first)
+    await system.wait_idle()
+    assert done == ["letter"] * 2
+
+
+async def test_what_is_told_to_an_actor_that_is_gone_is_a_dead_letter(world):
+    """The sender is told, too; what is asked is not kept, since somebody waits for the answer."""
+    system, *_ = world
+    gate = system.find("gate")
+    gate.stop()
+    await wait_all_tasks_blocked()
+    for tell in (gate.tell, gate.ask):
+        with pytest.raises(ActorFailed, match="it was stopped"):
+            await tell("too late")
+    with pytest.raises(ActorFailed):
+        gate.tell_nowait("too late")
+    assert [letter.payload for letter in system.dead_letters] == ["letter", "too late", "too late"]
+
+
+async def test_what_one_debugs_shows_its_state(world):
+    """System, address and inbox say in a line what they are in the middle of."""
+    system, *_ = world
+    gate = system.find("gate")
+    await gate.tell(5.0)
+    await wait_all_tasks_blocked()
+    await gate.tell("waits")
+    assert repr(gate) == "<ActorRef 'gate', 1 waiting>"
+    assert repr(system) == "<ActorSystem: 1 actors, 1 busy, 1 dead letters>"
+    gate.stop()
+    await wait_all_tasks_blocked()
+    assert repr(gate) == "<ActorRef 'gate', gone>"

@@ -1,0 +1,209 @@
+"""Siblings under one supervision: alone or together, and what meets a restart."""
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from actgent.actors import Actor, ActorContext, Supervision, open_system
+from actgent.errors import ActorFailed, ConfigurationError
+from actgent.events import ActorRestarted, EventStream
+
+TOGETHER = Supervision(strategy="one_for_all", deliveries=1)
+
+
+class Worker(Actor):
+    """Notes its births, does what it is told, and may fail in its clean-up."""
+
+    def __init__(self, born: list[float], *, falls: bool = False) -> None:
+        born.append(trio.current_time())
+        self.falls = falls
+
+    async def receive(self, payload: object) -> object:
+        if isinstance(payload, Exception):
+            raise payload
+        if isinstance(payload, float):
+            try:
+                await trio.sleep(payload)
+            except trio.Cancelled:
+                if self.falls:
+                    raise OSError("in the clean-up") from None
+                raise
+        return payload
+
+
+async def spawn_pair(system, **options):
+    """Two workers and the times of their births."""
+    births: tuple[list[float], list[float]] = ([], [])
+    refs = [await system.spawn(lambda b=b: Worker(b, **options)) for b in births]
+    return (*refs, *births)
+
+
+async def test_one_for_one_restarts_the_failed_actor_alone(autojump_clock):
+    """Its sibling goes on as the same object: that is the default."""
+    async with open_system(supervision=Supervision(deliveries=1)) as system:
+        first, second, born, others = await spawn_pair(system)
+        await first.tell(ValueError())
+        assert await first.ask("x") == await second.ask("x") == "x"
+    assert born == pytest.approx([0, 0.1])
+    assert others == [0]
+
+
+async def test_one_for_all_restarts_the_siblings_with_it_at_the_same_time(autojump_clock):
+    """All of them are new objects after one pause; what a sibling worked on is tried again and not lost."""
+    stream = EventStream()
+    async with stream.read() as reader, open_system(supervision=TOGETHER, events=stream) as system:
+        first, second, born, others = await spawn_pair(system)
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                assert await second.ask(1.0) == 1.0
+
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            await first.tell(ValueError())
+        assert await first.ask("x") == "x"
+        assert [letter.actor for letter in system.dead_letters] == [first.name]
+        restarts = [reader.receive_nowait() for _ in range(reader._events.__len__())]
+    assert born == others == pytest.approx([0, 0.1])
+    told = [(each.actor, each.error) for each in restarts if isinstance(each, ActorRestarted)]
+    assert told == [(first.name, "ValueError"), (second.name, "ValueError")]
+
+
+async def test_one_for_all_counts_the_restarts_of_all_together(autojump_clock):
+    """Two siblings that fail in turn use up what one of them could."""
+    policy = Supervision(strategy="one_for_all", max_restarts=3, deliveries=1)
+    match = r"it and its siblings failed 4 times in 60 s"
+    with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match=match)):
+        async with open_system(supervision=policy) as system:
+            first, second, *_ = await spawn_pair(system)
+            for ref in (first, second, first, second):
+                await ref.tell(ValueError())
+                await trio.sleep(1)
+            await trio.sleep_forever()
+
+
+async def test_a_failure_of_a_sibling_that_is_being_restarted_counts_for_nothing(autojump_clock, caplog):
+    """A child that fails in the clean-up of its cut life restarts once, with all; the log names it."""
+    policy = Supervision(strategy="one_for_all", max_restarts=1, deliveries=1)
+    async with open_system(supervision=policy) as system:
+        first, second, born, others = await spawn_pair(system, falls=True)
+        await second.tell(5.0)
+        await wait_all_tasks_blocked()
+        await first.tell(ValueError())
+        await trio.sleep(1)
+        second.stop()
+    assert born == others == pytest.approx([0, 0.1])
+    assert "was cancelled, and failed in its clean-up: OSError" in caplog.text
+
+
+async def test_two_siblings_that_fail_at_the_same_moment_are_restarted_once(autojump_clock):
+    """The second failure came of nothing new: all begin again together, and one restart is counted."""
+    policy = Supervision(strategy="one_for_all", max_restarts=1, deliveries=1)
+    async with open_system(supervision=policy) as system:
+        first, second, born, others = await spawn_pair(system)
+        first.tell_nowait(ValueError())
+        second.tell_nowait(ValueError())
+        await trio.sleep(5)
+        assert len(born) == len(others) == 2
+
+
+async def test_a_sibling_that_waits_for_its_restart_waits_for_the_later_one(autojump_clock):
+    """A further failure meanwhile moves the next life of all, so none lives beside a sibling that does not."""
+    async with open_system(
+        supervision=Supervision(strategy="one_for_all", backoff=1, deliveries=1)
+    ) as system:
+        first, _, born, others = await spawn_pair(system)
+        await first.tell(ValueError())
+        await trio.sleep(0.5)
+        third_born: list[float] = []
+        third = await system.spawn(lambda: Worker(third_born))
+        await third.tell(ValueError())
+        await trio.sleep(10)
+    assert born == others == pytest.approx([0, 2.5])
+    assert third_born == pytest.approx([0.5, 2.5])
+
+
+async def test_a_stop_in_the_pause_before_a_restart_ends_the_actor(autojump_clock):
+    """Nothing of it begins again, its name is free at once, and its mail is answered."""
+    async with open_system(supervision=Supervision(backoff=10, deliveries=9)) as system:
+        ref, other, born, others = await spawn_pair(system)
+        await ref.tell(ValueError())
+        await trio.sleep(1)
+        system.stop(ref.name)
+        await wait_all_tasks_blocked()
+        assert system.find(ref.name) is None
+        assert [letter.reason for letter in system.dead_letters] == ["it was stopped"]
+        assert await other.ask("x") == "x"
+        await trio.sleep(20)
+    assert born == others == [0]
+
+
+async def test_a_stopped_sibling_does_not_come_back_with_the_others(autojump_clock):
+    """One that is stopped in the same step in which another fails ends, and the others restart."""
+    async with open_system(supervision=TOGETHER) as system:
+        first, second, born, others = await spawn_pair(system)
+        await second.tell(100.0)
+        await wait_all_tasks_blocked()
+        first.tell_nowait(ValueError())
+        second.stop()
+        await trio.sleep(1)
+        assert system.find(second.name) is None
+        assert system.count == 1
+    assert len(born) == 2
+    assert len(others) == 1
+
+
+async def test_an_actor_that_fails_while_it_is_stopped_restarts_nobody(autojump_clock):
+    """A stop is not a failure of the group, whatever the clean-up raises."""
+    async with open_system(supervision=TOGETHER) as system:
+        first, second, born, others = await spawn_pair(system, falls=True)
+        await first.tell(5.0)
+        await wait_all_tasks_blocked()
+        first.stop()
+        await trio.sleep(1)
+        assert system.find(first.name) is None
+        assert await second.ask("x") == "x"
+    assert born == others == [0]
+
+
+class Team(Actor):
+    """Has two children, and gives their addresses away."""
+
+    def __init__(self, births: tuple[list[float], list[float]]) -> None:
+        self.births = births
+
+    async def started(self, context: ActorContext) -> None:
+        self.children = [await context.spawn(lambda b=b: Worker(b)) for b in self.births]
+
+    async def receive(self, payload: object) -> object:
+        return self.children
+
+
+async def test_children_have_the_supervision_that_their_parent_was_given(autojump_clock):
+    """`children=` is for the children alone: the parent's own sibling is not touched by their restarts."""
+    births: tuple[list[float], list[float]] = ([], [])
+    async with open_system() as system:
+        team = await system.spawn(lambda: Team(births), children=TOGETHER)
+        first, _ = await team.ask("children")
+        await first.tell(ValueError())
+        await trio.sleep(1)
+        assert (await team.ask("children"))[0] is first
+    assert births[0] == births[1] == pytest.approx([0, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"strategy": "one_for_al"},
+            r"'one_for_al' is not a supervision strategy: did you mean 'one_for_all'",
+        ),
+        ({"max_restarts": -1}, r"max_restarts= must be at least 0, got -1"),
+        ({"deliveries": 0}, r"deliveries= must be at least 1, got 0"),
+        ({"backoff": float("nan")}, r"backoff= must be at least 0, got nan"),
+    ],
+)
+def test_a_supervision_that_cannot_be_is_refused(options, match):
+    """The error names the argument, its value and what may stand there."""
+    with pytest.raises(ConfigurationError, match=match):
+        Supervision(**options)

@@ -1,0 +1,275 @@
+"""Plain actors and agents in one runtime: one address, one supervision, one end, one list of dead letters."""
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.actors import Actor, ActorContext, Supervision
+from actgent.errors import (
+    ActorFailed,
+    ConfigurationError,
+    DeadLetterGone,
+    NotRunning,
+    Stopped,
+    UsageError,
+)
+from actgent.testing import assert_no_leaks
+
+
+class Counter(Actor):
+    """Adds what it is told up."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    async def receive(self, payload: object) -> object:
+        if isinstance(payload, Exception):
+            raise payload
+        self.total += payload
+        return self.total
+
+
+async def slow(chat):
+    await trio.sleep(1)
+    return f"re: {chat.messages[-1].parts[-1].text}"
+
+
+async def never(chat):
+    await trio.sleep_forever()
+
+
+class Clerk(Actor):
+    """Hands each text on to an agent, by the name that it has in the runtime."""
+
+    def __init__(self, runtime, name):
+        self.runtime = runtime
+        self.agent = name
+
+    async def receive(self, payload):
+        return str(await self.runtime.find(self.agent).ask(payload))
+
+
+async def test_an_actor_and_an_agent_are_asked_in_the_same_way(autojump_clock):
+    """Both are found by name, told and asked, and counted."""
+    async with assert_no_leaks(), open_runtime() as runtime:
+        await runtime.start(BareAgent("tutor", llm=ScriptedLLM(slow)))
+        counter = await runtime.spawn(Counter, name="counter")
+        await counter.tell(2)
+        assert runtime.find("counter") is counter
+        assert await runtime.find("counter").ask(3) == 5
+        assert str(await runtime.find("tutor").ask("hi")) == "re: hi"
+        assert runtime.find("nobody") is None
+        assert runtime.count == 2
+        assert repr(runtime) == "<Runtime: 1 agents, 1 actors, 0 dead letters>"
+
+
+async def test_names_are_shared(autojump_clock):
+    """An agent and an actor of one name would be one address: the second is refused, and the first goes on."""
+    async with open_runtime() as runtime:
+        await runtime.spawn(Counter, name="a")
+        with pytest.raises(ConfigurationError, match="'a' runs here already"):
+            await runtime.start(BareAgent("a", llm=ScriptedLLM(["x"])))
+        agent = await runtime.start(BareAgent("b", llm=ScriptedLLM(["x"])))
+        with pytest.raises(ConfigurationError, match="'b' is running already"):
+            await runtime.spawn(Counter, name="b")
+        assert str(await agent.run("hi")) == "x"
+
+
+async def test_leaving_the_runtime_lets_actors_ask_agents_for_what_they_still_have(autojump_clock):
+    """What an actor had accepted is dealt with, with the help of an agent that takes nothing else any more."""
+    answers = []
+
+    class Asking(Clerk):
+        async def receive(self, payload):
+            answers.append(await super().receive(payload))
+
+    async with open_runtime() as runtime:
+        await runtime.start(BareAgent("tutor", llm=ScriptedLLM(slow)))
+        clerk = await runtime.spawn(lambda: Asking(runtime, "tutor"))
+        for text in ("one", "two"):
+            await clerk.tell(text)
+    assert answers == ["re: one", "re: two"]
+    assert runtime.dead_letters == ()
+    with pytest.raises(UsageError, match="left"):
+        await runtime.spawn(Counter)
+
+
+async def test_an_actor_that_fails_too_often_ends_the_runtime_with_its_error(autojump_clock):
+    """The root has no parent: agents stop, who waits for them is told, and the cause comes out."""
+    outcomes = []
+    with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="'counter'.*it failed 2 times")) as raised:
+        async with open_runtime(supervision=Supervision(max_restarts=1)) as runtime:
+            agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(never)))
+            session = await agent.create_session("ada", "hi")
+            session.on_exception(lambda failure: outcomes.append(failure.kind))
+            counter = await runtime.spawn(Counter, name="counter")
+            await counter.tell(KeyError("x"))
+            await trio.sleep_forever()
+    assert isinstance(raised.value.exceptions[0].__cause__, KeyError)
+    assert outcomes == ["stopped"]
+
+
+async def test_one_for_all_restarts_an_agent_with_the_actor_that_it_needs(autojump_clock):
+    """The agent's turn ends as failed, not as stopped; its sessions stay, and the next message is answered."""
+    async with open_runtime(supervision=Supervision(strategy="one_for_all", deliveries=1)) as runtime:
+        agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM([never, "back"])))
+        counter = await runtime.spawn(Counter)
+        session = await agent.create_session("ada")
+        kinds, replies = [], []
+        session.on_exception(lambda failure: kinds.append(failure.error))
+        session.on_conversation(lambda reply: replies.append(str(reply)))
+        await session.chat("hi")
+        await wait_all_tasks_blocked()
+        await counter.tell(ValueError())
+        await trio.sleep(1)
+        assert [type(each) for each in kinds] == [ActorFailed]
+        await session.chat("again")
+        await session.wait_idle()
+        assert replies == ["back"]
+        assert runtime.count == 2
+
+
+async def test_one_for_one_leaves_agents_alone(autojump_clock):
+    """That is the default: the turn of an agent goes on beside an actor that restarts."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(slow)))
+        counter = await runtime.spawn(Counter)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(counter.tell, ValueError())
+            assert str(await agent.run("hi")) == "re: hi"
+
+
+async def test_an_ask_to_an_agent_that_is_stopped_ends(autojump_clock):
+    """Who waits is told at once, and the agent can be started again under its name."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM([never, "hello again"])))
+        outcomes = []
+
+        async def ask() -> None:
+            with pytest.raises(Stopped) as raised:
+                await agent.ref.ask("hi")
+            outcomes.append(raised.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            runtime.stop("tutor")
+        assert len(outcomes) == 1
+        assert trio.current_time() == 0
+        assert runtime.find("tutor") is None
+        await runtime.start(agent)
+        assert str(await agent.ref.ask("hi")) == "hello again"
+        runtime.stop("nobody")
+
+
+async def test_an_ask_to_an_actor_that_dies_ends(autojump_clock):
+    """Also when the agent's tool is what waits for it: the error is the tool's result."""
+    async with open_runtime() as runtime:
+        clerk = await runtime.spawn(lambda: Clerk(runtime, "tutor"))
+        await runtime.start(BareAgent("tutor", llm=ScriptedLLM(never)))
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                with pytest.raises(ActorFailed, match="it was stopped"):
+                    await clerk.ask("hi")
+
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            clerk.stop()
+        assert trio.current_time() == 0
+
+
+async def test_a_cancelled_spawn_starts_nothing(autojump_clock):
+    """Neither an actor nor its name is left."""
+    async with open_runtime() as runtime:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await runtime.spawn(Counter, name="counter")
+        assert scope.cancelled_caught
+        assert runtime.find("counter") is None
+        assert runtime.count == 0
+
+
+# --- dead letters ------------------------------------------------------------------------
+
+
+async def test_what_a_stopped_agent_leaves_is_listed_and_goes_on_in_its_session(autojump_clock):
+    """The turn that was cut and what waited behind it, each once, in the order in which it came."""
+    replies = []
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM([never, "1", "2"])))
+        agent.on_session(lambda session: session.on_conversation(lambda reply: replies.append(str(reply))))
+        session = await agent.create_session("ada", session_id="s")
+        for text in ("first", "second"):
+            await session.chat(text)
+        await wait_all_tasks_blocked()
+        runtime.stop("tutor")
+        await wait_all_tasks_blocked()
+        letters = runtime.dead_letters
+        assert [(each.actor, each.payload.parts[0].text, each.reason) for each in letters] == [
+            ("tutor", "first", "it was stopped"),
+            ("tutor", "second", "it was stopped"),
+        ]
+        with pytest.raises(ActorFailed, match="no actor of this name is running"):
+            await runtime.send_again(letters[0])
+        await runtime.start(agent)
+        for letter in letters:
+            await runtime.send_again(letter)
+        session = await agent.open_session("s", owner="ada")
+        await session.wait_idle()
+        assert [each.parts[0].text for each in session.history][::2] == ["first", "second"]
+        assert runtime.dead_letters == ()
+        with pytest.raises(DeadLetterGone):
+            await runtime.send_again(letters[0])
+    assert replies == ["1", "2"]
+
+
+async def test_what_is_told_to_an_agent_that_is_gone_is_kept(autojump_clock):
+    """Its sender hears that the agent does not run; the next start can answer it."""
+    asked = []
+
+    def answer(chat):
+        asked.append(chat.messages[-1].parts[-1].text)
+        return "ok"
+
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(answer)))
+        ref = runtime.find("tutor")
+        runtime.stop("tutor")
+        await wait_all_tasks_blocked()
+        with pytest.raises(NotRunning):
+            await ref.tell("too late")
+        (letter,) = runtime.dead_letters
+        assert (letter.actor, letter.payload, letter.reason) == ("tutor", "too late", "it is not running")
+        await runtime.start(agent)
+        await runtime.send_again(letter)
+    assert asked == ["too late"]
+
+
+async def test_a_journal_keeps_what_a_stopped_agent_leaves(autojump_clock, tmp_path):
+    """It goes on with the next start by itself, so it is no dead letter."""
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
+        agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(never)))
+        await agent.create_session("ada", "hi")
+        runtime.stop("tutor")
+        await trio.sleep(2)
+        assert runtime.find("tutor") is None
+        assert runtime.dead_letters == ()
+
+
+async def test_children_of_an_actor_are_found_and_end_with_it(autojump_clock):
+    """They are counted with all others."""
+
+    class Parent(Actor):
+        async def started(self, context: ActorContext) -> None:
+            await context.spawn(Counter, name="child")
+
+    async with open_runtime() as runtime:
+        await runtime.spawn(Parent, name="parent")
+        await wait_all_tasks_blocked()
+        assert runtime.count == 2
+        assert await runtime.find("child").ask(1) == 1
+        runtime.stop("parent")
+        await wait_all_tasks_blocked()
+        assert runtime.count == 0
