@@ -25,6 +25,11 @@ def quoted(value: Any, limit: int = LIMIT) -> str:
     return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text):,} characters)"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 message` or `1,000 messages`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def _text_of(value: Any) -> str:
     try:
         return str(value)

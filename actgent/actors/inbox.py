@@ -41,6 +41,7 @@ import trio
 
 from actgent.errors import ConfigurationError, InboxFull, UsageError
 from actgent.messages import Priority
+from actgent.printable import shown
 from actgent.rotation import Rotation, Ticket
 
 
@@ -201,6 +202,10 @@ class PriorityInbox(Generic[M]):
 
     def __len__(self) -> int:
         return self._waiting + self._urgent - self._reserved
+
+    def __repr__(self) -> str:
+        waiting = f"{self._waiting:,} of {self.capacity:,} waiting"
+        return f"<PriorityInbox {shown(self.name)}, {waiting}, {self._urgent:,} urgent, {self._claimed:,} claimed>"
 
     def statistics(self) -> InboxStatistics:
         return InboxStatistics(

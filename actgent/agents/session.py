@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -36,7 +36,7 @@ from actgent.runtime.actor import RunningAgent
 from actgent.runtime.approval_decisions import decide, expire, open_approvals, session_holding
 from actgent.runtime.delegation import TASK_DEADLINE
 from actgent.runtime.starting import wait_started
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Status
 from actgent.sessions.double_texting import check_rule
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.schedules import schedules, unset_schedule
@@ -45,7 +45,6 @@ from actgent.state.store import Store
 from .validation import renamed_deadline
 
 H = TypeVar("H", bound=Callable[..., Any])
-Status = Literal["idle", "working", "suspended", "closed"]
 _NOT_SAID = (ToolCall, ToolResult, Thinking)
 """Parts that only come from models and tools; elsewhere they would make a transcript that no provider takes."""
 
@@ -510,8 +509,4 @@ class Session:
 
     @property
     def status(self) -> Status:
-        if self._context.closed:
-            return "closed"
-        if self._context.suspension is not None:
-            return "suspended"
-        return "working" if self._context.pending else "idle"
+        return self._context.status

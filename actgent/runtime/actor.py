@@ -28,6 +28,7 @@ from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.messages import Message, Priority
+from actgent.printable import counted, shown
 from actgent.sessions.acceptance import Acceptance
 from actgent.sessions.children import family_of
 from actgent.sessions.context import SessionContext
@@ -118,6 +119,23 @@ class RunningAgent:
         """Turns that have just ended, and give their places away in a moment."""
         self._is_cut_off = False
         """Whether it was cancelled, by a failure of its own or from outside of it."""
+
+    def __repr__(self) -> str:
+        inbox = self.inbox.statistics()
+        return (
+            f"<{type(self).__name__} {shown(self.name)} {self._state}, {counted(len(self.sessions), 'session')}, "
+            f"{inbox.claimed:,} working, {counted(inbox.waiting + inbox.urgent, 'message')} queued>"
+        )
+
+    @property
+    def _state(self) -> str:
+        if self.has_failed:
+            return "failed"
+        if self._draining:
+            return "draining"
+        if self._turns is None:
+            return "starting" if self._accepts else "stopped"
+        return "running"
 
     # --- life ----------------------------------------------------------------------------
 

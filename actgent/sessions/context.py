@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import trio
@@ -31,6 +31,7 @@ from actgent.messages import (
     Usage,
     new_id,
 )
+from actgent.printable import counted, shown
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateRecord, Store
 
@@ -44,6 +45,8 @@ from .turn import Resume, Suspension, Turn
 from .turn_future import TurnWaiter
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
+Status = Literal["idle", "working", "suspended", "closed"]
+"""Suspended: it waits for people and for nothing else."""
 ACCEPTED_IDS = 10_000
 """How many message ids given by callers a session remembers, the newest."""
 
@@ -121,6 +124,19 @@ class SessionContext:
     """What messages came to that may be repeated; see `repetitions`."""
     _history: tuple[Message, ...] = ()
     """The record when it was last asked for as a whole."""
+
+    def __repr__(self) -> str:
+        name = shown(f"{self.agent}/{self.id}")
+        return f"<SessionContext {name} {self.status}, {counted(len(self.record), 'message')}>"
+
+    @property
+    def status(self) -> Status:
+        """What the session does: see `Status`."""
+        if self.closed:
+            return "closed"
+        if self.suspension is not None:
+            return "suspended"
+        return "working" if self.pending else "idle"
 
     @property
     def key(self) -> SessionKey:

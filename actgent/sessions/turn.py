@@ -29,6 +29,7 @@ from actgent.messages import (
     ToolResult,
     Usage,
 )
+from actgent.printable import counted, shown
 from actgent.protocols.growing import Growth
 
 from .approval_ledger import PendingCalls
@@ -197,6 +198,18 @@ class Turn:
     """What lets it end while it is suspended."""
     counted: str = ""
     """The answer whose calls were counted last."""
+
+    def __repr__(self) -> str:
+        name = shown(f"{self.message.id} in {self.message.session_id}")
+        return f"<Turn of {name}, {self._state}, {counted(self.calls, 'model call')}>"
+
+    @property
+    def _state(self) -> str:
+        if self.on_stop is not None:
+            return "suspended"
+        if self.stop is not None or self.error is not None:
+            return "ending"
+        return "queued" if self.task is None else "running"
 
     def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
         """Calls that ended while others wait; those that ask have not started, or ended by asking."""

@@ -1,0 +1,81 @@
+"""What sessions, turns, agents and inboxes look like in a debugger: their state in one line, and nothing that was said."""
+
+import trio
+
+from actgent import Approve, BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+
+SECRET = "hunter2"
+LONG = "n" * 200
+
+
+@tool
+def pay() -> str:
+    """Pay."""
+    return SECRET
+
+
+async def test_a_session(autojump_clock):
+    """Its agent, its id, its status, and the length of its record."""
+    async with BareAgent("clerk", llm=ScriptedLLM([SECRET], repeat=True)) as agent:
+        session = await agent.create_session("ada", session_id="s1")
+        context = session._context
+        context.set_system(SECRET)
+        assert repr(context) == "<SessionContext clerk/s1 idle, 0 messages>"
+        await session.chat(SECRET)
+        assert repr(context) == "<SessionContext clerk/s1 working, 1 message>"
+        await session.wait_idle()
+        assert repr(context) == "<SessionContext clerk/s1 idle, 2 messages>"
+        await session.aclose()
+        assert repr(context) == "<SessionContext clerk/s1 closed, 2 messages>"
+
+
+async def test_a_turn(autojump_clock):
+    """Its message, its session, its state, and how often it has called the model."""
+    seen = []
+
+    async def answer(chat):
+        seen.append(repr(session._context.turn))
+        return ToolCall("pay", {}, "c1") if len(seen) == 1 else SECRET
+
+    llm = ScriptedLLM(answer, keep=0)
+    async with BareAgent("clerk", llm=llm, tools=[pay], approval=lambda *_: True) as agent:
+        session = await agent.create_session("ada", session_id="s1")
+        await session.chat(SECRET, message_id="m1")
+        await session.wait_idle()
+        assert repr(session._context) == "<SessionContext clerk/s1 suspended, 2 messages>"
+        turn = session._context.suspension.turn
+        assert repr(turn) == "<Turn of m1 in s1, suspended, 1 model call>"
+        await session.answer(session.approvals[0], Approve())
+        await session.wait_idle()
+        turn.interrupt(SECRET)
+        assert repr(turn) == "<Turn of m1 in s1, ending, 2 model calls>"
+    assert seen == ["<Turn of m1 in s1, running, 1 model call>", "<Turn of m1 in s1, running, 2 model calls>"]
+
+
+async def test_an_agent_and_its_inbox(autojump_clock):
+    """What the agent does, how many sessions it has and how many of them work, and how many messages wait."""
+
+    async def answer(chat):
+        await trio.sleep(5)
+        return SECRET
+
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), sessions=1))
+        running = agent._opener.running
+        assert repr(running) == "<RunningAgent clerk running, 0 sessions, 0 working, 0 messages queued>"
+        for name in ("s1", "s2", "s3"):
+            await agent.create_session("ada", SECRET, session_id=name)
+        assert repr(running) == "<RunningAgent clerk running, 3 sessions, 1 working, 2 messages queued>"
+        assert repr(running.inbox) == "<PriorityInbox agent clerk, 2 of 1,000 waiting, 0 urgent, 1 claimed>"
+    assert repr(running) == "<RunningAgent clerk stopped, 3 sessions, 0 working, 0 messages queued>"
+
+
+async def test_long_ids_are_cut(autojump_clock):
+    """One line at most, whatever programs call their agents, sessions and messages."""
+    async with BareAgent(LONG, llm=ScriptedLLM(["hi"], repeat=True)) as agent:
+        parent = await agent.create_session("ada", session_id="p" + LONG[1:])
+        child = await agent.create_session("ada", parent=parent, session_id=LONG)
+        await child.chat("hello", message_id=LONG)
+        running = agent._opener.running
+        for each in (parent._context, child._context, child._context.turn, running, running.inbox):
+            assert len(repr(each)) <= 300
