@@ -39,15 +39,17 @@ from actgent.protocols.prompt_layers import Prompt, to_layer
 from actgent.protocols.prompts import PromptManager
 from actgent.runtime.actor import RunningAgent
 from actgent.runtime.approval_decisions import follow, list_approvals
+from actgent.runtime.intake import Reception
 from actgent.runtime.runtime import Runtime, open_runtime
-from actgent.runtime.session_opener import Content, OnSession, SessionOpener
+from actgent.runtime.session_opener import OnSession, SessionOpener
 from actgent.runtime.slots import running_session, slot_lent
 from actgent.runtime.starting import wait_started
 from actgent.runtime.timer_handlers import timer_handlers
 from actgent.runtime.timer_service import TimerService
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.double_texting import check_rule
 from actgent.sessions.handlers import Handler, check_called
+from actgent.sessions.incoming import Content, question_to
 from actgent.sessions.reader import TurnReader
 from actgent.sessions.turn import Turn
 from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnWaiter
@@ -68,7 +70,7 @@ from actgent.turns.tool_calls import Access, Calling
 
 from .agent_tools import AgentRef, AgentTool, limited
 from .question import Question
-from .session import Session
+from .session import Session, SessionServices, context_of, face_of, held_by
 from .validation import check_arguments, check_call, check_call_rule, check_each, check_reducers, to_text
 
 F = TypeVar("F", bound=OnSession)
@@ -251,15 +253,16 @@ class Agent:
         check_id("session_id", session_id)
         opener = await self._await_opener()
         system = None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
-        return await opener.create(
+        context = await opener.create(
             owner,
             description,
             session_id=session_id,
-            parent=parent,
+            parent=_below(parent),
             system=system,
             limits=limits,
             on_busy=on_busy,
         )
+        return face_of(context)
 
     async def open_session(self, session_id: str, *, owner: Sender | str | None = None) -> Session:
         """The session of this agent that has this id, and belongs to this owner if one is given.
@@ -269,7 +272,7 @@ class Agent:
             WrongOwner: it is another owner's. It is a `SessionNotFound`, so that services may answer both alike.
             SessionClosed: it was closed.
         """
-        return await (await self._await_opener()).open(session_id, owner=owner)
+        return face_of(await (await self._await_opener()).open(session_id, owner=owner))
 
     async def ensure_session(
         self, owner: Sender | str, session_id: str, *, parent: Session | None = None
@@ -280,7 +283,7 @@ class Agent:
             WrongOwner: the session of this id is another owner's; names and kinds are compared.
             SessionClosed: it was closed.
         """
-        return await (await self._await_opener()).ensure(owner, session_id, parent=parent)
+        return face_of(await (await self._await_opener()).ensure(owner, session_id, parent=_below(parent)))
 
     async def recover(self) -> None:
         """Go on with the sessions whose messages were accepted and not dealt with when the last process ended.
@@ -378,14 +381,14 @@ class Agent:
         waiter = TurnWaiter(options, is_patient=asker is not None)
         waiter.take_limit(asker)
         asked = self._address(said.session)
-        with slot_lent(asked._context):  # noqa: SLF001 - before anything is said: it may be refused
+        with slot_lent(asked):  # before anything is said: it may be refused
             await self._send(said, asked, waiter)
             try:
                 await waiter.done.wait()
             except trio.Cancelled:
-                await waiter.leave(asked if asker is None else asker.session)  # noqa: ASYNC102 - one shielded checkpoint
+                await waiter.leave(host_of(asked if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
                 raise
-        if waiter.is_sent_away and (log := asked._context.log) is not None:  # noqa: SLF001
+        if waiter.is_sent_away and (log := asked.log) is not None:
             await log.flush()  # nothing of it comes back after a crash
         return waiter.outcome()
 
@@ -453,19 +456,20 @@ class Agent:
             raise ConfigurationError("decisions= is a mapping of approval ids to decisions, and not empty")
         first = next(iter(decisions))
         session = await self._session_of(first)
-        session._context.ledger().find(first, session.id)  # noqa: SLF001 - who comes too late is told that, and no less
+        context = context_of(session)
+        context.ledger().find(first, session.id)  # who comes too late is told that, and no less
         asker = running_session()
         waiter = TurnWaiter(self._options, is_patient=asker is not None)
         waiter.take_limit(asker)
-        with slot_lent(session._context), follow(session._context, waiter):  # noqa: SLF001
+        with slot_lent(context), follow(context, waiter):
             try:
                 for approval_id, decision in decisions.items():
                     await session.answer(approval_id, decision, by=by)
-                if still_open := session._context.ledger().open:  # noqa: SLF001
+                if still_open := context.ledger().open:
                     raise Suspended(tuple(still_open))
                 await waiter.done.wait()
             except trio.Cancelled:
-                await waiter.leave(session if asker is None else asker.session)  # noqa: ASYNC102 - one shielded checkpoint
+                await waiter.leave(host_of(context if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
                 raise
         return waiter.outcome()
 
@@ -479,11 +483,12 @@ class Agent:
         Raises:
             NotSuspended: no turn of the session waits for a person.
         """
-        self._require_opener().running.sessions.check_member(session._context)  # noqa: SLF001
+        context = context_of(session)
+        self._require_opener().running.sessions.check_member(context)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(self._options, reader=reader)
-        with slot_lent(session._context), follow(session._context, waiter):  # noqa: SLF001
-            async with _reading(session, waiter, reader):
+        with slot_lent(context), follow(context, waiter):
+            async with _reading(context, waiter, reader):
                 yield reader
 
     async def approvals(self, *, after: str = "", limit: int = 100) -> tuple[Approval, ...]:
@@ -512,7 +517,7 @@ class Agent:
         asked = self._address(said.session)
         timeout = math.inf if said.timeout is None else said.timeout
         over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {self.name!r}", timeout)
-        with slot_lent(asked._context):  # noqa: SLF001
+        with slot_lent(asked):
             with trio.CancelScope(deadline=over) as limit:
                 await self._send(said, asked, waiter)
             if limit.cancelled_caught:
@@ -533,7 +538,7 @@ class Agent:
         finally:
             handle.cancel()
 
-    def _address(self, session: Session | None) -> Session:
+    def _address(self, session: Session | None) -> SessionContext:
         """Whom to say something that is waited for: the session that is given, or a fresh one.
 
         A fresh one belongs to the session whose turn asks, if there is one, and is closed with it.
@@ -545,16 +550,17 @@ class Agent:
         opener = self._require_opener()
         if session is None:
             return opener.fresh()
-        opener.running.check_not_inside(session._context, "run()")  # noqa: SLF001
-        opener.running.sessions.check_member(session._context)  # noqa: SLF001
-        return session
+        context = context_of(session)
+        opener.running.check_not_inside(context, "run()")
+        opener.running.sessions.check_member(context)
+        return context
 
-    async def _send(self, said: Question, session: Session, waiter: TurnWaiter) -> None:
+    async def _send(self, said: Question, context: SessionContext, waiter: TurnWaiter) -> None:
         opener = self._require_opener()
-        async with opener.beginning(session) if said.session is None else nullcontext():
-            message = session._question(said.content, said.sender, said.priority, said.message_id)  # noqa: SLF001
+        async with opener.beginning(context) if said.session is None else nullcontext():
+            message = question_to(context, said.content, said.sender, said.priority, said.message_id)
             once = said.message_id is not None
-            await opener.running.reception.accept(session._context, message, once=once, waiter=waiter)  # noqa: SLF001
+            await opener.reception.accept(context, message, once=once, waiter=waiter)
 
     def _options_for(
         self,
@@ -577,7 +583,7 @@ class Agent:
             raise ConfigurationError(f"session= takes a Session, not {session!r}")
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
-        below = session._context.system if session is not None else None  # noqa: SLF001
+        below = context_of(session).system if session is not None else None
         system = None
         if layer is not None and not at_end:
             system = layer.apply(self.system_prompt if below is None else below, self.profile)
@@ -610,9 +616,9 @@ class Agent:
 
     async def _post(self, content: Content, *, enqueue_timeout: float = 30) -> None:
         opener = await self._await_opener()
-        session = opener.new("user", is_transient=True)
-        async with opener.beginning(session):
-            await session.chat(content, enqueue_timeout=enqueue_timeout)
+        context = opener.new("user", is_transient=True)
+        async with opener.beginning(context):
+            await face_of(context).chat(content, enqueue_timeout=enqueue_timeout)
 
     async def _send_again(self, letter: DeadLetter) -> None:
         """Take a message of an earlier run again: in its session, which is made anew if it ended with that run."""
@@ -685,7 +691,7 @@ class Agent:
         runtime.check_names([agent.name for agent in agents])
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
             runtime.host(running, grace=agent.grace)
-            agent._opener = agent._opener_of(running)  # noqa: SLF001
+            agent._opener = agent._opener_of(running, runtime)  # noqa: SLF001
             agent._bury = runtime.bury  # noqa: SLF001
             runtime.agents.add(agent, agent._opener)  # noqa: SLF001
         return agents
@@ -700,9 +706,22 @@ class Agent:
             waiting += found
         return list(agents)
 
-    def _opener_of(self, running: RunningAgent) -> SessionOpener:
-        opener = SessionOpener(running, self._memory, self._reducers, self.on_busy, self._on_session)
-        running.timer_service.connect(opener.loaded, timer_handlers(running))
+    def _opener_of(self, running: RunningAgent, runtime: Runtime) -> SessionOpener:
+        reception = Reception(running)
+        running.suspensions.send_away = reception.send_away
+        services = SessionServices(running, reception, runtime.delegation)
+        opener = SessionOpener(
+            running,
+            reception,
+            partial(_face, services),
+            runtime.agents.trees,
+            runtime.agents.starting,
+            self._memory,
+            self._reducers,
+            self.on_busy,
+            self._on_session,
+        )
+        running.timer_service.connect(opener.loaded, timer_handlers(running, reception))
         return opener
 
     def _require_opener(self) -> SessionOpener:
@@ -777,7 +796,10 @@ class Agent:
             timer_service=TimerService(
                 self.name, index=DueIndex(runtime.clock), inbox=inbox, timer=runtime.timer
             ),
-            tasks=runtime.tasks,
+            held_by=held_by,
+            wait_started=runtime.agents.wait_started,
+            on_task_done=runtime.delegation.report,
+            on_left=runtime.agents.remove,
             on_ended=runtime.note_ended,
             journal=runtime.journal,
             epoch=runtime.epoch,
@@ -801,7 +823,7 @@ class Agent:
 
 @asynccontextmanager
 async def _reading(
-    session: Session, waiter: TurnWaiter, reader: TurnReader[Any]
+    context: SessionContext, waiter: TurnWaiter, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
     """Read along; leaving the block stops the turn, if it still runs and nobody else waits for it.
 
@@ -810,7 +832,7 @@ async def _reading(
     try:
         yield
     except (trio.Cancelled, BaseExceptionGroup):
-        await waiter.leave(session)  # noqa: ASYNC102 - one shielded checkpoint
+        await waiter.leave(host_of(context))  # noqa: ASYNC102 - one shielded checkpoint
         raise
     except UsageError:
         if not waiter.is_guest:
@@ -822,3 +844,21 @@ async def _reading(
     finally:
         reader.close()
     waiter.abandon()
+
+
+def _face(services: SessionServices, context: SessionContext) -> Session:
+    """Make the user's end of a session."""
+    return Session(context, services)
+
+
+def _below(parent: object) -> SessionContext | None:
+    """The agent's end of what is given as a parent.
+
+    Raises:
+        ConfigurationError: it is no session.
+    """
+    if parent is None:
+        return None
+    if not isinstance(parent, Session):
+        raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
+    return context_of(parent)

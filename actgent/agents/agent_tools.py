@@ -12,15 +12,15 @@ from actgent.actors.ref import Address
 from actgent.control.arguments import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, ToolError
 from actgent.messages import Priority, Reply
-from actgent.runtime.delegation import TASK_DEADLINE, Tasks, with_shortfall
 from actgent.runtime.directory import AgentCard
 from actgent.runtime.runtime import Startable
 from actgent.runtime.session_opener import SessionOpener
+from actgent.sessions.tasks import TASK_DEADLINE, with_shortfall
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.results import to_text
 from actgent.tools.time_limits import TimeLimit, time_limits
 
-from .session import Session
+from .session import Session, context_of, services_of
 from .validation import renamed_deadline
 
 Run = Callable[..., Awaitable[Reply]]
@@ -104,8 +104,9 @@ class AgentTool(Tool):
             return with_shortfall(to_text(value), shortfall) if shortfall else value
         opener = self._opener()
         key = f"{context.effect_key}/{opener.running.name}"
-        asker = context.session._context  # noqa: SLF001
-        return await tasks_of(context.session).ask(opener, asker, arguments["task"], key=key)
+        session = _session_of(context)
+        delegation = services_of(session).delegation
+        return await delegation.ask(opener, context_of(session), arguments["task"], key=key)
 
 
 @contextmanager
@@ -116,11 +117,6 @@ def limited(limit: trio.CancelScope) -> Iterator[None]:
         yield
     finally:
         time_limits.reset(token)
-
-
-def tasks_of(session: Session) -> Tasks:
-    """What hands the tasks of a session on."""
-    return session._agent.tasks  # noqa: SLF001 - a session and its agent are one thing
 
 
 # --- found at the call -----------------------------------------------------------------------
@@ -176,8 +172,8 @@ class FindAgents(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = _session_of(context)
-        agents = tasks_of(session).agents
-        await agents.starting.wait_all(session._context)  # noqa: SLF001
+        agents = services_of(session).delegation.agents
+        await agents.starting.wait_all(context_of(session))
         found = agents.find(arguments.get("capability", ""))
         cards = [attrs.asdict(card) for card in found if may_call(self._allowed, card, context)]
         return {"agents": cards[:MAX_FOUND]}
@@ -212,19 +208,20 @@ class DelegateToAgent(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = _session_of(context)
-        tasks, name = tasks_of(session), arguments["agent"]
-        await tasks.agents.starting.wait_for(name, tasks.agents, session._context)  # noqa: SLF001
-        card = tasks.agents.get(name)
+        delegation, name = services_of(session).delegation, arguments["agent"]
+        agents = delegation.agents
+        await agents.wait_started(name, context_of(session))
+        card = agents.get(name)
         if card is None or not may_call(self._allowed, card, context):
             raise ToolError(f"there is no agent {name!r} that you may call: look with find_agents")
         given: dict[str, Any] = {
             "key": f"{context.effect_key}/{name}",
             "priority": Priority.of(arguments.get("priority", "NORMAL")),
         }
-        opener, asker, task = tasks.agents.opener(name), session._context, arguments["task"]  # noqa: SLF001
+        opener, asker, task = agents.opener(name), context_of(session), arguments["task"]
         if arguments.get("wait", True):
-            return await tasks.ask(opener, asker, task, tries=self._tries, **given)
-        task_id = await tasks.delegate(opener, asker, task, deadline=self._deadline, **given)
+            return await delegation.ask(opener, asker, task, tries=self._tries, **given)
+        task_id = await delegation.delegate(opener, asker, task, deadline=self._deadline, **given)
         return {"task_id": task_id, "agent": name}
 
 
@@ -238,6 +235,6 @@ def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> 
 
 
 def _session_of(context: ToolContext) -> Session:
-    if context.session is None:
+    if not isinstance(context.session, Session):
         raise ToolError("this tool only works in a session of an agent")
-    return context.session  # type: ignore[no-any-return]
+    return context.session

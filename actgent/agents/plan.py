@@ -13,12 +13,12 @@ from actgent.memory.windowed import LimitedMemory, LimitedView
 from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
-from actgent.runtime.session_opener import Content
+from actgent.sessions.incoming import Content
 from actgent.tools.base import Tool, ToolContext
 from actgent.turns.tool_calls import Access
 
 from .agent import Agent
-from .session import Session
+from .session import Session, context_of
 
 Status = Literal["success", "partial", "error", "suspended"]
 _CLOSING = 5.0
@@ -200,7 +200,7 @@ def _enabled_in(state: Mapping[str, Any]) -> Sequence[str] | None:
 
 def _limit_history(session: Session) -> None:
     """Show as much of what was said as the session's configuration says, which a journal may have kept."""
-    view = session._context.view  # noqa: SLF001
+    view = context_of(session).view
     if isinstance(view, LimitedView):
         view.limit = session.state.get(CONFIG, {}).get("history")
 

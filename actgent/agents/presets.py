@@ -17,6 +17,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
 
 from .agent import Agent
+from .session import face_of
 from .validation import check_routes
 
 
@@ -66,7 +67,7 @@ class RouterAgent(Agent):
             await trio.lowlevel.checkpoint()
             return None
         opener = await target._await_opener()  # noqa: SLF001 - an agent, too
-        session = await opener.ensure_child(context, route.action)
+        session = face_of(await opener.ensure_child(context, route.action))
         said_together = [part for message in (*turn.joined, turn.message) for part in message.parts]
         reply = await target.run(said_together, session=session)
         said = Message(

@@ -5,7 +5,7 @@ import attrs
 from actgent.control.arguments import check_id, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, Sender
-from actgent.runtime.session_opener import Content
+from actgent.sessions.incoming import Content
 
 from .session import Session
 

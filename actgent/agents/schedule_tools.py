@@ -9,7 +9,7 @@ from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, ToolError, TooManySchedules, UsageError
 from actgent.tools.base import Effect, Tool, ToolContext
 
-from .session import Session
+from .session import Session, context_of, services_of
 
 NO_SCHEDULE = (
     "nothing was scheduled: 'no-schedule' says no time. Do it now, or say when: delayed, scheduled or cron"
@@ -74,9 +74,9 @@ class ScheduleTask(SchedulingTool):
     async def act(self, session: Session, arguments: Mapping[str, Any], context: ToolContext) -> object:
         times = _times(arguments["when"])
         try:
-            running = session._agent  # noqa: SLF001 - the key is of our own making, however long
-            set_now = await running.schedule(
-                session._context,  # noqa: SLF001
+            # Not by `Session.schedule`: the key is of our own making, however long.
+            set_now = await services_of(session).running.schedule(
+                context_of(session),
                 arguments["description"],
                 key=context.effect_key,
                 **times,

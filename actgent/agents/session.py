@@ -1,10 +1,11 @@
 """The user's end of a session: what it is told, what it says, and how it is stopped."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
+import attrs
 import trio
 
 from actgent.approvals import Approval, Decision
@@ -12,69 +13,52 @@ from actgent.control.arguments import check_id, check_seconds
 from actgent.control.budget import Budget
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule
-from actgent.errors import ConfigurationError, UsageError
+from actgent.errors import UsageError
 from actgent.messages import (
     Message,
     OnBusy,
-    Part,
     Priority,
     Sender,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
     Usage,
     new_id,
-    to_parts,
-    traceparent,
-    valid_traceparent,
 )
 from actgent.modes.changes import ModeChange, changes_in
 from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
 from actgent.runtime.actor import RunningAgent
 from actgent.runtime.approval_decisions import decide, expire, open_approvals, session_holding
-from actgent.runtime.delegation import TASK_DEADLINE
+from actgent.runtime.delegation import Delegation
+from actgent.runtime.intake import Reception
 from actgent.runtime.starting import wait_started
-from actgent.sessions.context import SessionContext, Status
-from actgent.sessions.double_texting import check_rule
+from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.handlers import Handler, HandlerKind
+from actgent.sessions.incoming import Content, message_to, sayable_parts
 from actgent.sessions.schedules import schedules, unset_schedule
+from actgent.sessions.tasks import TASK_DEADLINE
 from actgent.state.store import Store
 
 from .validation import renamed_deadline
 
 H = TypeVar("H", bound=Callable[..., Any])
-_NOT_SAID = (ToolCall, ToolResult, Thinking)
-"""Parts that only come from models and tools; elsewhere they would make a transcript that no provider takes."""
 
 
-def sayable_parts(content: str | Part | Sequence[str | Part]) -> tuple[Part, ...]:
-    """The parts of what someone may say to a model.
+@attrs.frozen(eq=False)
+class SessionServices:
+    """What all sessions of one agent at work are served by."""
 
-    Raises:
-        TypeError: neither text nor such parts.
-        ConfigurationError: there is nothing in it.
-    """
-    if type(content) is str and content and not content.isspace():  # the usual case, in a third of the time
-        return (Text(content),)
-    parts = to_parts(content)
-    for part in parts:
-        if isinstance(part, _NOT_SAID):
-            raise TypeError(f"content is text or parts (Text, Image, File), not {type(part).__name__}")
-    if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
-        raise ConfigurationError("the message is empty: no model answers one without text or other parts")
-    return parts
+    running: RunningAgent
+    reception: Reception
+    delegation: Delegation
 
 
 class Session:
     """A conversation with an agent. Its turns are processed one after the other, in order within a priority."""
 
-    __slots__ = ("__weakref__", "_agent", "_held")
+    __slots__ = ("__weakref__", "_held", "_services")
 
-    def __init__(self, context: SessionContext, agent: RunningAgent) -> None:
+    def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._held = context
-        self._agent = agent
+        self._services = services
 
     def __repr__(self) -> str:
         return f"<Session {self.id} of {self.owner.name!r}, {self.status}>"
@@ -83,9 +67,13 @@ class Session:
     def _context(self) -> SessionContext:
         """The agent's end, awake."""
         context = self._held
-        if context.session is None:
+        if context.face is None:
             self._agent.sessions.wake(context, self)
         return context
+
+    @property
+    def _agent(self) -> RunningAgent:
+        return self._services.running
 
     # --- what it says --------------------------------------------------------------------
 
@@ -168,7 +156,7 @@ class Session:
 
     async def chat(
         self,
-        content: str | Part | Sequence[str | Part],
+        content: Content,
         sender: Sender | str | None = None,
         *,
         priority: Priority | str = Priority.NORMAL,
@@ -196,53 +184,18 @@ class Session:
         if deadline is not None:
             enqueue_timeout = renamed_deadline("chat", deadline)
         check_seconds("enqueue_timeout", enqueue_timeout)
-        message = self._message(
-            content, sender, priority, message_id=message_id, deadline=enqueue_timeout, on_busy=on_busy
-        )
-        await self._agent.reception.accept(self._context, message, once=message_id is not None)
-        return message.id
-
-    def _message(
-        self,
-        content: str | Part | Sequence[str | Part],
-        sender: Sender | str | None = None,
-        priority: Priority | str = Priority.NORMAL,
-        *,
-        message_id: str | None = None,
-        deadline: float | None = None,
-        on_busy: OnBusy | None = None,
-    ) -> Message:
         context = self._context
-        if sender is None:
-            owner = context.owner
-            sender = owner if owner.kind == "user" else Sender(owner.name)
-        elif isinstance(sender, str):
-            sender = Sender.named(sender)
-        elif not isinstance(sender, Sender):
-            raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
-        trace = traceparent.get()
-        return Message(
-            id=message_id or new_id(),
-            session_id=context.id,
-            sender=sender,
-            parts=sayable_parts(content),
-            priority=priority if type(priority) is Priority else Priority.named(priority),
-            deadline=deadline,
-            on_busy=context.on_busy if on_busy is None else check_rule(on_busy),
-            traceparent=None if trace is None else valid_traceparent(trace),
+        message = message_to(
+            context,
+            content,
+            sender,
+            priority,
+            message_id=message_id,
+            deadline=enqueue_timeout,
+            on_busy=on_busy,
         )
-
-    def _question(
-        self,
-        content: str | Part | Sequence[str | Part],
-        sender: Sender | str | None = None,
-        priority: Priority | str = Priority.NORMAL,
-        message_id: str | None = None,
-    ) -> Message:
-        """A message that somebody waits for: its turn is its own, so it is not collected with others."""
-        rule = self._context.on_busy
-        on_busy: OnBusy = "queue" if rule == "collect" else rule
-        return self._message(content, sender, priority, message_id=message_id, on_busy=on_busy)
+        await self._services.reception.accept(context, message, once=message_id is not None)
+        return message.id
 
     async def interrupt(self, reason: str = "interrupted", *, drop_queued: bool = False) -> None:
         """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
@@ -306,7 +259,7 @@ class Session:
     async def delegate(
         self,
         agent: str,
-        task: str | Part | Sequence[str | Part],
+        task: Content,
         *,
         priority: Priority | str = Priority.NORMAL,
         task_id: str | None = None,
@@ -329,7 +282,8 @@ class Session:
             NotRunning: no agent of this name runs in the runtime.
             LimitReached: as many tasks of this session are out as may be.
         """
-        agents = self._agent.tasks.agents
+        delegation = self._services.delegation
+        agents = delegation.agents
         if agent not in agents:
             await wait_started(agent)
         opener = agents.opener(agent)
@@ -337,7 +291,7 @@ class Session:
             check_id("task_id", task_id)
         check_seconds("deadline", deadline)
         key = f"{self._context.scope}/%task/{task_id}" if task_id else f"{self.id}/task/{new_id()}"
-        return await self._agent.tasks.delegate(
+        return await delegation.delegate(
             opener,
             self._context,
             sayable_parts(task),
@@ -361,7 +315,7 @@ class Session:
         for child in tasks:
             children.stop_report(child)
         for child in tasks:
-            await child.session.aclose()
+            await host_of(child).close(child)
         return True
 
     async def aclose(self) -> None:
@@ -390,8 +344,7 @@ class Session:
             SessionClosed, NotRunning: there is nobody to go on.
         """
         context = session_holding(self._context, approval)
-        agent = self._agent if context is self._context else context.session._agent  # noqa: SLF001
-        await decide(agent, context, approval, decision, by=by)
+        await decide(services_of(face_of(context)).running, context, approval, decision, by=by)
 
     async def expire_approvals(self) -> None:
         """Reject what nobody decided in time, as the session's timer does."""
@@ -469,12 +422,12 @@ class Session:
     @property
     def parent(self) -> "Session | None":
         parent = self._context.parent
-        return None if parent is None else parent.session
+        return None if parent is None else face_of(parent)
 
     @property
     def children(self) -> "tuple[Session, ...]":
         """The open sessions that were created with this one as parent."""
-        return tuple(child.session for child in (self._context.children or {}).values())
+        return tuple(face_of(child) for child in (self._context.children or {}).values())
 
     @property
     def history(self) -> tuple[Message, ...]:
@@ -510,3 +463,28 @@ class Session:
     @property
     def status(self) -> Status:
         return self._context.status
+
+
+# --- the user's end and the agent's ------------------------------------------------------
+
+
+def face_of(context: SessionContext) -> Session:
+    """The user's end of a session that is awake."""
+    assert isinstance(context.face, Session)  # noqa: S101 - assembly makes no other
+    return context.face
+
+
+def held_by(session: object) -> SessionContext:
+    """The agent's end of a session, also of one that sleeps."""
+    assert isinstance(session, Session)  # noqa: S101 - assembly makes no other
+    return session._held  # noqa: SLF001 - it is this module that knows both ends
+
+
+def context_of(session: Session) -> SessionContext:
+    """The agent's end of a session, awake."""
+    return session._context  # noqa: SLF001 - it is this module that knows both ends
+
+
+def services_of(session: Session) -> SessionServices:
+    """What a session is served by."""
+    return session._services  # noqa: SLF001 - it is this module that knows both ends

@@ -30,20 +30,18 @@ from actgent.journal.listing import SessionKey
 from actgent.messages import Message, Priority
 from actgent.printable import counted, shown
 from actgent.sessions.acceptance import Acceptance
-from actgent.sessions.children import family_of
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.double_texting import is_collected
 from actgent.sessions.propagation import Propagation, run_with
 from actgent.sessions.schedules import set_schedule
 from actgent.sessions.session_log import SessionLog
+from actgent.sessions.tasks import TASK_TIMER
 from actgent.sessions.turn import Turn, is_inside, running_turn
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnEdges
 
-from .delegation import TASK_TIMER, Tasks, reports_due
-from .intake import Reception
 from .session_table import SessionTable
-from .slots import slot_lent, would_wait_for_itself
+from .slots import running_session, slot_lent, would_wait_for_itself
 from .suspensions import NEWER_CAME, Suspensions
 from .timer_service import TimerService
 
@@ -71,13 +69,16 @@ class RunningAgent:
         timer: Timer,
         clock: Clock,
         timer_service: TimerService,
-        tasks: Tasks,
+        held_by: Callable[[object], SessionContext],
+        wait_started: Callable[[str, SessionContext | None], Awaitable[None]],
+        on_task_done: Callable[[SessionContext, Exception | None, str], Awaitable[None]],
+        on_left: Callable[[str], object],
         journal: Journal | None = None,
         epoch: int = 0,
         propagation: Propagation | None = None,
         on_ended: Callable[[SessionKey], object] = lambda _: None,
     ) -> None:
-        """Args: `on_ended` hears of sessions that are to leave the journal."""
+        """Args: `on_ended` hears of sessions that are to leave the journal, `on_left` that the agent is gone."""
         self.name = name
         self._on_ended = on_ended
         self.core = core
@@ -85,20 +86,22 @@ class RunningAgent:
         self.inbox = inbox
         self.ref = ref
         self.events = events
-        self.sessions = SessionTable(name, can_sleep=journal is not None, on_sleep=inbox.forget_parked)
+        self.sessions = SessionTable(
+            name, can_sleep=journal is not None, on_sleep=inbox.forget_parked, held_by=held_by
+        )
         inbox.owner_of = self.sessions.works_for
         self.propagation = propagation or Propagation()
-        self.reception = Reception(self)
         self.suspensions = Suspensions(
             edges=edges,
             inbox=inbox,
             sessions=self.sessions,
             go_on=self._resume_turn,
-            send_away=self.reception.send_away,
         )
         self.clock = clock
         self.timer_service = timer_service
-        self.tasks = tasks
+        self._wait_started = wait_started
+        self._on_task_done = on_task_done
+        self._on_left = on_left
         self._timer = timer
         self.journal = journal
         self._epoch = epoch
@@ -161,12 +164,21 @@ class RunningAgent:
             with trio.move_on_after(CLEANUP, shield=True):
                 await self._on_stop()
         finally:
-            self.tasks.agents.remove(self.name)
+            self._on_left(self.name)
 
     def stop(self) -> None:
         """End where it is."""
         if self._cell is not None:
             self._cell.stop()
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a journal has its sessions, so that they survive the process."""
+        return self.journal is not None
+
+    async def wait_started(self, name: str) -> None:
+        """Let the session whose turn calls an agent that does not run wait for it, if it came from the journal."""
+        await self._wait_started(name, running_session())
 
     @property
     def is_stopping(self) -> bool:
@@ -316,8 +328,8 @@ class RunningAgent:
     ) -> None:
         """Tell the session that delegated a task what came of it, before the task is over."""
         context.drop_timer(TASK_TIMER)
-        if context.task.reports:
-            await self.tasks.report(context, error, blame)
+        if context.task is not None and context.task.reports:
+            await self._on_task_done(context, error, blame)
 
     def _let_go(self, context: SessionContext) -> None:
         self.inbox.release(context.id)
@@ -330,7 +342,7 @@ class RunningAgent:
         """End what an earlier process asked of others, and this one did not ask for again."""
         for child in context.children.take_unclaimed() if context.children else ():
             child.closed = True
-            child.session._agent.suspensions.take_up_if_outdated(child)  # noqa: SLF001 - it may be another agent's
+            host_of(child).take_up_if_outdated(child)
             if child.turn is not None:
                 child.turn.interrupt("nobody waits for the answer any more")
 
@@ -459,13 +471,17 @@ class RunningAgent:
     async def close(self, context: SessionContext) -> None:
         """Close a session and all below it, at once."""
         with ExitStack() as kept:
-            family = [kept.enter_context(_agent_of(each).kept(each)) for each in family_of(context)]
+            family = [kept.enter_context(host_of(each).kept(each)) for each in context.family()]
             open_ones = [each for each in family if not each.closed]
             for each in open_ones:
                 each.closed = True
             async with trio.open_nursery() as nursery:
                 for each in reversed(open_ones):
-                    nursery.start_soon(_agent_of(each).stop_for_good, each)
+                    nursery.start_soon(host_of(each).stop_for_good, each)
+
+    def take_up_if_outdated(self, context: SessionContext) -> None:
+        """End a suspended turn whose answer nobody wants any more."""
+        self.suspensions.take_up_if_outdated(context)
 
     async def stop_for_good(self, context: SessionContext) -> None:
         """End what runs or waits in a session that was closed."""
@@ -521,8 +537,8 @@ class RunningAgent:
             other = let_go.pop()
             other.transient = True
             if _is_over(other):
-                _agent_of(other).note_closed(other)
-                let_go += _agent_of(other).remove(other)
+                host_of(other).note_closed(other)
+                let_go += host_of(other).remove(other)
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
         """Let a session leave memory; returns those that may have stayed for it alone."""
@@ -672,15 +688,9 @@ class RunningAgent:
         return context is not None and context.turn is turn
 
 
-def _agent_of(context: SessionContext) -> RunningAgent:
-    """The running agent of a session, which may be another one's than that of its parent."""
-    agent: RunningAgent = context.session._agent  # noqa: SLF001 - a session and its agent are one thing
-    return agent
-
-
 def _is_over(context: SessionContext) -> bool:
     """Whether a session was closed or let go, and nothing is on its way in, queued or running."""
-    is_over = context.closed or (context.transient and not reports_due(context))
+    is_over = context.closed or (context.transient and not context.reports_due)
     return is_over and not context.pending and not context.pins
 
 

@@ -88,7 +88,7 @@ async def _write(
     except Exception:
         ledger.undo(approval)
         context.watch_deadline()
-        running.reception.send_away(context)  # who came since: it waits for a person again
+        running.suspensions.send_away(context)  # who came since: it waits for a person again
         raise
     ledger.check_made(approval)
     ledger.apply(decided)

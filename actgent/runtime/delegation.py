@@ -1,17 +1,7 @@
-"""Tasks that a session gives to other agents: each is a child session with one message, and its answer goes back.
+"""Giving tasks from session to session, among the agents of one runtime; see `tasks`."""
 
-    ask       the turn waits for the answer; stopped with it
-    delegate  it does not; the answer comes as a message into the asking session, and starts a turn there
-
-With a journal both survive the process. The child's id follows from the call that asks, so a turn that goes on after
-a crash finds the child instead of opening another: its answer, where it has ended, or itself, still at work.
-What a task comes to stands in the child's journal behind the answer, and what it reports is accepted by the asking
-session before the child's own message ends, under an id that is accepted once: it is neither lost nor told twice.
-"""
-
-import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import copy_context
 from typing import Any
 
@@ -20,10 +10,7 @@ import trio
 
 from actgent.actors.dead_letters import DeadLetter
 from actgent.control.budget import Asked
-from actgent.control.durable_timer import DurableTimer
-from actgent.control.limits import WEEK
 from actgent.errors import (
-    ActgentError,
     LimitReached,
     NotRunning,
     SessionClosed,
@@ -33,132 +20,47 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.journal.base import Entry, Journal
-from actgent.journal.records import REFUSED, Accepted, Answered, Closed, Ended, Record, message_id_of
+from actgent.journal.records import Accepted, Answered, Closed, message_id_of
 from actgent.logs import Each, logger_of
-from actgent.messages import Message, Part, Priority, Sender, Text, traceparent, valid_traceparent
+from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.sessions.accounts import asked_by_result
-from actgent.sessions.context import SessionContext
-from actgent.sessions.failures import kind_of
+from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.incoming import Content, message_to
+from actgent.sessions.propagation import Propagation
 from actgent.sessions.restore import owner_of
 from actgent.sessions.session_log import accepted_record
+from actgent.sessions.tasks import (
+    MAX_TASKS,
+    TASK_DEADLINE,
+    Task,
+    answer_in,
+    child_id_of,
+    is_accepted,
+    outcome_of,
+    report_text,
+    with_shortfall,
+)
 from actgent.sessions.turn_future import TurnWaiter
-from actgent.tools.results import to_text
 
 from .directory import Directory
+from .session_opener import SessionOpener
 from .slots import slot_lent
 
-MAX_TASKS = 100
-"""How many delegated tasks of one session may be out."""
-TASK_DEADLINE = WEEK
-"""Seconds that a delegated task may take where nobody says."""
-_MAX_ID = 200
-_MAX_WORDS = 2000
 _log = logger_of(__name__)
 
-Content = str | Part | Sequence[str | Part]
-
-
-@attrs.define(eq=False)
-class Task:
-    """What a session was opened for by another one."""
-
-    message_id: str
-    """The message that is to be answered."""
-    waiter: TurnWaiter
-    parent_agent: str
-    parent_id: str
-    reports: bool = False
-    """True: nobody waits, and the answer goes to the parent as a message."""
-    name: str = ""
-    """What the parent calls it, where it said so; else it is called by the id of its session."""
-    is_unclaimed: bool = False
-    """True: it goes on after a restart, and the turn that waits for it has not asked for it yet."""
-    deadline: float = 0.0
-    """Unix time in seconds at which it ends, done or not; 0 is never."""
-    seconds: float = 0.0
-    """How long that was when it was given."""
-
-
-TASK_TIMER = "task"
-"""The id of a session's `TaskDeadline`."""
-
 
 @attrs.frozen(eq=False)
-class TaskDeadline(DurableTimer):
-    """When a delegated task ends that is not done by then."""
-
-    seconds: float
-    """How long that was when the task was given."""
-    id: str = attrs.field(default=TASK_TIMER, init=False)
-    is_delay: bool = attrs.field(default=True, init=False)
-
-
-# --- what it came to -------------------------------------------------------------------------
-
-
-def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> Answered:
-    """What a task came to, in words that a model may read."""
-    if error is not None:
-        return Answered(message_id=task.message_id, text=safe_words(error), failed=kind_of(error, blame))
-    reply = task.waiter.answer()
-    try:
-        text = to_text(reply.text if reply.data is None else reply.data)
-    except (TypeError, ValueError) as wrong:
-        return Answered(message_id=task.message_id, text=safe_words(wrong), failed="internal")
-    shortfall = task.waiter.options.protocol.shortfall(reply.message_type)
-    return Answered(message_id=task.message_id, text=text, shortfall=shortfall or "")
-
-
-def with_shortfall(text: str, shortfall: str) -> str:
-    """An answer as the asking model reads it, which is told where it is less than what was asked."""
-    return f"Status: {shortfall} (not all that was asked for was done)\n\n{text}" if shortfall else text
-
-
-def safe_words(error: Exception) -> str:
-    """An error for a model: what actgent words itself; of anything else, which may tell secrets, the class."""
-    text = str(error) if isinstance(error, ActgentError) else type(error).__name__
-    return text[:_MAX_WORDS]
-
-
-def answer_in(records: Sequence[Record]) -> Answered | None:
-    """What a session's task came to, by its journal; None where it has not ended."""
-    return next((record for record in reversed(records) if isinstance(record, Answered)), None)
-
-
-def is_accepted(records: Sequence[Record], message_id: str) -> bool:
-    """Whether a message got into a session, by its journal."""
-    found = False
-    for record in records:
-        if isinstance(record, Accepted) and record.message.id == message_id:
-            found = True
-        elif isinstance(record, Ended) and record.message_id == message_id and record.failed == REFUSED:
-            found = False
-    return found
-
-
-def report_text(agent: str, task_id: str, answered: Answered) -> str:
-    """What the asking session is told."""
-    if answered.failed is None and answered.shortfall:
-        return f"Task {task_id}, given to agent {agent!r}, has ended. {with_shortfall(answered.text, answered.shortfall)}"
-    if answered.failed is None:
-        return f"Task {task_id} was done by agent {agent!r}:\n{answered.text}"
-    return f"Task {task_id}, given to agent {agent!r}, failed ({answered.failed}): {answered.text}"
-
-
-# --- giving and answering them ---------------------------------------------------------------
-
-
-@attrs.frozen(eq=False)
-class Tasks:
+class Delegation:
     """Hands tasks from session to session, among the agents of one runtime."""
 
     agents: Directory
     journal: Journal | None
     epoch: int
+    propagation: Propagation
 
     async def ask(
         self,
-        opener: Any,
+        opener: SessionOpener,
         asker: SessionContext,
         content: Content,
         *,
@@ -174,7 +76,7 @@ class Tasks:
             ToolError: it failed; the text says which agent, what kind of failure, and why.
             WaitCycle: the child waits for the asker.
         """
-        with asker.session._agent.kept(asker):  # noqa: SLF001 - a session and its agent are one thing
+        with host_of(asker).kept(asker):
             for number in range(tries):
                 each = f"{key}/{number}" if number else key
                 answered = await self._ask_once(opener, asker, content, each, priority)
@@ -183,23 +85,24 @@ class Tasks:
         raise ToolError(f"agent {opener.running.name!r} failed ({answered.failed}): {answered.text}")
 
     async def _ask_once(
-        self, opener: Any, asker: SessionContext, content: Content, key: str, priority: Priority
+        self, opener: SessionOpener, asker: SessionContext, content: Content, key: str, priority: Priority
     ) -> Answered:
         child = await self._open(opener, asker, content, key=key, reports=False, priority=priority)
         return child if isinstance(child, Answered) else await self._wait(child, asker)
 
     async def _wait(self, child: SessionContext, asker: SessionContext) -> Answered:
-        task: Task = child.task
+        task = child.task
+        assert task is not None  # noqa: S101 - it was opened for one
         task.is_unclaimed = False
         task.waiter.take_limit(asker)
         with slot_lent(child):
             try:
                 await task.waiter.done.wait()
             except trio.Cancelled:
-                await task.waiter.leave(asker.session)  # noqa: ASYNC102 - one shielded checkpoint
+                await task.waiter.leave(host_of(asker))  # noqa: ASYNC102 - one shielded checkpoint
                 raise
             error = None if task.waiter.failure is None else task.waiter.failure.error
-            if isinstance(error, Stopped) and child.session.is_durable:
+            if isinstance(error, Stopped) and host_of(child).is_durable:
                 await (
                     trio.sleep_forever()
                 )  # we stop, too, or our tool's time is over; the next start asks again
@@ -208,7 +111,7 @@ class Tasks:
 
     async def delegate(
         self,
-        opener: Any,
+        opener: SessionOpener,
         asker: SessionContext,
         content: Content,
         *,
@@ -221,7 +124,7 @@ class Tasks:
 
         See `Session.delegate`.
         """
-        with asker.session._agent.kept(asker):  # noqa: SLF001 - a session and its agent are one thing
+        with host_of(asker).kept(asker):
             await self._open(
                 opener, asker, content, key=key, reports=True, name=name, priority=priority, deadline=deadline
             )
@@ -229,7 +132,7 @@ class Tasks:
 
     async def _open(
         self,
-        opener: Any,
+        opener: SessionOpener,
         asker: SessionContext,
         content: Content,
         *,
@@ -256,29 +159,26 @@ class Tasks:
             known = await self._find_child(opener, asker, child_id)
             if known is not None:
                 return known
-            if reports and reports_due(asker) >= MAX_TASKS:
+            if reports and asker.reports_due >= MAX_TASKS:
                 raise LimitReached("delegated tasks at a time", MAX_TASKS)
             task = _new_task(opener, asker, child_id, reports=reports, name=name, deadline=deadline)
             owner = Sender(task.parent_agent, "agent")
-            session = opener.new(
-                owner, session_id=child_id, parent=asker.session, task=task, is_transient=True
-            )
-            child: SessionContext
-            async with opener.beginning(session) as child:
-                message = session._message(  # noqa: SLF001
-                    content, message_id=task.message_id, priority=priority, on_busy="queue"
+            child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
+            async with opener.beginning(child):
+                message = message_to(
+                    child, content, message_id=task.message_id, priority=priority, on_busy="queue"
                 )
-                await opener.running.reception.accept(child, message, once=True)
+                await opener.reception.accept(child, message, once=True)
             return child
 
     async def _find_child(
-        self, opener: Any, asker: SessionContext, child_id: str
+        self, opener: SessionOpener, asker: SessionContext, child_id: str
     ) -> SessionContext | Answered | None:
         """The child session of an id, or what it came to; None where it was never given its task."""
         try:
-            context: SessionContext = (await opener.find(child_id))._context  # noqa: SLF001
+            context = await opener.find(child_id)
         except SessionNotFound:
-            closing: SessionContext | None = opener.running.sessions.get(child_id)
+            closing = opener.running.sessions.get(child_id)
             return None if closing is None else await _child_of(asker, opener, closing)
         except SessionClosed:
             if await self._forget_refused(opener.running.name, asker, child_id):
@@ -302,9 +202,10 @@ class Tasks:
 
     async def report(self, child: SessionContext, error: Exception | None, blame: str = "internal") -> None:
         """Tell the parent what a delegated task came to; nobody is told where the parent was closed."""
-        task: Task = child.task
+        task = child.task
+        assert task is not None  # noqa: S101 - it has ended
         answered = outcome_of(task, error, blame)
-        agent = child.session.agent_name
+        agent = child.agent
         message = Message(
             id=f"{child.scope if task.name else child.id}/result",  # several agents may have a task of one name
             session_id=task.parent_id,
@@ -314,7 +215,7 @@ class Tasks:
             on_busy="collect",
             traceparent=valid_traceparent(traceparent.get()),
         )
-        baggage = child.session._agent.propagation.take(copy_context())  # noqa: SLF001
+        baggage = self.propagation.take(copy_context())
         try:
             await self._post(task, message, asked_by_result(child), baggage)
         except (SessionClosed, SessionNotFound):
@@ -326,7 +227,7 @@ class Tasks:
                 Each(child.id),
                 Each(task.parent_id),
             )
-            child.session._agent.bury(DeadLetter(task.parent_agent, message, "it was not taken"))  # noqa: SLF001
+            host_of(child).bury(DeadLetter(task.parent_agent, message, "it was not taken"))
 
     async def _post(
         self, task: Task, message: Message, asked: Asked | None, baggage: Mapping[str, Any]
@@ -335,13 +236,7 @@ class Tasks:
         try:
             opener = self.agents.opener(task.parent_agent)
             parent = await opener.find(task.parent_id)
-            await opener.running.reception.accept(
-                parent._context,  # noqa: SLF001
-                message,
-                once=True,
-                is_granted=True,
-                asked=asked,
-            )
+            await opener.reception.accept(parent, message, once=True, is_granted=True, asked=asked)
         except NotRunning:
             if self.journal is None:
                 raise
@@ -358,7 +253,7 @@ class Tasks:
 
 
 def _new_task(
-    opener: Any, asker: SessionContext, child_id: str, *, reports: bool, name: str, deadline: float
+    opener: SessionOpener, asker: SessionContext, child_id: str, *, reports: bool, name: str, deadline: float
 ) -> Task:
     return Task(
         message_id_of(child_id),
@@ -372,7 +267,9 @@ def _new_task(
     )
 
 
-async def _child_of(asker: SessionContext, opener: Any, child: SessionContext) -> SessionContext | Answered:
+async def _child_of(
+    asker: SessionContext, opener: SessionOpener, child: SessionContext
+) -> SessionContext | Answered:
     """A child in memory, or what it came to.
 
     Raises:
@@ -383,7 +280,7 @@ async def _child_of(asker: SessionContext, opener: Any, child: SessionContext) -
     return child if child.task is not None else await _read_answer(opener, asker, child.id)
 
 
-async def _read_answer(opener: Any, asker: SessionContext, child_id: str) -> Answered:
+async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: str) -> Answered:
     """What the task of a child in the journal came to.
 
     Raises:
@@ -396,18 +293,4 @@ async def _read_answer(opener: Any, asker: SessionContext, child_id: str) -> Ans
         raise SessionExists(agent, child_id)
     return answer_in(records) or Answered(
         message_id=message_id_of(child_id), text="it was closed before it answered", failed="stopped"
-    )
-
-
-def reports_due(parent: SessionContext) -> int:
-    """How many tasks a session has given away whose results are still to come."""
-    return len(parent.children.reporting) if parent.children else 0
-
-
-def child_id_of(key: str) -> str:
-    """The id of the session for a key: the key itself, unless it is longer than databases like."""
-    if len(key) <= _MAX_ID:
-        return key
-    return (
-        f"{key[:_MAX_ID]}/{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
     )

@@ -3,16 +3,15 @@
 import re
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any
-from weakref import WeakSet
 
 import attrs
 
 from actgent.errors import NotRunning
-from actgent.journal.listing import SessionKey
 from actgent.protocols.base import Profile
 from actgent.sessions.context import SessionContext
 
+from .session_opener import SessionOpener
+from .session_table import Trees
 from .starting import Starting
 
 _WORD = re.compile(r"\w+")
@@ -57,9 +56,9 @@ class Directory(Mapping[str, AgentCard]):
 
     def __init__(self) -> None:
         self.starting = Starting()
+        self.trees = Trees()
         self._cards: dict[str, AgentCard] = {}
-        self._openers: dict[str, Any] = {}
-        self._parentless: dict[SessionKey, WeakSet[SessionContext]] = {}
+        self._openers: dict[str, SessionOpener] = {}
 
     def __getitem__(self, name: str) -> AgentCard:
         return self._cards[name]
@@ -83,8 +82,8 @@ class Directory(Mapping[str, AgentCard]):
 
     # --- for the agents themselves -----------------------------------------------------------
 
-    def add(self, agent: Listed, opener: Any) -> None:
-        """Enter an agent that has started; `opener` is its `SessionOpener`."""
+    def add(self, agent: Listed, opener: SessionOpener) -> None:
+        """Enter an agent that has started."""
         profile = agent.profile
         self._cards[agent.name] = AgentCard(
             name=agent.name, role=profile.role, goal=profile.goal, capabilities=profile.capabilities
@@ -95,8 +94,9 @@ class Directory(Mapping[str, AgentCard]):
         """Forget an agent that has stopped."""
         self._cards.pop(name, None)
         self._openers.pop(name, None)
+        self.trees.remove(name)
 
-    def opener(self, name: str) -> Any:
+    def opener(self, name: str) -> SessionOpener:
         """The `SessionOpener` of an agent.
 
         Raises:
@@ -106,21 +106,6 @@ class Directory(Mapping[str, AgentCard]):
             raise NotRunning(name)
         return self._openers[name]
 
-    def find_session(self, key: SessionKey) -> SessionContext | None:
-        """An agent's session of this id, if it is in memory."""
-        opener = self._openers.get(key.agent)
-        context: SessionContext | None = (
-            None if opener is None else opener.running.sessions.get(key.session_id)
-        )
-        return None if context is None or context.closed else context
-
-    def wait_for_parent(self, parent: SessionKey, child: SessionContext) -> None:
-        """A session came back before the one that it belongs to."""
-        self._parentless.setdefault(parent, WeakSet()).add(child)
-
-    def attach_children(self, agent: str, parent: SessionContext) -> None:
-        """An agent's session came back that others have waited for."""
-        for child in self._parentless.pop(SessionKey(agent, parent.id), ()):
-            if not child.closed:
-                child.parent = parent
-                parent.add_child(child)
+    async def wait_started(self, name: str, asker: SessionContext | None) -> None:
+        """Let a session from the journal wait until an agent is started, or none will be any more."""
+        await self.starting.wait_for(name, self, asker)

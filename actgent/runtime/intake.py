@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -21,11 +20,9 @@ from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import is_inside
 from actgent.sessions.turn_future import TurnWaiter
 
+from .actor import RunningAgent
 from .slots import running_session, would_wait_for_itself
 from .suspensions import URGENT_CAME
-
-if TYPE_CHECKING:
-    from .actor import RunningAgent
 
 
 class Reception:
@@ -35,7 +32,7 @@ class Reception:
     written. From the write on nothing waits: it is in, or the journal has it as refused, too.
     """
 
-    def __init__(self, host: "RunningAgent") -> None:
+    def __init__(self, host: RunningAgent) -> None:
         self._host = host
         self._inbox = host.inbox
         self._sessions = host.sessions
@@ -273,7 +270,7 @@ class Reception:
             asker = None
         if asker is None or asker.turn is None:
             return None if limits is None else Asked(limits.shared)
-        asked = self._host.edges.ledger.lead(asker, asker.turn, asker.session.agent_name)
+        asked = self._host.edges.ledger.lead(asker, asker.turn, asker.agent)
         return asked if limits is None else attrs.evolve(asked, limits=limits.shared)
 
     def _would_wait_for_itself(self, context: SessionContext) -> bool:

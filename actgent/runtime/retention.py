@@ -24,7 +24,6 @@ from actgent.sessions.context import SessionContext
 
 from .actor import RunningAgent
 from .directory import Directory
-from .session_opener import SessionOpener
 
 GATHER = 1.0
 """Seconds in which sessions that have ended gather, to leave together."""
@@ -195,9 +194,7 @@ class Sweeper:
         with ExitStack() as stack:
             contexts: list[Held] = []
             for key in tree:
-                opener: SessionOpener | None = (
-                    self.agents.opener(key.agent) if key.agent in self.agents else None
-                )
+                opener = self.agents.opener(key.agent) if key.agent in self.agents else None
                 if opener is None:
                     continue
                 if not opener.may_erase(key.session_id):
@@ -223,5 +220,5 @@ def _still(running: RunningAgent, context: SessionContext) -> Iterator[None]:
         if context.log is not None:
             context.closed = False
             context.log.go_on()
-            if context.session is not None:  # perhaps it was woken meanwhile
-                running.sessions.wake(context, context.session)
+            if context.face is not None:  # perhaps it was woken meanwhile
+                running.sessions.wake(context, context.face)

@@ -16,7 +16,6 @@ from actgent.actors.gc_tuning import calm_collector
 from actgent.actors.ref import ActorRef, Address
 from actgent.actors.supervision import Supervision
 from actgent.actors.system import ActorSystem
-from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.control.arguments import at_least_one
 from actgent.control.clock import Clock
@@ -29,6 +28,7 @@ from actgent.journal.redaction import Redact, RedactedJournal, check_redact
 from actgent.journal.relaxed import RelaxedJournal
 from actgent.logs import logger_of
 from actgent.sessions.accounts import Ledger
+from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.propagation import Propagation, propagation_of
 from actgent.sessions.turn import is_inside
 from actgent.tools.threads import ALL_THREADS, Threads
@@ -36,7 +36,7 @@ from actgent.turns.watchdog import Watch, open_watch
 
 from .actor import RunningAgent
 from .approval_decisions import list_approvals
-from .delegation import Tasks
+from .delegation import Delegation
 from .directory import Directory
 from .retention import Retention, Sweeper
 
@@ -90,7 +90,7 @@ class Runtime:
         self.ledger = Ledger(journal, epoch)
         self.agents = Directory()
         """The agents that run here, by name and by what they can do."""
-        self.tasks = Tasks(self.agents, journal, epoch)
+        self.delegation = Delegation(self.agents, journal, epoch, propagation)
         self._sweeper: Sweeper | None = None
         if journal is not None:
             self._sweeper = Sweeper(journal, self.agents, self.ledger, self.clock, retention)
@@ -309,24 +309,19 @@ class Runtime:
             agents.update(await self.journal.agents_of(session_id))
         return one_of([*agents], session_id)
 
-    def _find_session(self, key: SessionKey) -> Session | None:
+    def _find_session(self, key: SessionKey) -> SessionContext | None:
         """A session in memory, or one that sleeps and is held by someone."""
         running = self._system.body(key.agent)
-        if not isinstance(running, RunningAgent):
-            return None
-        sessions = running.sessions
-        context = sessions.get(key.session_id)
-        session: Session | None = sessions.find_asleep(key.session_id) if context is None else context.session
-        return session
+        return running.sessions.find_any(key.session_id) if isinstance(running, RunningAgent) else None
 
     async def _close_session(self, key: SessionKey) -> None:
-        session = self._find_session(key)
-        if session is None:
+        running = self._system.body(key.agent)
+        context = running.sessions.wake_any(key.session_id) if isinstance(running, RunningAgent) else None
+        if context is None:
             return
-        context = session._context  # noqa: SLF001 - which wakes it
         if is_inside(context.turn):
             raise WouldDeadlock("delete_session()", key.session_id)
-        await session.aclose()
+        await host_of(context).close(context)
         if context.log is not None:
             context.log.close()
         context.log = None  # what it still has to say is not to be found behind its end
@@ -357,6 +352,7 @@ class Runtime:
     def host(self, running: RunningAgent, *, grace: float) -> None:
         """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
         running.run_in(self._system.host(running, grace=grace))
+        self.agents.trees.add(running.sessions)
 
     def _agents(self) -> Iterator[RunningAgent]:
         """The agents that run here, without plain actors."""

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.agents.session import Session
 from actgent.control.arguments import check_id, check_limits
 from actgent.control.limits import Limits
 from actgent.errors import (
@@ -26,20 +25,24 @@ from actgent.journal.listing import SessionKey
 from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message_id_of
 from actgent.logs import Each, logger_of
 from actgent.memory.base import Memory
-from actgent.messages import Message, OnBusy, Part, Sender, new_secret
+from actgent.messages import Message, OnBusy, Sender, new_secret
 from actgent.sessions.context import SessionContext
 from actgent.sessions.double_texting import check_rule
 from actgent.sessions.handlers import name_of, to_awaitable
+from actgent.sessions.incoming import Content, message_to
 from actgent.sessions.restore import is_unused, owner_of, restore
+from actgent.sessions.tasks import Task, TaskDeadline
 from actgent.sessions.turn_future import TurnWaiter
 from actgent.state.reducers import Reducer
 
 from .actor import RunningAgent
-from .delegation import Task, TaskDeadline
+from .intake import Reception
+from .session_table import Trees
 from .slots import running_session
+from .starting import Starting
 
-Content = str | Part | Sequence[str | Part]
-OnSession = Callable[[Session], Any]
+OnSession = Callable[[Any], Any]
+"""Called with the user's end of a session."""
 ERASE_PATIENCE = 1.0
 """Seconds in which what is left of a session that nobody got is erased, before its caller hears of the failure."""
 _NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
@@ -61,6 +64,11 @@ class SessionOpener:
     """Opens the sessions of one running agent."""
 
     running: RunningAgent
+    reception: Reception
+    make_face: Callable[[SessionContext], object]
+    """Makes the user's end of a session."""
+    trees: Trees
+    starting: Starting
     memory: Memory
     reducers: Mapping[str, Reducer] | None
     on_busy: OnBusy
@@ -77,34 +85,33 @@ class SessionOpener:
         owner: Sender | str,
         *,
         session_id: str | None = None,
-        parent: Session | None = None,
+        parent: SessionContext | None = None,
         system: str | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
         task: Task | None = None,
         is_transient: bool = False,
-    ) -> Session:
+    ) -> SessionContext:
         """A session that nobody has been told of yet.
 
         Raises:
             ConfigurationError: the owner is empty.
             SessionExists: the session id is taken in memory.
         """
-        if parent is not None and not isinstance(parent, Session):
-            raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
         context = SessionContext(
             session_id or new_secret(),
             to_owner(owner),
             self.memory.open_view(),
             self.running.name,
             reducers=self.reducers,
-            parent=None if parent is None else parent._context,  # noqa: SLF001
-            parent_key=None if parent is None else parent._context.key,  # noqa: SLF001
+            host=self.running,
+            parent=parent,
+            parent_key=None if parent is None else parent.key,
             system=system,
             on_busy=self.on_busy if on_busy is None else check_rule(on_busy),
             task=task,
         )
-        session = context.session = Session(context, self.running)
+        context.face = self.make_face(context)
         self.running.open(context)
         context.log = self.running.new_log(context.id)
         bounds = NO_LIMITS if limits is None else limits.shared
@@ -116,15 +123,14 @@ class SessionOpener:
             context.log.is_temporary = is_transient and task is None
         if task is not None and task.deadline:
             context.set_timer(TaskDeadline(task.deadline, task.seconds))
-        return session
+        return context
 
-    def fresh(self) -> Session:
+    def fresh(self) -> SessionContext:
         """A session for one question: a child of the session whose turn asks, if there is one."""
         asker = running_session()
         if asker is None:
             return self.new("user", is_transient=True)
-        owner = Sender(asker.session.agent_name, "agent")
-        return self.new(owner, parent=asker.session, is_transient=True)
+        return self.new(Sender(asker.agent, "agent"), parent=asker, is_transient=True)
 
     async def create(
         self,
@@ -132,11 +138,11 @@ class SessionOpener:
         description: Content = "",
         *,
         session_id: str | None = None,
-        parent: Session | None = None,
+        parent: SessionContext | None = None,
         system: str | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
-    ) -> Session:
+    ) -> SessionContext:
         """See `Agent.create_session`."""
         if limits is not None:
             check_limits(limits)
@@ -148,33 +154,33 @@ class SessionOpener:
         with _NOBODY_ELSE if session_id is None else self.opens(session_id):
             if session_id is not None:
                 await self._check_unused(session_id)
-            session = self.new(
+            context = self.new(
                 owner, session_id=session_id, parent=parent, system=system, limits=limits, on_busy=on_busy
             )
             if description or self.on_session or self.running.journal is not None:
-                await self._begin(session, description)
+                await self._begin(context, description)
             else:  # nothing happens in it, so only its caller's cancellation can take it back
-                await self._pause(session)
-            return session
+                await self._pause(context)
+            return context
 
-    async def _begin(self, session: Session, description: Content) -> None:
+    async def _begin(self, context: SessionContext, description: Content) -> None:
         """Have a new session's handlers attached, and its first message said."""
-        async with Making(self, session) as context:
+        async with Making(self, context):
             if description:
-                await self.running.reception.release(context, session._message(description))  # noqa: SLF001
+                await self.reception.release(context, message_to(context, description))
             elif context.log is not None:
                 await context.log.flush()
 
-    async def _pause(self, session: Session) -> None:
+    async def _pause(self, context: SessionContext) -> None:
         try:
             await trio.lowlevel.checkpoint()
         except BaseException:
-            await self.withdraw(session._context)  # noqa: SLF001, ASYNC102 - it shields what it must, with a time limit
+            await self.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
             raise
 
-    def beginning(self, session: Session) -> "Making":
+    def beginning(self, context: SessionContext) -> "Making":
         """The block in which the only message of a new session is said, with which it ends; if that fails, no trace is left."""
-        return Making(self, session, ends=True)
+        return Making(self, context, ends=True)
 
     async def withdraw(self, context: SessionContext) -> None:
         """Leave no trace of a session that nobody got; what its handlers said in it ends first."""
@@ -205,12 +211,13 @@ class SessionOpener:
         finally:
             self._end_opening(session_id, opening)
 
-    async def call_on_session(self, session: Session) -> None:
+    async def call_on_session(self, context: SessionContext) -> None:
+        """Call the functions of `Agent.on_session` that are there, in their order."""
         for fn in tuple(self.on_session):
             if fn not in self.on_session:  # one of those before removed it
                 continue
             try:
-                awaitable = to_awaitable(fn(session))
+                awaitable = to_awaitable(fn(context.face))
                 if awaitable is not None:
                     await awaitable
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
@@ -221,19 +228,19 @@ class SessionOpener:
 
     # --- those that are there --------------------------------------------------------------
 
-    async def open(self, session_id: str, *, owner: Sender | str | None = None) -> Session:
+    async def open(self, session_id: str, *, owner: Sender | str | None = None) -> SessionContext:
         """See `Agent.open_session`."""
         wanted = None if owner is None else to_owner(owner)
-        session = await self.find(session_id)
+        context = await self.find(session_id)
         if wanted is not None:
-            self._check_owner(session, wanted)
-        return session
+            self._check_owner(context, wanted)
+        return context
 
-    def _check_owner(self, session: Session, owner: Sender) -> None:
-        if session.owner != owner:
-            raise WrongOwner(self.running.name, session.id, owner.name)
+    def _check_owner(self, context: SessionContext, owner: Sender) -> None:
+        if context.owner != owner:
+            raise WrongOwner(self.running.name, context.id, owner.name)
 
-    async def find(self, session_id: str) -> Session:
+    async def find(self, session_id: str) -> SessionContext:
         """The session of this id, whoever owns it: for those who know that it is theirs.
 
         Raises:
@@ -245,9 +252,12 @@ class SessionOpener:
         if self.running.journal is not None and session_id not in sessions:
             with self.opens(session_id):
                 return await self._reopen(session_id)
-        session = sessions.find(session_id).session  # before the pause, in which it may fall asleep
+        return await self._after_pause(sessions.find(session_id).face)
+
+    async def _after_pause(self, face: object) -> SessionContext:
+        """The session of a user's end, awake, after a pause in which it may fall asleep."""
         await trio.lowlevel.checkpoint()
-        return session  # type: ignore[no-any-return]
+        return self.running.sessions.awake(face)
 
     @asynccontextmanager
     async def loaded(self, session_id: str) -> AsyncGenerator[SessionContext, None]:
@@ -257,24 +267,25 @@ class SessionOpener:
             SessionNotFound: there is none.
             SessionClosed: it was closed.
         """
-        session = await self.find(session_id)
-        with self.running.kept(session._context) as context:  # noqa: SLF001 - which wakes it
+        with self.running.kept(await self.find(session_id)) as context:
             yield context
 
-    async def ensure(self, owner: Sender | str, session_id: str, *, parent: Session | None = None) -> Session:
+    async def ensure(
+        self, owner: Sender | str, session_id: str, *, parent: SessionContext | None = None
+    ) -> SessionContext:
         """See `Agent.ensure_session`."""
         wanted = to_owner(owner)
         await self.wait_opened(session_id)
         with self.opens(session_id):
             try:
-                session = await self.find(session_id)
+                context = await self.find(session_id)
             except SessionNotFound:
                 check_id("session_id", session_id)
                 return await self.create(owner, session_id=session_id, parent=parent)
-        self._check_owner(session, wanted)
-        return session
+        self._check_owner(context, wanted)
+        return context
 
-    async def ensure_child(self, parent: SessionContext, name: str) -> Session:
+    async def ensure_child(self, parent: SessionContext, name: str) -> SessionContext:
         """The session of a name below another one, whose owner it has; created where there is none."""
         plain = f"{parent.id}/{name}"
         await self.wait_opened(plain)
@@ -283,7 +294,7 @@ class SessionOpener:
             try:
                 return await self.find(session_id)
             except SessionNotFound:
-                return await self.create(parent.owner, session_id=session_id, parent=parent.session)
+                return await self.create(parent.owner, session_id=session_id, parent=parent)
 
     async def choose_id(self, parent: SessionContext, plain: str, scoped: str) -> str:
         """The id of a session below another one: the plain one, or the scoped one where another session has that."""
@@ -363,12 +374,11 @@ class SessionOpener:
             del self._opening[session_id]
         opening.done.set()
 
-    async def _reopen(self, session_id: str) -> Session:
+    async def _reopen(self, session_id: str) -> SessionContext:
         """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
         running, sessions = self.running, self.running.sessions
         if (asleep := sessions.find_asleep(session_id)) is not None:
-            await trio.lowlevel.checkpoint()
-            return asleep  # type: ignore[no-any-return]
+            return await self._after_pause(asleep)
         records = await self._load(session_id)
         opened = owner_of(records)
         if opened is None:
@@ -392,13 +402,13 @@ class SessionOpener:
         await running.edges.ledger.restore(context, running.name, restored)
         opened = await self._with_parent_agent(session_id, opened)
         if session_id in sessions:  # someone else was faster
-            return sessions.find(session_id).session  # type: ignore[no-any-return]
+            return sessions.find(session_id)
         if (asleep := sessions.find_asleep(session_id)) is not None:
-            return asleep  # type: ignore[no-any-return]
+            return sessions.awake(asleep)
         self._find_parent(context, opened, restored.waiting)
-        session = context.session = Session(context, running)
+        context.face, context.host = self.make_face(context), running
         running.open(context)
-        running.tasks.agents.starting.note_return(context)
+        self.starting.note_return(context)
         if restored.waiting:
             running.inbox.claim(session_id)  # what is said meanwhile comes behind it
         context.report_next_timer()
@@ -407,7 +417,7 @@ class SessionOpener:
                 if opened.transient and await self._is_orphan(context):
                     context.closed = True
                 running.openers[session_id] = trio.lowlevel.current_task()
-                await self.call_on_session(session)
+                await self.call_on_session(context)
                 running.go_on(context, restored.waiting)
         except BaseException:
             running.drop(context, is_claimed=bool(restored.waiting))
@@ -416,7 +426,7 @@ class SessionOpener:
             running.openers.pop(session_id, None)
         if opened.transient:
             running.let_go(context)
-        return session
+        return context
 
     async def _with_parent_agent(self, session_id: str, opened: Opened) -> Opened:
         """How a session began, by what the journal found out about its parent where its first record does not tell."""
@@ -428,12 +438,11 @@ class SessionOpener:
 
     def _find_parent(self, context: SessionContext, opened: Opened, waiting: Sequence[Message]) -> None:
         """Put a session that came back where it was among the others."""
-        agents = self.running.tasks.agents
         if opened.parent_id:
             parent = context.parent_key = SessionKey(opened.parent_agent, opened.parent_id)
-            context.parent = agents.find_session(parent)
+            context.parent = self.trees.find(parent)
             if context.parent is None:
-                agents.wait_for_parent(parent, context)
+                self.trees.wait_for_parent(parent, context)
         if opened.parent_id and opened.transient:
             context.task = Task(
                 message_id_of(context.id),
@@ -448,11 +457,11 @@ class SessionOpener:
             )
             if opened.deadline and any(message.id == context.task.message_id for message in waiting):
                 context.set_timer(TaskDeadline(context.task.deadline, context.task.seconds))
-        agents.attach_children(self.running.name, context)
+        self.trees.attach_children(context)
 
     async def _is_orphan(self, context: SessionContext) -> bool:
         """Whether a session was asked something by one that has nothing to do any more, so that nobody waits for it."""
-        task: Task | None = context.task
+        task = context.task
         journal = self.running.journal
         if task is None or task.reports or journal is None or not task.parent_agent:
             return False
@@ -470,16 +479,16 @@ class Making:
     """
 
     _opener: SessionOpener
-    _session: Session
+    _context: SessionContext
     ends: bool = False
     """Whether the session ends with what is said in the block."""
 
     async def __aenter__(self) -> SessionContext:
-        context = self._session._context  # noqa: SLF001
+        context = self._context
         self._opener.running.pin(context)
         try:
             if self._opener.on_session:
-                await self._opener.call_on_session(self._session)
+                await self._opener.call_on_session(context)
             await trio.lowlevel.checkpoint()
         except BaseException as error:
             await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields what it must, with a time limit
@@ -491,7 +500,7 @@ class Making:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        opener, context = self._opener, self._session._context  # noqa: SLF001
+        opener, context = self._opener, self._context
         opener.running.unpin(context)
         if error is not None:
             await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
@@ -511,12 +520,12 @@ def to_owner(owner: Sender | str) -> Sender:
     return sender
 
 
-def _check_parent(agent: str, owner: Sender, parent: Session | None) -> None:
+def _check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:
     """Refuse a session of one user below that of another, who would see and decide what it asks people.
 
     Sessions that agents own are below those that they work for.
     """
-    if isinstance(parent, Session) and owner.kind == parent.owner.kind == "user" and owner != parent.owner:
+    if owner.kind == parent.owner.kind == "user" and owner != parent.owner:
         raise WrongOwner(agent, parent.id, owner.name)
 
 
@@ -553,7 +562,7 @@ def _opened(
             if (account.key.agent, account.key.session_id) != context.key
         ),
         transient=is_transient,
-        parent_agent="" if parent is None else parent.session.agent_name,
+        parent_agent="" if parent is None else parent.agent,
         reports=context.task is not None and context.task.reports,
         deadline=0.0 if context.task is None else context.task.deadline,
         task="" if context.task is None else context.task.name,

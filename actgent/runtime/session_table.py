@@ -1,10 +1,10 @@
 """The sessions of a running agent: those in memory, which of them rest, and those that sleep."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from actgent.errors import SessionClosed, SessionExists, SessionNotFound
+from actgent.journal.listing import SessionKey
 from actgent.sessions.context import SessionContext
 
 AWAKE = 1000
@@ -14,15 +14,24 @@ AWAKE = 1000
 class SessionTable(Mapping[str, SessionContext]):
     """The sessions in memory, by their ids. With a journal, those that have been idle the longest sleep: they leave memory."""
 
-    def __init__(self, agent: str, *, can_sleep: bool, on_sleep: Callable[[str], object]) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        agent: str,
+        *,
+        can_sleep: bool,
+        on_sleep: Callable[[str], object],
+        held_by: Callable[[object], SessionContext],
+    ) -> None:
+        """Args: `held_by` knows whose the user's end of a session is."""
+        self.agent = agent
+        self._held_by = held_by
         self._can_sleep = can_sleep
         self._on_sleep = on_sleep
         self._awake: dict[str, SessionContext] = {}
         self._idle: dict[str, None] = {}
         """Sessions with nothing to do, the longest first; kept only where a journal could bring them back."""
-        self._asleep: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        """The `Session`s of those that sleep, as long as someone outside holds them."""
+        self._asleep: WeakValueDictionary[str, object] = WeakValueDictionary()
+        """The user's ends of those that sleep, as long as someone outside holds them."""
 
     def __getitem__(self, session_id: str) -> SessionContext:
         return self._awake[session_id]
@@ -41,18 +50,24 @@ class SessionTable(Mapping[str, SessionContext]):
         """
         context = self._awake.get(session_id)
         if context is None or context.closed:
-            raise SessionNotFound(self._agent, session_id)
+            raise SessionNotFound(self.agent, session_id)
         return context
 
-    def find_asleep(self, session_id: str) -> Any:
-        """The `Session` of this id that sleeps but is still held by someone, or None."""
+    def find_asleep(self, session_id: str) -> object | None:
+        """The user's end of a session that sleeps but is still held by someone, or None."""
         return self._asleep.get(session_id)
 
     def find_any(self, session_id: str) -> SessionContext | None:
         """The session of this id in memory, also one that sleeps and is held by someone; nobody is woken."""
         context = self._awake.get(session_id)
         asleep = self._asleep.get(session_id) if context is None else None
-        return context if asleep is None else asleep._held  # noqa: SLF001
+        return context if asleep is None else self._held_by(asleep)
+
+    def wake_any(self, session_id: str) -> SessionContext | None:
+        """The session of this id in memory; one that sleeps and is held by someone is woken."""
+        context = self._awake.get(session_id)
+        asleep = self._asleep.get(session_id) if context is None else None
+        return context if asleep is None else self.awake(asleep)
 
     def forget_asleep(self, session_id: str) -> None:
         """Whoever holds a session that sleeps holds one that is no more."""
@@ -73,7 +88,7 @@ class SessionTable(Mapping[str, SessionContext]):
         if context.closed:
             raise SessionClosed(context.id)
         if self._awake.get(context.id) is not context:
-            raise SessionNotFound(self._agent, context.id)
+            raise SessionNotFound(self.agent, context.id)
 
     def add(self, context: SessionContext) -> None:
         """Enter a session.
@@ -82,7 +97,7 @@ class SessionTable(Mapping[str, SessionContext]):
             SessionExists: its id is taken.
         """
         if context.id in self._awake:
-            raise SessionExists(self._agent, context.id)
+            raise SessionExists(self.agent, context.id)
         self._awake[context.id] = context
         self.rest(context)
 
@@ -119,13 +134,53 @@ class SessionTable(Mapping[str, SessionContext]):
             context.log.flush_soon()  # what was to go with the next step: it is another's
         del self._awake[context.id]
         self._on_sleep(context.id)
-        self._asleep[context.id] = context.session
-        context.session = None  # or the two would hold each other
+        self._asleep[context.id] = context.face
+        context.face = None  # or the two would hold each other
 
-    def wake(self, context: SessionContext, session: Any) -> None:
+    def awake(self, face: object) -> SessionContext:
+        """The session whose user's end this is, woken if it sleeps."""
+        context = self._held_by(face)
+        if context.face is None:
+            self.wake(context, face)
+        return context
+
+    def wake(self, context: SessionContext, face: object) -> None:
         """A session that slept is used again."""
-        context.session = session
+        context.face = face
         self._asleep.pop(context.id, None)
         if not context.closed:
             self._awake[context.id] = context
             self.rest(context)
+
+
+class Trees:
+    """The trees of the sessions in memory, of all agents of a runtime."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, SessionTable] = {}
+        self._parentless: dict[SessionKey, WeakSet[SessionContext]] = {}
+
+    def add(self, table: SessionTable) -> None:
+        """Enter the sessions of an agent that has started."""
+        self._tables[table.agent] = table
+
+    def remove(self, agent: str) -> None:
+        """Forget the sessions of an agent that has stopped."""
+        self._tables.pop(agent, None)
+
+    def find(self, key: SessionKey) -> SessionContext | None:
+        """An agent's session of this id, if it is in memory."""
+        table = self._tables.get(key.agent)
+        context = None if table is None else table.get(key.session_id)
+        return None if context is None or context.closed else context
+
+    def wait_for_parent(self, parent: SessionKey, child: SessionContext) -> None:
+        """A session came back before the one that it belongs to."""
+        self._parentless.setdefault(parent, WeakSet()).add(child)
+
+    def attach_children(self, parent: SessionContext) -> None:
+        """A session came back that others have waited for."""
+        for child in self._parentless.pop(parent.key, ()):
+            if not child.closed:
+                child.parent = parent
+                parent.add_child(child)

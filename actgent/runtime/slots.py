@@ -14,8 +14,8 @@ def running_session() -> SessionContext | None:
     turn: Turn | None = running_turn.get()
     if turn is None or turn.host is None or not is_inside(turn):
         return None
-    context: SessionContext | None = turn.host.sessions.get(turn.message.session_id)
-    return context if context is not None and context.turn is turn else None
+    context = turn.host.sessions.get(turn.message.session_id)
+    return context if isinstance(context, SessionContext) and context.turn is turn else None
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
 
 def _node_of(context: SessionContext) -> WaitNode:
     if context.wait_node is None:
-        context.wait_node = WaitNode(f"{context.session.agent_name}/{context.id}")
+        context.wait_node = WaitNode(f"{context.agent}/{context.id}")
     return context.wait_node
 
 

@@ -16,7 +16,7 @@ import trio
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import running_turn
 
-from .slots import running_session, slot_lent
+from .slots import slot_lent
 
 GRACE = 10.0
 """Seconds after the last start in which another agent may still be started."""
@@ -96,5 +96,4 @@ async def wait_started(name: str) -> None:
     """Let the turn that calls an agent that does not run wait for it, as `Starting.wait_for`; a task of one's own does not wait."""
     turn = running_turn.get()
     if turn is not None and turn.host is not None:
-        agents = turn.host.tasks.agents
-        await agents.starting.wait_for(name, agents, running_session())
+        await turn.host.wait_started(name)

@@ -28,13 +28,13 @@ class Suspensions:
         inbox: PriorityInbox[Message],
         sessions: SessionTable,
         go_on: Callable[[SessionContext, Turn], object],
-        send_away: Callable[[SessionContext], object],
     ) -> None:
+        self.send_away: Callable[[SessionContext], object] = lambda _: None
+        """Refuses what came in behind a turn that waits for people by now."""
         self._edges = edges
         self._inbox = inbox
         self._sessions = sessions
         self._go_on = go_on
-        self._send_away = send_away
 
     def suspend(self, context: SessionContext, turn: Turn) -> None:
         """A turn waits for people: it holds neither task nor slot, and its session's mail waits."""
@@ -53,7 +53,7 @@ class Suspensions:
                 else:
                     turn.remove_listener(listener)
                     listener.suspend(tuple(ledger.open))
-            self._send_away(context)
+            self.send_away(context)
             for waiter in _queued(context):
                 waiter.hold()
             context.tell_idle()

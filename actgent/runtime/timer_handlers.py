@@ -19,10 +19,11 @@ from actgent.messages import Message, Sender, Text
 from actgent.sessions.approval_ledger import ApprovalDeadline
 from actgent.sessions.context import SessionContext
 from actgent.sessions.schedules import ScheduleTimer, apply_fired
+from actgent.sessions.tasks import TaskDeadline
 
 from .actor import RunningAgent
 from .approval_decisions import expire
-from .delegation import TaskDeadline
+from .intake import Reception
 from .timer_service import TimerHandlers
 
 SCHEDULE_SENDER = Sender("schedule", "system")
@@ -30,10 +31,10 @@ SCHEDULE_SENDER = Sender("schedule", "system")
 SCHEDULED_PREFIX = "Running scheduled task: "
 
 
-def timer_handlers(running: RunningAgent) -> TimerHandlers:
+def timer_handlers(running: RunningAgent, reception: Reception) -> TimerHandlers:
     """Make the table of what each type of timer does in the sessions of an agent."""
     return {
-        ScheduleTimer: partial(fire_schedule, running),
+        ScheduleTimer: partial(fire_schedule, running, reception),
         TaskDeadline: partial(end_task, running),
         ApprovalDeadline: partial(expire_approvals, running),
     }
@@ -52,7 +53,9 @@ async def expire_approvals(running: RunningAgent, context: SessionContext, _: Ap
 # --- schedules ---------------------------------------------------------------------------
 
 
-async def fire_schedule(running: RunningAgent, context: SessionContext, timer: ScheduleTimer) -> None:
+async def fire_schedule(
+    running: RunningAgent, reception: Reception, context: SessionContext, timer: ScheduleTimer
+) -> None:
     """Send the message of a schedule to its session, in one journal step with the schedule's next time.
 
     If the message that it sent last has not been dealt with, this time is passed over.
@@ -66,7 +69,7 @@ async def fire_schedule(running: RunningAgent, context: SessionContext, timer: S
     fired = attrs.evolve(fired, message_id=message.id)
     apply_fired(context, fired)
     try:
-        await running.reception.admit(context, message, fired, variables=_variables(running, timer))
+        await reception.admit(context, message, fired, variables=_variables(running, timer))
     except BaseException:
         _set_again(context, timer)
         raise

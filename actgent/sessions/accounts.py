@@ -155,7 +155,7 @@ def asked_by_result(child: SessionContext) -> Asked | None:
     turn = child.turn
     if turn is None or turn.budget is None:
         return None
-    own = (child.session.agent_name, child.id)
+    own = (child.agent, child.id)
     accounts = tuple(tree for tree in turn.budget.trees if (tree.key.agent, tree.key.session_id) != own)
     return Asked(accounts=accounts, depth=turn.depth - 1, deepest=turn.deepest) if accounts else None
 

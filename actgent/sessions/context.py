@@ -1,17 +1,21 @@
 """The agent's end of a session: its record, its state, and the turn that runs."""
 
 import math
+import typing
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, Literal
 
 import attrs
 import trio
 
+from actgent.actors.dead_letters import DeadLetter
 from actgent.control.budget import Account
 from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
 from actgent.control.schedule import Schedule
 from actgent.control.wait_graph import WaitNode
+from actgent.errors import NotRunning
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
     Decided,
@@ -41,14 +45,31 @@ from .children import Children
 from .handlers import Handlers
 from .scopes import scope_of
 from .session_log import SessionLog
+from .tasks import Task
 from .turn import Resume, Suspension, Turn
-from .turn_future import TurnWaiter
+from .turn_future import Outcome, TurnWaiter
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]
 """Suspended: it waits for people and for nothing else."""
 ACCEPTED_IDS = 10_000
 """How many message ids given by callers a session remembers, the newest."""
+
+
+class SessionHost(typing.Protocol):
+    """The agent at work whose session it is, as far as its sessions and those of other agents know it."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+    @property
+    def is_durable(self) -> bool: ...
+    def kept(self, context: "SessionContext") -> "AbstractContextManager[SessionContext]": ...
+    def note_closed(self, context: "SessionContext") -> None: ...
+    def remove(self, context: "SessionContext") -> "list[SessionContext]": ...
+    def take_up_if_outdated(self, context: "SessionContext") -> None: ...
+    def bury(self, letter: DeadLetter) -> None: ...
+    async def close(self, context: "SessionContext") -> None: ...
+    async def stop_for_good(self, context: "SessionContext") -> None: ...
 
 
 @attrs.define(eq=False)
@@ -67,8 +88,10 @@ class SessionContext:
     """Whose parent that is, also while that is not in memory."""
     record: list[Message] = attrs.field(factory=list)
     handlers: Handlers = attrs.field(factory=Handlers)
-    session: Any = None
-    """The user's end."""
+    face: object = None
+    """The user's end, handed to handlers and tools; None while the session sleeps, or where it has none."""
+    host: SessionHost | None = None
+    """The agent at work; None where the session is only looked at."""
     usage: Usage = NO_USAGE
     pending: int = 0
     """Outside messages that are on their way in, queued or being dealt with."""
@@ -96,11 +119,11 @@ class SessionContext:
     """What it asks of people, where it ever did."""
     suspension: Suspension | None = None
     """The turn that waits for people, where one does."""
-    children: Children | None = None
+    children: "Children[SessionContext] | None" = None
     accounts: tuple[Account, ...] = ()
     """Its own, where it is bounded as a whole, and those of the sessions above it that are."""
-    task: Any = None
-    """The `Task` that it was opened for by another session, if it was."""
+    task: Task | None = None
+    """What it was opened for by another session, if it was."""
     wait_node: WaitNode | None = None
     """Its place in the graph of waits, while it waits for a session or a session waits for it."""
     reducers: Mapping[str, Reducer] | None = None
@@ -120,7 +143,7 @@ class SessionContext:
     """The marks of the last notes in the record, by their sources."""
     _idle: trio.lowlevel.ParkingLot | None = None
     _scope: str = ""
-    outcomes: dict[str, Any] | None = None
+    outcomes: dict[str, Outcome] | None = None
     """What messages came to that may be repeated; see `repetitions`."""
     _history: tuple[Message, ...] = ()
     """The record when it was last asked for as a whole."""
@@ -338,7 +361,7 @@ class SessionContext:
     def waiter_of(self, acceptance: Acceptance) -> TurnWaiter | None:
         """The caller that waits for what comes of a message."""
         if self.task is not None and acceptance.message.id == self.task.message_id:
-            return self.task.waiter  # type: ignore[no-any-return]
+            return self.task.waiter
         return acceptance.waiter
 
     # --- timers --------------------------------------------------------------------------
@@ -379,6 +402,18 @@ class SessionContext:
         if child.may_ask:
             child.tell_asking()
 
+    def family(self) -> "list[SessionContext]":
+        """This session and all that are open below it, each behind the one that it belongs to."""
+        family = [self]
+        for each in family:
+            family += (each.children or {}).values()
+        return family
+
+    @property
+    def reports_due(self) -> int:
+        """How many tasks it has given away whose results are still to come."""
+        return len(self.children.reporting) if self.children else 0
+
     def remove_child(self, child: "SessionContext") -> None:
         if self.children is not None:
             self.children.drop(child)
@@ -417,3 +452,14 @@ class SessionContext:
                 self._idle = trio.lowlevel.ParkingLot()
             await self._idle.park()
         self._idle = None
+
+
+def host_of(context: SessionContext) -> SessionHost:
+    """The agent at work whose session it is.
+
+    Raises:
+        NotRunning: the session is only looked at.
+    """
+    if context.host is None:
+        raise NotRunning(context.agent)
+    return context.host

@@ -10,9 +10,6 @@ It is a further listener: a repetition that leaves stops nothing.
 """
 
 from collections.abc import Iterable
-from typing import Any
-
-import attrs
 
 from actgent.errors import AlreadyAnswered, Stopped
 from actgent.messages import Failure, Reply
@@ -20,18 +17,10 @@ from actgent.messages import Failure, Reply
 from .context import SessionContext
 from .failures import kind_of
 from .turn import Turn
-from .turn_future import TurnWaiter
+from .turn_future import Outcome, TurnWaiter
 
 KNOWN = 100
 """Outcomes that a session keeps for repetitions, the newest; none is kept over a restart."""
-
-
-@attrs.frozen
-class Outcome:
-    """What a message came to that was said under an id of its caller's."""
-
-    reply: Reply | None = None
-    error: Exception | None = None
 
 
 def keep_outcome_of(context: SessionContext, message_id: str, outcome: Outcome) -> None:
@@ -79,7 +68,7 @@ def join(context: SessionContext, message_id: str, waiter: TurnWaiter) -> None:
         Suspended: its turn, or one before it, waits for people, and this one does not.
     """
     waiter.is_joined = True
-    known: Any = context.outcomes.get(message_id) if context.outcomes else None
+    known = context.outcomes.get(message_id) if context.outcomes else None
     turn, suspension = context.turn, context.suspension
     if known is not None:
         _tell(waiter, message_id, known)

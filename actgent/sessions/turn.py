@@ -1,9 +1,9 @@
 """A turn: all passes from an outside message to its last outcome, where it stands, and where it stood before a restart."""
 
 import math
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context, ContextVar
-from typing import Any
 
 import attrs
 import trio
@@ -121,6 +121,18 @@ class Resume:
                 self.delivered.update(ids)
 
 
+class TurnHost(typing.Protocol):
+    """The agent at work whose turn it is, as far as the turn and what runs in it know it."""
+
+    @property
+    def has_failed(self) -> bool: ...
+    @property
+    def sessions(self) -> Mapping[str, object]: ...
+    def lend_slot(self, turn: "Turn") -> bool: ...
+    def reclaim_slot(self, turn: "Turn") -> None: ...
+    async def wait_started(self, name: str) -> None: ...
+
+
 @attrs.define(eq=False)
 class Turn:
     """All passes from one outside message to its last outcome."""
@@ -133,8 +145,8 @@ class Turn:
     """The context variables that it runs with: those of the sender of `message`."""
     task: trio.lowlevel.Task | None = None
     """The task that it runs in, once it does."""
-    host: Any = None
-    """The `RunningAgent` whose turn it is."""
+    host: TurnHost | None = None
+    """The agent at work whose turn it is."""
     resume: Resume | None = None
     """What was done already, where the turn goes on after a restart."""
     lent_slots: int = 0

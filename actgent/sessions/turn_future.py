@@ -72,6 +72,14 @@ class Stoppable(typing.Protocol):
     def is_stopping(self) -> bool: ...
 
 
+@attrs.frozen
+class Outcome:
+    """What a message came to that was said under an id of its caller's."""
+
+    reply: Reply | None = None
+    error: Exception | None = None
+
+
 class TurnWaiter:
     """Someone who waits for what comes of one outside message."""
 

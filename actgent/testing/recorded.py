@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from actgent.agents.agent import Agent
+from actgent.agents.session import face_of
 from actgent.errors import ConfigurationError, Interrupted, ModelError
 from actgent.journal.base import Journal
 from actgent.journal.exporting import ExportedSession, is_export, load_sessions, read_sessions
@@ -191,16 +192,18 @@ async def _replay(
     actor = _stand_in(agent, recording.model())
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         await runtime.start(actor)
-        assert actor._opener is not None  # noqa: SLF001 - a replay is put together inside of the agent
-        running = actor._opener.running  # noqa: SLF001
+        opener = actor._opener  # noqa: SLF001 - a replay is put together inside of the agent
+        assert opener is not None
+        running = opener.running
         running.core.router = _Router(actor).route
         if not run_tools:
             running.core.calling = _recorded_calling(running.core.calling, recording.records)
-        session = await actor._opener.create(opened.owner, session_id=recording.session_id)  # noqa: SLF001 - of any length
+        context = await opener.create(opened.owner, session_id=recording.session_id)  # of any length
+        session = face_of(context)
         session.on_exception(_ignore)
         for changes, message in _taken_up(recording.records):
             _restore(session.state, changes)
-            await running.reception.accept(session._context, message)  # noqa: SLF001
+            await opener.reception.accept(context, message)
             await session.wait_idle()
             states.append(dict(session.state))
         return await journal.load(recording.session_id), states

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,6 +17,13 @@ from .validation import ArgumentsValidator
 
 Effect = Literal["pure", "idempotent", "once"]
 """What a tool does outside, and so what a restart may repeat: nothing; the same again; something that counts."""
+
+
+class HasState(typing.Protocol):
+    """Something with a store, such as a session."""
+
+    @property
+    def state(self) -> Any: ...
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -33,6 +41,8 @@ class ToolContext:
     """
     _scope: str = ""
     _state: Any = None
+    _source: HasState | None = attrs.field(default=None, repr=False)
+    """What has the state, which is made when somebody asks for it."""
     session: Any = None
     """The `Session`, for tools that talk to it; None outside of an agent."""
     threads: Threads | ThreadShare | None = attrs.field(default=None, repr=False)
@@ -51,7 +61,7 @@ class ToolContext:
     @property
     def state(self) -> Any:
         """The session's store: a read-only mapping with `dispatch`. None outside of a session."""
-        return self._state if self._state is not None or self.session is None else self.session.state
+        return self._state if self._state is not None or self._source is None else self._source.state
 
     def of_call(self, call: ToolCall, approval: Grant | None, *, is_inline: bool) -> "ToolContext":
         """The same for one call. Where that may run in a thread, the store is made now, in the one that it belongs to."""
@@ -62,6 +72,7 @@ class ToolContext:
             call_id=call.id,
             effect_key=f"{self._scope or self.session_id}/{call.id}",
             state=self._state if is_inline else self.state,
+            source=self._source,
             session=self.session,
             threads=self.threads,
             approval=approval,

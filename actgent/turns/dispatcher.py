@@ -154,7 +154,7 @@ class Dispatcher:
         """Call a handler, under the eyes of the watchdog; what it returns may be left to await."""
         self.watch.busy = (handler, context.id, time.monotonic())
         try:
-            return handler(payload, context.session) if takes_session else handler(payload)
+            return handler(payload, context.face) if takes_session else handler(payload)
         finally:
             self.watch.busy = None
 

@@ -14,16 +14,16 @@ from actgent.control.limits import Limits
 from actgent.errors import SessionClosed, Stopped
 from actgent.journal.records import NOT_KEPT, Appended, Resumed
 from actgent.messages import Message
-from actgent.runtime.delegation import outcome_of, reports_due
 from actgent.sessions.acceptance import Acceptance
 from actgent.sessions.accounts import Ledger
 from actgent.sessions.context import SessionContext
 from actgent.sessions.failures import kind_of
 from actgent.sessions.propagation import run_with
-from actgent.sessions.repetitions import Outcome, add_guests, keep_outcome, keep_outcome_of, settle_listeners
+from actgent.sessions.repetitions import add_guests, keep_outcome, keep_outcome_of, settle_listeners
 from actgent.sessions.session_log import SessionLog
+from actgent.sessions.tasks import outcome_of
 from actgent.sessions.turn import Resume, Suspension, Turn, resume_of, running_turn
-from actgent.sessions.turn_future import CallOptions
+from actgent.sessions.turn_future import CallOptions, Outcome
 from actgent.sessions.turn_options import restored_options
 from actgent.tools.time_limits import time_limits
 
@@ -239,7 +239,7 @@ class TurnEdges:
         if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
             for message in messages:
                 context.forget_accepted(message.id)
-        closes = context.transient and not context.pending and not reports_due(context)
+        closes = context.transient and not context.pending and not context.reports_due
         log.end(*[message.id for message in messages], failed=failed, closes=closes)
 
     # --- the seconds that it may take ------------------------------------------------------

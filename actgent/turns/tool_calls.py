@@ -195,7 +195,8 @@ class Calling:
             owner=context.owner.name,
             agent=self.agent,
             scope=context.scope,
-            session=context.session,
+            session=context.face,
+            source=context,
             threads=self.threads,
         )
         grants = NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)

@@ -9,14 +9,14 @@ import trio
 
 from actgent.agents.agent import STREAM_CAPACITY, Agent
 from actgent.agents.question import Question
-from actgent.agents.session import Session
+from actgent.agents.session import Session, context_of
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
 from actgent.messages import Message, Priority, Reply, Sender, Text, to_parts
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
-from actgent.runtime.session_opener import Content
+from actgent.sessions.incoming import Content
 from actgent.sessions.reader import TurnReader
 from actgent.turns.dispatcher import Delivery
 
@@ -178,14 +178,14 @@ class Conversation:
                 f"session {self._session.id} is {self._session.status}: add messages between runs"
             )
         said = Message(session_id=self._session.id, sender=Sender(role, role), parts=(Text(text),))
-        self._session._context.add_aside(said)  # noqa: SLF001 - the record is the session's own
+        context_of(self._session).add_aside(said)
 
     def set_system_prompt(self, text: str) -> None:
         """Say something else about the agent in this conversation, before the rules of its answers."""
         self._body = text
         profile = attrs.evolve(self._agent.profile, body=text)
         prompt = PromptManager(self._agent.steps, profile).system_prompt()
-        self._session._context.set_system(prompt)  # noqa: SLF001 - the prompt is the session's own
+        context_of(self._session).set_system(prompt)
 
     async def reset(self) -> None:
         """Forget what was said: what runs is interrupted, and a new session begins with the same settings."""

@@ -26,6 +26,7 @@ from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Decided
 from actgent.journal.wrapper import WrappedJournal
 from actgent.runtime import session_table
+from actgent.sessions.incoming import message_to
 from actgent.testing import DyingJournal, check_transcript
 
 
@@ -183,7 +184,7 @@ async def test_an_urgent_message_of_a_dead_process_withdraws():
             agent = await runtime.start(world.agent())
             session = await agent.create_session("ada", "order 1", session_id="s")
             await session.wait_idle()
-            await session._context.log.accept(session._message("stop", priority="urgent"))
+            await session._context.log.accept(message_to(session._context, "stop", priority="urgent"))
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(world.agent())
             session = await agent.open_session("s")

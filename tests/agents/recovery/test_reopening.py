@@ -200,7 +200,7 @@ async def test_a_session_may_be_closed_or_erased_while_it_is_opened(writes, how,
                 if how == "delete":
                     await runtime.delete_session("s")
                 else:
-                    await agent._opener.running.sessions["s"].session.aclose()
+                    await agent._opener.running.sessions["s"].face.aclose()
             await trio.sleep(5)
             with pytest.raises((LookupError, SessionClosed)):
                 await agent.open_session("s")
