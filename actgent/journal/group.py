@@ -1,7 +1,9 @@
 """Group commit: what all journals share but the storage itself.
 
 One task writes, and nothing cuts it: who waits for a step may leave, or give up after its patience, while the storage
-is still at it. Meanwhile steps of all sessions gather, and go together into the next transaction.
+is still at it. Meanwhile steps of all sessions gather, and go together into the next transaction. Where nothing is to be
+waited for before, whoever brings a step has the storage begin with it at once, and the task that writes only hears of its
+end: a round of the loop costs as much as the work of a step.
 Steps that nobody waits for start no transaction of their own for `SOON` seconds.
 """
 
@@ -13,7 +15,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Protocol, Self
 
 import attrs
 import outcome
@@ -42,6 +44,7 @@ from .steps import (
     Row,
     Step,
     begin_head,
+    begins_session,
     encode_entry,
     find_parent,
     join_steps,
@@ -87,6 +90,14 @@ class _Waiting:
 
     async def wait(self) -> None:
         """Wait until it is over; raises its error. Cancelled, it is kept where it cannot be written, as nobody tries again."""
+        if self.is_over:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._wait_over()
+        if self.error is not None:
+            raise self.error
+
+    async def _wait_over(self) -> None:
 
         def leave(_: object) -> trio.lowlevel.Abort:
             self.task = None
@@ -94,14 +105,42 @@ class _Waiting:
 
         self.task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(leave)
-        if self.error is not None:
-            raise self.error
 
     def wake(self) -> None:
         """Have the one who waits go on."""
         if self.task is not None:
             trio.lowlevel.reschedule(self.task)
             self.task = None
+
+
+class HeadFound(Exception):
+    """A session that was taken as new is there."""
+
+
+class Work(Protocol):
+    """A transaction that a storage has begun with."""
+
+    result: outcome.Outcome[None] | None
+    """What came of it, once it is over."""
+
+
+@attrs.define(eq=False)
+class _Transaction:
+    """What a group of steps becomes in the storage."""
+
+    heads: dict[SessionKey, Head]
+    before: Mapping[SessionKey, Head]
+    """The heads that were there."""
+    rows: list[Row]
+
+
+@attrs.define(eq=False)
+class _Begun:
+    """A group that the storage is at, while the task that writes waits for it."""
+
+    group: list[_Waiting]
+    transaction: _Transaction
+    work: Work
 
 
 @attrs.define(eq=False)
@@ -128,12 +167,15 @@ class GroupedJournal(Journal):
         self._queued_bytes = 0
         self._writing: Sequence[_Waiting] = ()
         """What the storage is at."""
+        self._begun: _Begun | None = None
         self._retry_at = 0.0
         self._arrived = trio.Event()
         self._is_awaited = False
         """Whether someone waits for a step in the queue, or it is time to write."""
         self._writer: trio.lowlevel.Task | None = None
-        """The task that writes, while it has nothing to do."""
+        """The task that writes, while it has nothing to do; see `_wait_called`."""
+        self._is_resting = False
+        """Whether that has nothing to do, or waits for what the storage has begun with."""
         self._unwritten: Counter[SessionKey] = Counter()
         self._kept: dict[SessionKey, list[Step]] = {}
         self._heads: OrderedDict[SessionKey, Head] = OrderedDict()
@@ -141,7 +183,8 @@ class GroupedJournal(Journal):
         """Of the sessions that begin in this epoch."""
         self._doubts: dict[SessionKey, Head | None] = {}
         """Sessions of which nobody knows whether their last step, which failed, is there, and their heads before it."""
-        self._storage = trio.Lock()
+        self._storage = trio.Semaphore(1, max_value=1)
+        """Held by whoever has the storage do something; one task may take it, and another one release it."""
         self._readings = Readings(self._storage, self._read_known)
         self._pages = Pages(self._storage, self)
         self._is_open = False
@@ -230,6 +273,34 @@ class GroupedJournal(Journal):
     @abc.abstractmethod
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         """Write rows and heads in one durable transaction, or raise and write nothing."""
+
+    @property
+    def _may_start(self) -> bool:
+        """Whether the storage has `_start_writing`."""
+        return False
+
+    def _start_writing(self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey]) -> Work:
+        """Begin with what `_write` does without waiting, and call the writer when it is over.
+
+        Where one of the `new` sessions is there nothing is written: `HeadFound`.
+        """
+        raise NotImplementedError
+
+    async def _wait_called(self) -> None:
+        """Wait until `_call` is called, or something is over that `_start_writing` began with; perhaps shorter."""
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            self._writer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._writer = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(leave)
+
+    def _call(self) -> None:
+        """Have the writer go on; an event costs more."""
+        if self._writer is not None:
+            trio.lowlevel.reschedule(self._writer)
+            self._writer = None
 
     @abc.abstractmethod
     async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
@@ -513,44 +584,91 @@ class GroupedJournal(Journal):
         try:
             with scope:
                 while True:
-                    if not self._is_awaited:
+                    if self._begun is not None or not self._is_awaited or self._begin_next():
                         await self._rest()
-                    await self._write_next()
+                    else:
+                        await self._write_next()
         finally:
             self._epoch = 0  # nobody writes any more, so nobody may wait for it
-            self._break_off(self._queue)
+            self._break_off([*self._writing, *self._queue])
 
     async def _rest(self) -> None:
-        """Wait until there is something to write; an event costs more."""
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            self._writer = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self._writer = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(leave)
+        """Wait until there is something to write, and end what the storage was given meanwhile."""
+        self._is_resting = True
+        try:
+            await self._wait_called()
+        finally:
+            self._is_resting = False
+        begun = self._begun
+        if begun is not None and begun.work.result is not None:
+            self._begun = None
+            await self._conclude(begun.group, begun)
 
     def _ask_writer(self) -> None:
         self._is_awaited = True
-        if self._writer is not None:
-            trio.lowlevel.reschedule(self._writer)
-            self._writer = None
+        if self._is_resting and self._begun is None and (not self._begin_next() or self._writer is not None):
+            self._call()
+
+    @trio.lowlevel.enable_ki_protection
+    def _begin_next(self) -> bool:
+        """Have the storage begin with what is queued; False where something has to be waited for before."""
+        if not self._may_start or not self._storage.value or self._doubts or self._kept:
+            return False
+        new = self._new_in_queue()
+        if new is None:
+            return False
+        self._storage.acquire_nowait()
+        group = self._writing = self._take_group()
+        try:
+            by_session = self._by_session(group)
+            if by_session:
+                transaction = self._place(
+                    by_session, {key: self._heads[key] for key in by_session if key not in new}
+                )
+                work = self._start_writing(transaction.rows, list(transaction.heads.values()), new)
+                self._begun = _Begun(group, transaction, work)
+            else:
+                self._finish(group)
+        finally:
+            if self._begun is None:
+                self._leave_group(group)
+        return True
+
+    def _new_in_queue(self) -> list[SessionKey] | None:
+        """The sessions of the queue that begin with it; None where heads have to be read before it can be written."""
+        known, new = self._heads, dict[SessionKey, None]()
+        for waiting in itertools.islice(self._queue, GROUP_STEPS):
+            step = waiting.step
+            if step.key in known or step.key in new or not step.count:
+                continue
+            above = find_parent(step)
+            if not begins_session(step) or (above is not None and above not in known and above not in new):
+                return None
+            new[step.key] = None
+        return list(new)
 
     async def _write_next(self) -> None:
         await self._lock_storage()
         group = self._writing = self._take_group()
-        try:
-            await self._write_group(group)
-        finally:
-            self._storage.release()
-            self._break_off(group)
-            self._writing = ()
+        await self._conclude(group)
 
     async def _lock_storage(self) -> None:
         try:
             self._storage.acquire_nowait()  # no pause: what waits for the disk waits long enough
         except trio.WouldBlock:
             await self._storage.acquire()
+
+    async def _conclude(self, group: list[_Waiting], begun: _Begun | None = None) -> None:
+        """Have a group written, if the storage has not begun with it, and tell who waits for its steps."""
+        try:
+            await self._write_group(group, begun)
+        finally:
+            self._leave_group(group)
+
+    def _leave_group(self, group: list[_Waiting]) -> None:
+        self._storage.release()
+        self._break_off(group)
+        self._writing = ()
 
     def _break_off(self, steps: Iterable[_Waiting]) -> None:
         """Let nobody wait for steps that were left by an error that is no journal's, a bug or a request to stop."""
@@ -570,15 +688,24 @@ class GroupedJournal(Journal):
             self._is_awaited = False
         return group
 
-    async def _write_group(self, group: list[_Waiting]) -> None:
+    async def _write_group(self, group: list[_Waiting], begun: _Begun | None = None) -> None:
         try:
-            await self._try_group(group)
+            if begun is None or not await self._is_over(begun):
+                await self._try_group(group)
         except JournalDamaged as damage:
             await self._write_alone(group, damage)
         except (JournalError, Fenced) as error:
             self._fail(group, error)
         else:
             self._finish(group)
+
+    async def _is_over(self, begun: _Begun) -> bool:
+        """Whether a group that the storage had begun with is written; raises its error."""
+        try:
+            await self._see_written(begun.transaction, begun.work.result)
+        except HeadFound:
+            return False
+        return True
 
     async def _write_alone(self, group: list[_Waiting], damage: JournalDamaged) -> None:
         """Find the sessions that a group failed for; all others are written."""
@@ -598,31 +725,58 @@ class GroupedJournal(Journal):
         if self._doubts:
             await self._settle_doubts(by_session)
         before = await self._known_heads(list(by_session))
+        await self._read_parents(by_session, before)
+        transaction = self._place(by_session, before)
+        try:
+            await self._write(transaction.rows, list(transaction.heads.values()), self._epoch)
+        except (JournalError, Fenced) as error:
+            written: outcome.Outcome[None] = outcome.Error(error)
+        else:
+            written = outcome.Value(None)
+        await self._see_written(transaction, written)
+
+    async def _read_parents(
+        self, by_session: Mapping[SessionKey, Sequence[Step]], before: Mapping[SessionKey, Head]
+    ) -> None:
+        """Know the heads of the sessions below which others begin."""
+        above = {find_parent(join_steps(steps)) for key, steps in by_session.items() if key not in before}
+        unknown = [each for each in above if each is not None and each not in by_session]
+        if unknown:
+            self._keep_heads(await self._known_heads(unknown))
+
+    def _place(
+        self, by_session: Mapping[SessionKey, Sequence[Step]], before: Mapping[SessionKey, Head]
+    ) -> _Transaction:
+        """The rows and heads that these steps become behind what is there."""
         now, rows = time.time(), []
         heads: dict[SessionKey, Head] = {}
         for key, steps in by_session.items():
             step = join_steps(steps)
-            head = before.get(key) or await self._begin(step, heads, now)
+            head = before.get(key) or self._begin(step, heads, now)
             row, heads[key] = place_step(step, head, now=now, identity=self.identity, keys=self._keys)
             rows.append(row)
-        try:
-            await self._write(rows, list(heads.values()), self._epoch)
-        except (JournalError, Fenced) as error:
-            self._forget(heads)
-            if not isinstance(error, JournalFailed) or not await self._is_written(heads, before):
-                raise
-        self.statistics.commits += 1
-        self.statistics.steps += len(rows)
-        self._keep_heads(heads)
-        self._pages.note(heads, before)
+        return _Transaction(heads, before, rows)
 
-    async def _begin(self, step: Step, heads: Mapping[SessionKey, Head], now: float) -> Head:
+    def _begin(self, step: Step, heads: Mapping[SessionKey, Head], now: float) -> Head:
         """The head of a new session, below one that is there, or begins with it."""
         above = find_parent(step)
-        parent = None
-        if above is not None:
-            parent = heads.get(above) or (await self._known_heads([above])).get(above)
+        parent = None if above is None else heads.get(above) or self._heads.get(above)
         return begin_head(step, name_series(self._epoch, next(self._numbers)), parent, now=now)
+
+    async def _see_written(self, transaction: _Transaction, written: "outcome.Outcome[None] | None") -> None:
+        """Know that a transaction is there, or raise its error."""
+        heads = transaction.heads
+        try:
+            if written is not None:
+                written.unwrap()
+        except (JournalError, Fenced) as error:
+            self._forget(heads)
+            if not isinstance(error, JournalFailed) or not await self._is_written(heads, transaction.before):
+                raise
+        self.statistics.commits += 1
+        self.statistics.steps += len(transaction.rows)
+        self._keep_heads(heads)
+        self._pages.note(heads, transaction.before)
 
     def _by_session(self, group: list[_Waiting]) -> dict[SessionKey, list[Step]]:
         """The steps of a group, each session's behind those that could not be written before."""

@@ -39,7 +39,7 @@ class Shelves(Protocol):
 class Pages:
     """Lists the sessions of one storage."""
 
-    def __init__(self, storage: trio.Lock, shelves: Shelves) -> None:
+    def __init__(self, storage: trio.Semaphore, shelves: Shelves) -> None:
         self._storage = storage
         self._shelves = shelves
         self._turn = trio.Lock()

@@ -1,5 +1,6 @@
 """Where a journal's file stands: what is beside it when it is missing, and whether it is still there while it is open."""
 
+import os
 from pathlib import Path
 
 from actgent.errors import JournalDamaged, JournalFailed
@@ -35,7 +36,8 @@ class Place:
         self._path = path.absolute()
         self._log = log_path(self._path)
         self._is_lost = False
-        self._file_id, self._log_id = _id_of(path), _id_of(self._log)
+        self._path_text, self._log_text = str(self._path), str(self._log)
+        self._file_id, self._log_id = _id_of(self._path_text), _id_of(self._log_text)
         self._size = path.stat().st_size
 
     @property
@@ -60,18 +62,18 @@ class Place:
 
     def _missed(self) -> Path | None:
         try:
-            found = self._path.stat()
+            found = os.stat(self._path_text)  # noqa: PTH116 - each commit looks, and a path takes longer
         except OSError:
             return self._path
         if (found.st_dev, found.st_ino) != self._file_id or found.st_size < self._size:
             return self._path
-        return None if _id_of(self._log) == self._log_id else self._log
+        return None if _id_of(self._log_text) == self._log_id else self._log
 
 
-def _id_of(path: Path) -> tuple[int, int] | None:
+def _id_of(path: str) -> tuple[int, int] | None:
     """Return what tells a file from others; None if there is none."""
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - as above
     except OSError:
         return None
     return found.st_dev, found.st_ino

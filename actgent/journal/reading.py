@@ -62,7 +62,7 @@ class _Reading:
 class Readings:
     """Those who wait for sessions; each is read while the storage is locked."""
 
-    def __init__(self, storage: trio.Lock, read_some: ReadSome) -> None:
+    def __init__(self, storage: trio.Semaphore, read_some: ReadSome) -> None:
         self._storage = storage
         self._read_some = read_some
         self._waiting: list[_Reading] = []

@@ -18,7 +18,7 @@ from actgent.errors import JournalDamaged, JournalError, JournalFailed
 
 from .backup import PageCopy, drafted, forget_log, seal
 from .base import Backup
-from .group import EVERYONE, GroupedJournal
+from .group import EVERYONE, GroupedJournal, HeadFound, Work
 from .listing import Cursor, SessionFilter, SessionKey, State
 from .lock import Lock
 from .place import Place
@@ -102,6 +102,24 @@ class SQLiteJournal(GroupedJournal):
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._run(File.write, rows, heads)
+
+    @property
+    def _may_start(self) -> bool:
+        return self._thread is not None and self._thread.is_clock_real
+
+    def _start_writing(self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey]) -> Work:
+        assert self._thread is not None  # noqa: S101 - it may start
+        return self._thread.start(self._work, _write, rows, heads, new)
+
+    async def _wait_called(self) -> None:
+        thread = self._thread
+        await (super()._wait_called() if thread is None else thread.listen())
+
+    def _call(self) -> None:
+        if self._writer is not None or self._thread is None:
+            super()._call()
+        else:
+            self._thread.ring()
 
     async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
         await self._run(File.take_back, key, head)
@@ -198,6 +216,12 @@ def _advice(path: Path) -> str:
 
 def _read_some(file: File, keys: Sequence[SessionKey]) -> list[Found]:
     return read_each(keys, partial(_call, file.read))
+
+
+def _write(file: File, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey]) -> None:
+    if new and file.read_heads(new):
+        raise HeadFound
+    file.write(rows, heads)
 
 
 def _call(fn: Callable[..., T], *args: Any) -> T:

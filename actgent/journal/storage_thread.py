@@ -2,6 +2,10 @@
 
 A hop into a thread by way of trio's queue costs three rounds of the loop and two system calls more than a pipe that
 the waiting task itself reads: where one session writes alone, that is a third of what the step costs.
+
+There are two of these pipes: one for `run`, and one for a task that listens before a piece of work is started. It is woken
+in one round of the loop, and the thread works while the loop sleeps: whoever starts to listen afterwards takes turns with
+it at the interpreter's lock.
 """
 
 import contextlib
@@ -26,33 +30,38 @@ ENDING = 1.0
 
 
 @attrs.define(eq=False)
-class _Job:
+class Job:
+    """A piece of work, and what came of it."""
+
     fn: Callable[..., Any]
     args: tuple[Any, ...]
+    done: int
+    """The end of the pipe that tells of it."""
     result: outcome.Outcome[Any] | None = None
 
 
 class StorageThread:
     """Does one piece of work after the other, in the order in which they came, also those that nobody waits for any more.
 
-    At most one task waits at a time.
+    At most one task waits in `run`, and one in `listen`, at a time.
     """
 
     def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._done, done = os.pipe()
-        os.set_blocking(self._done, False)
-        os.set_blocking(done, False)
-        self._last: _Job | None = None
-        self._is_clock_real = type(trio.lowlevel.current_clock()).__module__.startswith("trio._core._run")
-        self._thread = threading.Thread(target=_work, args=(self._jobs, done), name=name, daemon=True)
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._done, self._tell_done = _open_pipe()
+        self._heard, self._tell_heard = _open_pipe()
+        self._last: Job | None = None
+        self.is_clock_real = type(trio.lowlevel.current_clock()).__module__.startswith("trio._core._run")
+        self._thread = threading.Thread(
+            target=_work, args=(self._jobs, self._tell_done, self._tell_heard), name=name, daemon=True
+        )
         self._thread.start()
 
     async def run(self, fn: Callable[[*Args], T], *args: *Args) -> T:
         """Run `fn(*args)` in the thread. Cancelled, it leaves the work to be done: what follows comes behind it."""
-        job = self._last = _Job(fn, args)
+        job = self._last = Job(fn, args, self._tell_done)
         self._jobs.put(job)
-        if not self._is_clock_real:
+        if not self.is_clock_real:
             await _hold_clock(job)
         while job.result is None:
             await trio.lowlevel.wait_readable(self._done)
@@ -61,27 +70,55 @@ class StorageThread:
         value: T = job.result.unwrap()
         return value
 
+    def start(self, fn: Callable[..., Any], *args: Any) -> Job:
+        """Have `fn(*args)` done; `listen` returns when it is, perhaps earlier."""
+        job = self._last = Job(fn, args, self._tell_heard)
+        self._jobs.put(job)
+        return job
+
+    async def listen(self) -> None:
+        """Wait until something that was started is done, or somebody calls `ring`, or this ends."""
+        with contextlib.suppress(trio.ClosedResourceError):
+            await trio.lowlevel.wait_readable(self._heard)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._heard, 64)
+
+    def ring(self) -> None:
+        """Have the one who listens go on."""
+        with contextlib.suppress(BlockingIOError):  # it is full of such calls
+            os.write(self._tell_heard, b"\0")
+
     def end(self, fn: Callable[[], object]) -> None:
         """Do this at last, and end. It is not waited for where something else is still being done."""
         is_free = self._last is None or self._last.result is not None
-        self._jobs.put(_Job(fn, ()))
+        self._jobs.put(Job(fn, (), self._tell_done))
         self._jobs.put(None)
         if is_free:
             self._thread.join(ENDING)
+        trio.lowlevel.notify_closing(self._heard)
         os.close(self._done)
+        os.close(self._heard)
 
 
-async def _hold_clock(job: _Job) -> None:
+async def _hold_clock(job: Job) -> None:
     """Keep a task that may run, so that no time passes but that of the work."""
     until = time.monotonic() + HELD
     while job.result is None and time.monotonic() < until:
         await trio.lowlevel.checkpoint()
 
 
-def _work(jobs: "queue.SimpleQueue[_Job | None]", done: int) -> None:
+def _open_pipe() -> tuple[int, int]:
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
+
+
+def _work(jobs: "queue.SimpleQueue[Job | None]", *told: int) -> None:
     while (job := jobs.get()) is not None:
-        job.result = outcome.capture(job.fn, *job.args)
+        job.result, done = outcome.capture(job.fn, *job.args), job.done
         job = None  # a thread without work holds on to nothing
         with contextlib.suppress(OSError):  # nobody listens any more
             os.write(done, b"\0")
-    os.close(done)
+    for end in told:
+        os.close(end)

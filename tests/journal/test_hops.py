@@ -1,0 +1,107 @@
+"""How often a step makes the loop go round, and the storage's thread be asked, where nobody else writes."""
+
+from collections import Counter
+
+import pytest
+import trio
+
+from actgent.errors import Fenced, JournalFull
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed, Opened
+from actgent.journal.sqlite import SQLiteJournal
+from actgent.journal.storage_thread import StorageThread
+from actgent.messages import Sender
+
+STEPS = 20
+
+
+class Rounds(trio.abc.Instrument):
+    """Counts the steps of tasks."""
+
+    def __init__(self):
+        self.steps = Counter()
+
+    def before_task_step(self, task):
+        self.steps[task.name] += 1
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """What the storage's thread is asked to do."""
+    found = []
+
+    def noting(name):
+        asked = getattr(StorageThread, name)
+        monkeypatch.setattr(
+            StorageThread, name, lambda self, fn, *args: found.append(args) or asked(self, fn, *args)
+        )
+
+    noting("run")
+    noting("start")
+    return found
+
+
+async def test_a_lone_step_takes_two_rounds(tmp_path, make_writer):
+    """The storage begins with it at once; the task that writes only hears of its end."""
+    async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.open()
+        rounds = Rounds()
+        trio.lowlevel.add_instrument(rounds)
+        for number in range(STEPS):
+            await writer.commit(Changed(changes={"n": number}))
+        trio.lowlevel.remove_instrument(rounds)
+        assert rounds.steps["journal writer"] <= STEPS + 1
+        assert await writer.load() == writer.confirmed
+
+
+async def test_a_new_session_is_written_by_one_job(tmp_path, make_writer, jobs):
+    """Whether it is there is looked up in the same piece of work; so for a child with its parent."""
+    async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
+        epoch = await journal.acquire()
+        jobs.clear()
+        await make_writer(journal, epoch, "parent").open()
+        child = make_writer(journal, epoch, "child")
+        await child.commit(Opened(owner=Sender("ada"), parent_id="parent", created_at=2.0))
+        assert len(jobs) == 2
+        head = await journal.head("a", "child")
+        assert head.root.session_id == "parent"
+
+
+async def test_a_session_that_begins_again_goes_on_where_it_was(tmp_path, make_writer):
+    """Nothing is overwritten where a step begins a session that stands in the storage, unknown to this process."""
+    url = f"sqlite:///{tmp_path}/journal.db"
+    async with open_journal(url) as journal:
+        before = make_writer(journal, await journal.acquire())
+        await before.open()
+        await before.turn()
+    async with open_journal(url) as journal:
+        after = make_writer(journal, await journal.acquire())
+        other = make_writer(journal, after.epoch, "other")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(after.open, 2.0)
+            nursery.start_soon(other.open, 3.0)
+        await after.turn("again")
+        assert await after.load() == before.confirmed + after.confirmed
+        assert await other.load() == other.confirmed
+        assert journal.statistics.steps == 4
+
+
+@pytest.mark.parametrize("error", [JournalFull("no room"), Fenced("no room")], ids=["full", "fenced"])
+async def test_who_waits_for_a_group_that_was_begun_hears_its_error(
+    tmp_path, make_writer, monkeypatch, error
+):
+    """What comes later is written, if the journal still works."""
+
+    def fail(*_):
+        raise error
+
+    async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.open()
+        with monkeypatch.context() as broken:
+            broken.setattr(SQLiteJournal, "_work", fail)
+            with pytest.raises(type(error), match="no room"):
+                await journal.commit(writer.entry(Changed(changes={"n": 1})), epoch=writer.epoch)
+        await writer.commit(Changed(changes={"n": 2}))
+        assert await writer.load() == writer.confirmed
