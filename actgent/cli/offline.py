@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from actgent.messages import ToolCall
-from actgent.testing.exchange import ProviderRequest
+from actgent.testing.dialects import ProviderRequest
 from actgent.testing.faults import Scripted, Slow
 from actgent.tools.base import Tool
 from actgent.tools.function import tool

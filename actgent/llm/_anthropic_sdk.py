@@ -6,7 +6,7 @@ from typing import Any
 import anthropic
 from anthropic._base_client import get_platform
 
-from actgent.llm.http import Sdk
+from .http import Sdk
 
 
 def connect(**options: Any) -> Sdk:

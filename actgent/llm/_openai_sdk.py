@@ -5,7 +5,7 @@ from typing import Any
 import openai
 from openai._base_client import get_platform
 
-from actgent.llm.http import Sdk
+from .http import Sdk
 
 
 def connect(**options: Any) -> Sdk:

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.http import (
+from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+
+from .base import Answer, Chat, ChatMessage, StopReason
+from .http import (
     Body,
     Fold,
     Remote,
@@ -23,9 +26,6 @@ from actgent.llm.http import (
     wire_id,
     wire_name,
 )
-from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
-
-from .base import Answer, Chat, ChatMessage, StopReason
 
 _DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 8192

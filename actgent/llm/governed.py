@@ -1,9 +1,9 @@
 """Any model behind a governor."""
 
-from actgent.llm.governor import Governor
 from actgent.messages import Usage
 
 from .base import LLM, Answer, Chat, OnText
+from .governor import Governor
 
 
 class Governed(LLM):

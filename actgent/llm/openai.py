@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.http import (
+from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+
+from .base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
+from .http import (
     Body,
     Fold,
     Remote,
@@ -27,9 +30,6 @@ from actgent.llm.http import (
     wire_name,
     write_arguments,
 )
-from actgent.messages import File, Image, Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
-
-from .base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
 
 _DIALECT = "openai"
 _STOPS: dict[str, StopReason] = {

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.http import (
+from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+
+from .base import Answer, Chat, ChatMessage, StopReason
+from .http import (
     Body,
     Fold,
     Remote,
@@ -26,9 +29,6 @@ from actgent.llm.http import (
     wire_name,
     write_arguments,
 )
-from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
-
-from .base import Answer, Chat, ChatMessage, StopReason
 
 _DIALECT = "openai-responses"
 _REASONING = re.compile(r"(.*/)?(o\d|codex|gpt-([5-9]|\d\d)(?!.*-chat-latest))")

@@ -2,8 +2,8 @@
 
 from actgent.llm.scripted import ScriptedLLM
 
+from .dialects import ProviderRequest
 from .dying import DyingJournal
-from .exchange import ProviderRequest
 from .faults import (
     CutStream,
     EarlyEnd,

@@ -15,7 +15,7 @@ import attrs
 
 from actgent.llm.scripted import Said
 
-from .exchange import Pace, Plan, ProviderRequest, answer_plan, error_plan
+from .dialects import Pace, Plan, ProviderRequest, answer_plan, error_plan
 
 
 class Fault(abc.ABC):

@@ -20,10 +20,12 @@ import trio
 
 from actgent.errors import ConfigurationError
 
-from .anthropic_messages import AnthropicDialect
-from .exchange import (
+from .dialects import (
+    AnthropicDialect,
     Dialect,
     MalformedRequest,
+    OpenAIChatDialect,
+    OpenAIResponsesDialect,
     Pace,
     Plan,
     ProviderRequest,
@@ -32,8 +34,6 @@ from .exchange import (
     usage_of,
 )
 from .faults import Fault, Scripted, plan_for
-from .openai_chat import OpenAIChatDialect
-from .openai_responses import OpenAIResponsesDialect
 from .rate_limits import Meter, RateLimits
 from .transcripts import check_transcript
 

@@ -7,14 +7,20 @@ from actgent.errors import ConfigurationError
 from actgent.llm.base import Chat, ChatMessage
 from actgent.messages import Text, ToolCall, ToolResult
 
-from .anthropic_rules import check_anthropic_messages, check_anthropic_request
-from .openai_rules import (
+from .dialects import (
+    Problems,
+    Turn,
+    adjacent_pairs,
+    check_anthropic_messages,
+    check_anthropic_request,
     check_chat_messages,
     check_chat_request,
     check_responses_input,
     check_responses_request,
+    merged,
+    no_prefill,
+    unique_calls,
 )
-from .rules import Problems, Turn, adjacent_pairs, merged, no_prefill, unique_calls
 
 Transcript = Chat | Mapping[str, Any] | Sequence[ChatMessage] | Sequence[Mapping[str, Any]]
 """A neutral conversation, a request body of a wire, or only the messages (or input items) of one."""

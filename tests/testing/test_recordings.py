@@ -8,10 +8,13 @@ import pytest
 from actgent.llm.base import Answer
 from actgent.messages import Text, Thinking, ToolCall
 from actgent.testing import check_transcript
-from actgent.testing.anthropic_messages import AnthropicDialect
-from actgent.testing.exchange import MalformedRequest, ProviderRequest
-from actgent.testing.openai_chat import OpenAIChatDialect
-from actgent.testing.openai_responses import OpenAIResponsesDialect
+from actgent.testing.dialects import (
+    AnthropicDialect,
+    MalformedRequest,
+    OpenAIChatDialect,
+    OpenAIResponsesDialect,
+    ProviderRequest,
+)
 
 DIALECTS = {
     dialect.path: dialect for dialect in (OpenAIChatDialect(), OpenAIResponsesDialect(), AnthropicDialect())
