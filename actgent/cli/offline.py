@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from actgent.messages import ToolCall
 from actgent.testing.dialects import ProviderRequest
-from actgent.testing.faults import Scripted, Slow
+from actgent.testing.provider import Scripted, Slow
 from actgent.tools.base import Tool
 from actgent.tools.function import tool
 

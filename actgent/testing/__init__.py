@@ -4,21 +4,24 @@ from actgent.llm.scripted import ScriptedLLM
 
 from .dialects import ProviderRequest
 from .dying import DyingJournal
-from .faults import (
+from .leaks import assert_no_leaks
+from .provider import (
     CutStream,
     EarlyEnd,
     ErrorEvent,
     ErrorStatus,
     Fault,
     Hangup,
+    Provider,
+    ProviderFailed,
+    ProviderStatistics,
+    RateLimits,
     RawAnswer,
     Silence,
     Slow,
+    open_provider,
     refused_url,
 )
-from .leaks import assert_no_leaks
-from .provider import Provider, ProviderFailed, ProviderStatistics, open_provider
-from .rate_limits import RateLimits
 from .recorded import Difference, Recording, assert_replays, load_recording
 from .transcripts import assert_valid_transcript, check_transcript
 

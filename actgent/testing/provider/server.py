@@ -19,8 +19,7 @@ import orjson
 import trio
 
 from actgent.errors import ConfigurationError
-
-from .dialects import (
+from actgent.testing.dialects import (
     AnthropicDialect,
     Dialect,
     MalformedRequest,
@@ -33,9 +32,10 @@ from .dialects import (
     to_answer,
     usage_of,
 )
+from actgent.testing.transcripts import check_transcript
+
 from .faults import Fault, Scripted, plan_for
 from .rate_limits import Meter, RateLimits
-from .transcripts import check_transcript
 
 Chooser = Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
 """A function, sync or async, that answers one request."""

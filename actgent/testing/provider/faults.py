@@ -14,8 +14,7 @@ from email.utils import format_datetime
 import attrs
 
 from actgent.llm.scripted import Said
-
-from .dialects import Pace, Plan, ProviderRequest, answer_plan, error_plan
+from actgent.testing.dialects import Pace, Plan, ProviderRequest, answer_plan, error_plan
 
 
 class Fault(abc.ABC):

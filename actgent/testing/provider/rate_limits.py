@@ -12,8 +12,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import Usage
-
-from .dialects import Plan, ProviderRequest, error_plan
+from actgent.testing.dialects import Plan, ProviderRequest, error_plan
 
 _ANTHROPIC_STEP = 1000
 """Anthropic tells remaining tokens to the nearest thousand."""
