@@ -18,7 +18,7 @@ import trio
 
 import actgent
 from actgent.messages import ToolCall
-from actgent.testing.provider.server import Provider, ProviderRequest, open_provider
+from actgent.testing import Provider, ProviderRequest, open_provider
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,7 +19,6 @@ from actgent.approvals import Approval
 from actgent.control.limits import Limits
 from actgent.errors import ActgentError, ConfigurationError
 from actgent.llm.base import LLM
-from actgent.llm.openai import OpenAI
 from actgent.messages import Delivery, Event, Failure, Reply, Route, Token, ToolResult
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Protocol
@@ -176,7 +175,7 @@ async def open_agent(options: ChatOptions) -> AsyncGenerator[Agent, None]:
     elif options.file is not None:
         yield load_agent(options.file)
     elif options.offline:
-        async with open_script(answer_slowly, clients=[OpenAI], chunk=CHUNK) as models:
+        async with open_script(answer_slowly, providers=["openai"], chunk=CHUNK) as models:
             yield _plain_agent(options, models[0], TOOLS)
     else:
         names = live_models(options.model, otherwise="talk to a script with --offline")[:1]

@@ -11,9 +11,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.presets import BareAgent
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError, InboxFull
-from actgent.llm.anthropic import Anthropic
 from actgent.llm.base import LLM
-from actgent.llm.openai import OpenAI
 from actgent.messages import Failure, Priority, Reply, Token
 
 from .chat import answer
@@ -69,7 +67,7 @@ async def _slow_models(options: DemoOptions) -> AsyncGenerator[Sequence[LLM], No
         async with open_models(_live(options)) as models:
             yield models
     else:
-        async with open_script(answer_slowly, clients=[OpenAI, Anthropic], chunk=CHUNK) as models:
+        async with open_script(answer_slowly, providers=["openai", "anthropic"], chunk=CHUNK) as models:
             yield models
 
 

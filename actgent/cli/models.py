@@ -1,18 +1,15 @@
 """Which models a command talks to: one by name, those that the environment has a key for, or the script on loopback."""
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx2
 
 from actgent.errors import ConfigurationError
-from actgent.llm.anthropic import Anthropic
 from actgent.llm.base import LLM
-from actgent.llm.http import Remote
 from actgent.llm.models import resolve_model
-from actgent.llm.openai import OpenAI
-from actgent.llm.openai_responses import OpenAIResponses
+from actgent.testing.dialects import DIALECTS
 from actgent.testing.provider import Chooser, open_provider
 
 _BY_VARIABLE = {
@@ -21,7 +18,6 @@ _BY_VARIABLE = {
     "LLM_PROVIDER_URL": "openai:gpt-5.2",
 }
 """The model to ask where a variable is set and none is named."""
-CLIENTS: tuple[type[Remote], ...] = (OpenAI, Anthropic, OpenAIResponses)
 CONNECTIONS = 50
 """To the script at once; more requests wait for one."""
 
@@ -50,7 +46,7 @@ async def open_models(
 
 @asynccontextmanager
 async def open_script(
-    script: Chooser, *, clients: Sequence[type[Remote]] = CLIENTS, chunk: int = 20
+    script: Chooser, *, providers: Iterable[str] = DIALECTS, chunk: int = 20
 ) -> AsyncGenerator[list[LLM], None]:
     """A provider on loopback, and clients of the wires that it speaks; the SDK of each takes a second to load."""
     # Loopback is never behind a proxy, and both ends of a connection count towards this process's open files.
@@ -59,8 +55,10 @@ async def open_script(
         open_provider(script, chunk=chunk, keep=0) as provider,
         httpx2.AsyncClient(trust_env=False, limits=limits) as client,
     ):
-        urls = dict.fromkeys(clients, provider.openai_url) | {Anthropic: provider.anthropic_url}
-        yield [kind("demo", base_url=urls[kind], api_key="none", http_client=client) for kind in clients]
+        yield [
+            resolve_model(f"{name}:demo", base_url=provider.url_for(name), api_key="none", http_client=client)
+            for name in providers
+        ]
 
 
 def live_models(name: str | None, *, otherwise: str) -> Sequence[str]:

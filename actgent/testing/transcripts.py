@@ -1,40 +1,16 @@
 """Whether a provider will take a conversation: the check that the loopback provider makes, for tests of your own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ConfigurationError
 from actgent.llm.base import Chat, ChatMessage
 from actgent.messages import Text, ToolCall, ToolResult
 
-from .dialects import (
-    Problems,
-    Turn,
-    adjacent_pairs,
-    check_anthropic_messages,
-    check_anthropic_request,
-    check_chat_messages,
-    check_chat_request,
-    check_responses_input,
-    check_responses_request,
-    merged,
-    no_prefill,
-    unique_calls,
-)
+from .dialects import DIALECTS, Problems, Turn, adjacent_pairs, merged, no_prefill, unique_calls
 
 Transcript = Chat | Mapping[str, Any] | Sequence[ChatMessage] | Sequence[Mapping[str, Any]]
 """A neutral conversation, a request body of a wire, or only the messages (or input items) of one."""
-
-_REQUESTS: Mapping[str, Callable[[Mapping[str, Any]], Problems]] = {
-    "openai": check_chat_request,
-    "openai-responses": check_responses_request,
-    "anthropic": check_anthropic_request,
-}
-_MESSAGES: Mapping[str, Callable[[object], Problems]] = {
-    "openai": check_chat_messages,
-    "openai-responses": check_responses_input,
-    "anthropic": check_anthropic_messages,
-}
 
 
 def check_transcript(transcript: Transcript, dialect: str | None = None) -> list[str]:
@@ -51,11 +27,11 @@ def check_transcript(transcript: Transcript, dialect: str | None = None) -> list
         return list(_neutral(transcript.messages))
     if not isinstance(transcript, Mapping) and _is_neutral(transcript):
         return list(_neutral(transcript))  # type: ignore[arg-type]
-    if dialect is None or dialect not in _REQUESTS:
-        raise ConfigurationError(f"no dialect {dialect!r}: there are {', '.join(_REQUESTS)}")
+    if dialect is None or dialect not in DIALECTS:
+        raise ConfigurationError(f"no dialect {dialect!r}: there are {', '.join(DIALECTS)}")
     if isinstance(transcript, Mapping):
-        return list(_REQUESTS[dialect](transcript))
-    return list(_MESSAGES[dialect](transcript))
+        return list(DIALECTS[dialect].check_request(transcript))
+    return list(DIALECTS[dialect].check_messages(transcript))
 
 
 def assert_valid_transcript(transcript: Transcript, dialect: str | None = None) -> None:

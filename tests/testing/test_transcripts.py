@@ -4,8 +4,10 @@ import pytest
 
 from actgent.errors import ConfigurationError
 from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.models import PROVIDERS
 from actgent.messages import Image, Text, ToolCall, ToolResult
 from actgent.testing import assert_valid_transcript, check_transcript
+from actgent.testing.dialects import DIALECTS
 
 USER = {"role": "user", "content": "What is 2 + 3?"}
 PARAMETERS = {"type": "object", "properties": {}}
@@ -247,3 +249,8 @@ def test_calls_in_text_need_no_native_result():
     asked = ChatMessage("assistant", (Text("{...}"), ToolCall("add", {}, id="a", native=False)))
     told = ChatMessage("user", (ToolResult(call_id="a", tool_name="add", content="5", native=False),))
     assert check_transcript([ASK, asked, told]) == []
+
+
+def test_each_provider_has_a_dialect():
+    """A provider that a model's name may begin with can be spoken to on loopback, and is checked."""
+    assert set(DIALECTS) == set(PROVIDERS)

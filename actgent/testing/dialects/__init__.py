@@ -1,7 +1,8 @@
 """The wires that the provider on loopback speaks, without any I/O, and what each of them refuses."""
 
+from collections.abc import Mapping
+
 from .anthropic_messages import AnthropicDialect
-from .anthropic_rules import check_anthropic_messages, check_anthropic_request
 from .exchange import (
     Dialect,
     MalformedRequest,
@@ -15,15 +16,15 @@ from .exchange import (
 )
 from .openai_chat import OpenAIChatDialect
 from .openai_responses import OpenAIResponsesDialect
-from .openai_rules import (
-    check_chat_messages,
-    check_chat_request,
-    check_responses_input,
-    check_responses_request,
-)
 from .rules import Problems, Turn, adjacent_pairs, merged, no_prefill, unique_calls
 
+DIALECTS: Mapping[str, Dialect] = {
+    dialect.name: dialect for dialect in (OpenAIChatDialect(), OpenAIResponsesDialect(), AnthropicDialect())
+}
+"""All of them, by the name of their provider in `provider:model`."""
+
 __all__ = [
+    "DIALECTS",
     "AnthropicDialect",
     "Dialect",
     "MalformedRequest",
@@ -36,12 +37,6 @@ __all__ = [
     "Turn",
     "adjacent_pairs",
     "answer_plan",
-    "check_anthropic_messages",
-    "check_anthropic_request",
-    "check_chat_messages",
-    "check_chat_request",
-    "check_responses_input",
-    "check_responses_request",
     "error_plan",
     "merged",
     "no_prefill",

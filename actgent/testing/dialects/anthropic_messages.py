@@ -9,6 +9,7 @@ import attrs
 from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
+from .anthropic_rules import check_anthropic_messages, check_anthropic_request
 from .exchange import (
     Dialect,
     ErrorBody,
@@ -23,6 +24,7 @@ from .exchange import (
     to_media,
     usage_of,
 )
+from .rules import Problems
 
 _STOP = {
     "end": "end_turn",
@@ -56,8 +58,15 @@ class AnthropicDialect(Dialect):
 
     name = "anthropic"
     path = "/v1/messages"
+    base = ""
     request_id_header = "request-id"
     terminal = re.compile(rb"event: message_stop\n")
+
+    def check_request(self, body: Mapping[str, Any]) -> Problems:
+        return check_anthropic_request(body)
+
+    def check_messages(self, messages: object) -> Problems:
+        return check_anthropic_messages(messages)
 
     def read(self, body: Mapping[str, Any]) -> Chat:
         names: dict[str, str] = {}

@@ -29,6 +29,8 @@ from actgent.messages import (
     to_parts,
 )
 
+from .rules import Problems
+
 Pieces = Iterator[bytes]
 
 NEW_YEAR = 1_767_225_600
@@ -150,9 +152,19 @@ class Dialect(abc.ABC):
     name: ClassVar[str]
     """As in `Thinking.dialect`: `openai`, `openai-responses` or `anthropic`."""
     path: ClassVar[str]
+    base: ClassVar[str] = "/v1"
+    """What its clients want behind the host: they add the rest of the path themselves."""
     request_id_header: ClassVar[str] = "x-request-id"
     terminal: ClassVar[re.Pattern[bytes]]
     """Matches the events that tell that the answer is whole."""
+
+    @abc.abstractmethod
+    def check_request(self, body: Mapping[str, Any]) -> Problems:
+        """Tell what this provider refuses in a request's body."""
+
+    @abc.abstractmethod
+    def check_messages(self, messages: object) -> Problems:
+        """Tell what this provider refuses in the messages (or input items) of a request."""
 
     @abc.abstractmethod
     def read(self, body: Mapping[str, Any]) -> Chat:

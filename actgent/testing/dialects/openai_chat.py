@@ -29,6 +29,8 @@ from .exchange import (
     usage_of,
 )
 from .openai_errors import openai_error
+from .openai_rules import check_chat_messages, check_chat_request
+from .rules import Problems
 
 _FINISH = {
     "end": "stop",
@@ -47,6 +49,12 @@ class OpenAIChatDialect(Dialect):
     name = "openai"
     path = "/v1/chat/completions"
     terminal = re.compile(rb'data: (\[DONE\]|.*"finish_reason":")')
+
+    def check_request(self, body: Mapping[str, Any]) -> Problems:
+        return check_chat_request(body)
+
+    def check_messages(self, messages: object) -> Problems:
+        return check_chat_messages(messages)
 
     def read(self, body: Mapping[str, Any]) -> Chat:
         messages = body["messages"]

@@ -25,6 +25,8 @@ from .exchange import (
     usage_of,
 )
 from .openai_errors import openai_error
+from .openai_rules import check_responses_input, check_responses_request
+from .rules import Problems
 
 _INCOMPLETE = {"length": "max_output_tokens", "filter": "content_filter"}
 
@@ -35,6 +37,12 @@ class OpenAIResponsesDialect(Dialect):
     name = "openai-responses"
     path = "/v1/responses"
     terminal = re.compile(rb"event: response\.(completed|incomplete)\n")
+
+    def check_request(self, body: Mapping[str, Any]) -> Problems:
+        return check_responses_request(body)
+
+    def check_messages(self, messages: object) -> Problems:
+        return check_responses_input(messages)
 
     def read(self, body: Mapping[str, Any]) -> Chat:
         items = _items(body.get("input") or ())

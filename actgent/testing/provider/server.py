@@ -20,11 +20,9 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.testing.dialects import (
-    AnthropicDialect,
+    DIALECTS,
     Dialect,
     MalformedRequest,
-    OpenAIChatDialect,
-    OpenAIResponsesDialect,
     Pace,
     Plan,
     ProviderRequest,
@@ -32,7 +30,6 @@ from actgent.testing.dialects import (
     to_answer,
     usage_of,
 )
-from actgent.testing.transcripts import check_transcript
 
 from .faults import Fault, Scripted, plan_for
 from .rate_limits import Meter, RateLimits
@@ -42,9 +39,9 @@ Chooser = Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
 Script = Sequence[Scripted | Chooser] | Chooser
 """The answers in the order of the requests, functions among them, or one function for all."""
 
-_DIALECTS: Mapping[str, Dialect] = {
-    dialect.path: dialect for dialect in (OpenAIChatDialect(), OpenAIResponsesDialect(), AnthropicDialect())
-}
+_BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in DIALECTS.values()}
+_OTHERWISE = DIALECTS["openai"]
+"""Words errors where no dialect is known yet."""
 _MAX_BODY = 32 * 1024 * 1024
 _RECEIVE = 65_536
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER with no time to linger: close() sends RST
@@ -95,6 +92,10 @@ class Provider:
         """For Anthropic's SDK, which adds `/v1` itself."""
         return f"http://127.0.0.1:{self.port}"
 
+    def url_for(self, provider: str) -> str:
+        """Return the address for the clients of a provider, named as in `provider:model`."""
+        return f"http://127.0.0.1:{self.port}{DIALECTS[provider].base}"
+
     @property
     def requests(self) -> Sequence[ProviderRequest]:
         """The last `keep` requests, oldest first."""
@@ -117,10 +118,10 @@ class Provider:
     async def _decide(self, number: int, head: h11.Request, body: bytes) -> Plan:
         """Choose the reply to one request."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
-        dialect = _DIALECTS.get(path)
+        dialect = _BY_PATH.get(path)
         if dialect is None or head.method != b"POST":
             text = f"Invalid URL ({head.method.decode()} {path})"
-            plan = error_plan(OpenAIChatDialect().error(404, code="unknown_url", message=text))
+            plan = error_plan(_OTHERWISE.error(404, code="unknown_url", message=text))
             return attrs.evolve(plan, pieces=()) if head.method == b"HEAD" else plan
         request = _read_request(number, dialect, path, head=head, body=body)
         self._kept.append(request)
@@ -228,7 +229,7 @@ class _Connection:
 
     async def _refuse_above(self, size: int) -> None:
         if size > _MAX_BODY:
-            await self.send(error_plan(OpenAIChatDialect().error(413)))
+            await self.send(error_plan(_OTHERWISE.error(413)))
             raise _Gone
 
     async def send(self, plan: Plan) -> None:
@@ -374,4 +375,4 @@ def _parse(body: bytes, dialect: Dialect) -> tuple[Mapping[str, object], Sequenc
         return {}, [f"We could not parse the JSON body of your request: {error}"]
     if not isinstance(json, dict):
         return {}, ["The body of your request is not a JSON object."]
-    return json, check_transcript(json, dialect.name)
+    return json, list(dialect.check_request(json))
