@@ -1,45 +1,17 @@
-"""The priority inbox: who is next, decided without a task of its own.
+"""The gates of a full inbox: who waits for room, and who of them comes in next.
 
-Theory. Each session has a *line* of waiting messages, a heap by key. The key of a message is
-static: its arrival time plus its level times `age_step`, so an older message of a lower level
-overtakes a younger one of a higher level in time and nothing starves, without ever touching a
-queued message again. URGENT is minus infinity. Messages that are put `first` go in their session before all others but
-URGENT; among the sessions they count as what they are.
-
-A line is *listed* by its first message, as long as nothing of its session is out. Taking a message claims its line;
-follow-ups of the claimed turn go into a place of their own, and `release` lists the line again. The listings of one
-owner go by key, whatever others do; those of several take turns inside a level, see `actgent/rotation.py`. Who an owner is
-says `owner_of(session_id)`; where nothing is said, all sessions have the same one. Only where places are contended does
-any of this happen: `try_claim` goes round it.
-
-At most `concurrency` sessions are out side by side, and URGENT messages bring at most `urgent_concurrency` more. Their turns
-take no place from other owners, for whom there are `concurrency` places beside them. URGENT goes first; but where others
-had to wait for it, or found all places taken by it, the inbox is *flooded*: then at most two URGENT turns begin until
-another one does, as long as others wait, or are out and all places are taken. So whoever marks everything URGENT leaves at
-least a fifth of the turns to others who want them, a third if those always wait. It is over when nothing URGENT is left. A
-session whose URGENT messages never end gives its place back between two of them where others need it.
-
-A place can be reserved before its message is put, e.g. while a journal writes that: it counts as taken, and keeps the
-message's turn in the line.
-
-A sender that finds no room queues at two gates, first its session's, then the inbox's, with its
-session's place kept. A gate admits in the same order. Whoever frees a place takes the next one in at once and only then
-wakes its task: no wake-up is lost, and nobody slips in between.
+A sender that finds no room waits at two gates, first its session's, then the inbox's, with its session's place kept. A
+gate admits in the order in which the inbox hands out: by owner, level and key. Whoever frees a place takes the next one in
+at once and only then wakes its task: no wake-up is lost, and nobody slips in between.
 """
 
 import enum
-import heapq
-import itertools
-import math
 import typing
-from collections import deque
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import attrs
 import trio
 
-from actgent.errors import ConfigurationError, InboxFull, UsageError
 from actgent.messages import Priority
 from actgent.rotation import Rotation, Ticket
 
@@ -56,778 +28,111 @@ class Mail(typing.Protocol):
 
 
 M = TypeVar("M", bound=Mail)
-_Entry = tuple[float, int, M, float]
-"""Place in its line, serial number, message, key: the first two are what is sorted."""
-Place = _Entry[M]
-"""A place that was reserved: what will be sorted."""
+Place = tuple[float, int, M, float]
+"""Place in its line, serial number, message, key: the first two are what is sorted. It may be reserved before its message
+is put."""
 
-_Bound = tuple[str, bool] | None
+Bound = tuple[str, bool] | None
 """A bound that can be reached: of a session and whether for URGENT, or None for the whole inbox."""
 
 
-class _NoBound(enum.Enum):
+class NoBound(enum.Enum):
+    """The type of `NO_BOUND`: there is room."""
+
     NO_BOUND = enum.auto()
 
 
-_NO_BOUND = _NoBound.NO_BOUND
-
-_FIRST = -1e300
-"""The place of messages that go before all but URGENT."""
-_LEVELS = len(Priority)
-_OTHERS = Priority.URGENT + 1
-"""The first level that is not URGENT."""
-_URGENT_RUN = 2
-"""URGENT turns in a flooded inbox between two others."""
-DEFAULT_WAIT = 30.0
-"""Seconds that `put` waits where the message has no deadline of its own."""
+NO_BOUND = NoBound.NO_BOUND
+LEVELS = len(Priority)
 
 
 @attrs.define(eq=False)
-class _Line(Generic[M]):
-    """What waits for one session. It exists only while something waits or is out."""
-
-    session_id: str
-    waiting: list[_Entry[M]] = attrs.field(factory=list)
-    urgent: int = 0
-    """URGENT messages that wait, or have a place reserved."""
-    places: int = 0
-    """Other messages that wait or have a place reserved, here or with their sender at the inbox's gate."""
-    claimed: bool = False
-    lent: bool = False
-    parked: bool = False
-    """Its turn waits for something outside: it is claimed, and nobody waits for it."""
-    followups: deque[M] | None = None
-    is_urgent: bool = False
-    """Whether the message that is out is URGENT."""
-    owner: str | None = None
-    """Once it was asked for."""
-    listing: "Ticket[_Line[M]] | None" = None
-
-    @property
-    def is_empty(self) -> bool:
-        return not ((self.claimed and not self.parked) or self.places or self.urgent)
-
-
-@attrs.define(eq=False)
-class _Sender(Generic[M]):
+class Sender(Generic[M]):
     """A task that waits for room for its message."""
 
-    entry: _Entry[M]
+    place: Place[M]
     task: trio.lowlevel.Task
     reserves: bool = False
     """True: it wants a place, and puts the message itself."""
-    gate: _Bound = None
-    ticket: "Ticket[_Sender[M]] | None" = None
+    gate: Bound = None
+    ticket: "Ticket[Sender[M]] | None" = None
     """Its place at the gate."""
 
 
-@attrs.frozen(kw_only=True)
-class InboxStatistics:
-    """A snapshot of an inbox, for people and tests."""
+class Room(typing.Protocol[M]):
+    """An inbox, as far as its gates are concerned."""
 
-    waiting: int
-    """Messages that wait, URGENT ones and follow-ups not counted."""
-    urgent: int
-    claimed: int
-    """Sessions with a message out."""
-    senders: int
-    """Tasks that wait for room."""
-    sessions: int
-    """Sessions with anything waiting or out."""
+    def reached(self, message: M) -> Bound | NoBound:
+        """The bound that keeps a message out."""
+
+    def admit(self, sender: Sender[M]) -> None:
+        """Take the message of a sender, or its place."""
+
+    def enter(self, queue: Rotation[Sender[M]], sender: Sender[M]) -> Ticket[Sender[M]]:
+        """Have a sender wait in the queue of its gate."""
+
+    def leave(self, sender: Sender[M]) -> None:
+        """Undo `enter`."""
+
+    def forget(self, sender: Sender[M]) -> None:
+        """Drop what a sender that gave up leaves."""
+
+    def next_turn(self) -> int:
+        """A number for the turn that an owner has now."""
 
 
-class PriorityInbox(Generic[M]):
-    """A bounded inbox that hands out one message of a session at a time.
+class Gates(Generic[M]):
+    """The senders that wait for room in one inbox."""
 
-    `capacity` bounds the waiting messages, `session_capacity` those of one session,
-    `urgent_capacity` the URGENT ones of one session, which count for nothing else. At most
-    `concurrency` sessions are out side by side, and `urgent_concurrency` more by URGENT messages. `owner_of` tells by its
-    id for whom a session works; owners take turns.
-    """
-
-    def __init__(
-        self,
-        name: str = "inbox",
-        *,
-        capacity: int = 1000,
-        session_capacity: int = 100,
-        urgent_capacity: int = 64,
-        concurrency: int = 100,
-        urgent_concurrency: int = 16,
-        age_step: float = 30.0,
-        owner_of: Callable[[str], str] = lambda _: "",
-    ) -> None:
-        bounds = (capacity, session_capacity, urgent_capacity, concurrency, urgent_concurrency)
-        if min(bounds) < 1 or not age_step >= 0:
-            raise ConfigurationError(
-                f"inbox {name!r}: its bounds are at least 1, and its age_step at least 0"
-            )
-        self.name = name
-        self.capacity = capacity
-        self.session_capacity = session_capacity
-        self.urgent_capacity = urgent_capacity
-        self.concurrency = concurrency
-        self.urgent_concurrency = urgent_concurrency
-        self.owner_of = owner_of
-        self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
-        self._arrivals = itertools.count()
-        self._lines: dict[str, _Line[M]] = {}
-        self._held: set[str] = set()
-        """Sessions that are parked; without mail they have no line."""
-        self._parked = 0
-        """Lines of theirs."""
-        self._ready: Rotation[_Line[M]] = Rotation(_LEVELS)
-        self.owners = self._ready.owners
-        """Those for whom something waits that may go out; only to be looked at."""
-        self._rounds = itertools.count()
-        """Counts the turns that owners had to wait for."""
-        self._waiting = 0
-        self._urgent = 0
-        self._reserved = 0
-        """How many of the two are places without their message."""
-        self._claimed = 0
-        """Lines that are out, without those that are lent."""
-        self._urgent_claimed = 0
-        """Of these, the ones that an URGENT message is out of."""
-        self._urgent_of: dict[str, int] = {}
-        """The same by owners."""
-        self._urgent_run = 0
-        """URGENT turns since the last other one."""
-        self._is_flooded = False
-        """Whether others had to wait for URGENT turns."""
-        self._getters = trio.lowlevel.ParkingLot()
-        self._idlers = trio.lowlevel.ParkingLot()
-        self._gates: dict[_Bound, Rotation[_Sender[M]]] = {}
+    def __init__(self, room: Room[M]) -> None:
+        self.queues: dict[Bound, Rotation[Sender[M]]] = {}
+        """By the bound that keeps them out; none is empty."""
+        self._room = room
 
     def __len__(self) -> int:
-        return self._waiting + self._urgent - self._reserved
+        return sum(len(queue) for queue in self.queues.values())
 
-    def statistics(self) -> InboxStatistics:
-        return InboxStatistics(
-            waiting=self._waiting,
-            urgent=self._urgent,
-            claimed=self._claimed,
-            senders=sum(len(gate) for gate in self._gates.values()),
-            sessions=len(self._lines),
-        )
-
-    # --- in ------------------------------------------------------------------------------
-
-    def put_nowait(self, message: M, now: float | None = None, *, first: bool = False) -> None:
-        """Take a message that arrived at `now`, in seconds of the clock that all senders use.
-
-        None is `trio.current_time()`, which `put` uses, too. `first` lets it go before all but URGENT ones.
-
-        Raises:
-            InboxFull: a bound is reached.
-        """
-        bound = self._reached(message)
-        if bound is not _NO_BOUND:
-            raise self._full(bound)
-        self._insert(self._stamp(message, trio.current_time() if now is None else now, first=first))
-
-    def waiting(self, session_id: str) -> list[M]:
-        """The messages of a session that wait, in no order."""
-        line = self._lines.get(session_id)
-        return [] if line is None else [entry[2] for entry in line.waiting]
-
-    def is_full(self, message: M) -> bool:
-        """True if a message would have to wait for room."""
-        return self._reached(message) is not _NO_BOUND
-
-    def check_room(self, message: M) -> None:
-        """See that a message could be put now.
-
-        Raises:
-            InboxFull: a bound is reached.
-        """
-        if self.is_full(message):
-            raise self.refusal(message)
-
-    def refusal(self, message: M) -> InboxFull:
-        """The error for a sender whose message found no room."""
-        bound = self._reached(message)
-        return self._full((message.session_id, False) if bound is _NO_BOUND else bound)
-
-    def try_put(self, message: M, *, now: float, first: bool = False) -> bool:
-        """Take a message if there is room."""
-        if self._reached(message) is not _NO_BOUND:
-            return False
-        self._insert(self._stamp(message, now, first=first))
-        return True
-
-    def try_claim(self, message: M) -> bool:
-        """Claim the session of a message that could go out as soon as it was put; False where something goes before it.
-
-        The same as `try_put` and then `poll`, without the way through the queue.
-        """
-        session_id = message.session_id
-        if (
-            self._ready.owners
-            or self._gates
-            or session_id in self._lines
-            or session_id in self._held
-            or self._claimed >= self.concurrency
-            or self._waiting >= self.capacity
-        ):
-            return False
-        is_urgent = message.priority == Priority.URGENT
-        self._lines[session_id] = _Line(session_id, claimed=True, is_urgent=is_urgent)
-        self._claimed += 1
-        if is_urgent:
-            self._count_urgent(self._lines[session_id], 1)
-        return True
-
-    def try_reserve(self, message: M, *, first: bool = False) -> Place[M] | None:
-        """Reserve a place for a message that is to be put later, if there is room."""
-        if self._reached(message) is not _NO_BOUND:
-            return None
-        return self.reserve_beyond(message, first=first)
-
-    def reserve_beyond(self, message: M, *, first: bool = False) -> Place[M]:
-        """The same for a message that has room whatever the bounds."""
-        return self._reserve(self._stamp(message, trio.current_time(), first=first))
-
-    async def reserve(self, message: M, *, first: bool = False) -> Place[M]:
-        """The same, waiting for room until the message's deadline. Cancelled, it leaves nothing behind.
-
-        Raises:
-            InboxFull: there was no room until the deadline.
-        """
-        place = self.try_reserve(message, first=first)
-        if place is None:
-            return await self._put_when_room(message, first=first, reserves=True)
-        return place
-
-    def _reserve(self, entry: Place[M]) -> Place[M]:
-        self._count(entry)
-        self._reserved += 1
-        return entry
-
-    def fill(self, place: Place[M]) -> None:
-        """Put the message for which a place was reserved."""
-        self._reserved -= 1
-        self._push(self._lines[place[2].session_id], place)
-
-    def claim_place(self, place: Place[M]) -> bool:
-        """Have a message go out straight from its place, as by `fill` and then `poll`; False if something goes before it."""
-        line = self._lines[place[2].session_id]
-        if self._ready.owners or line.waiting or line.claimed or self._claimed >= self.concurrency:
-            return False
-        self._reserved -= 1
-        self._claimed += 1
-        line.claimed = True
-        if place[2].priority == Priority.URGENT:
-            line.is_urgent = True
-            self._count_urgent(line, 1)
-        self._free(line, place[2])
-        return True
-
-    def give_back(self, place: Place[M]) -> None:
-        """The message of a reserved place does not come."""
-        line = self._lines[place[2].session_id]
-        self._reserved -= 1
-        self._free(line, place[2])
-        self._forget_if_empty(line)
-
-    def take_out(self, place: Place[M]) -> None:
-        """The message of a place that was filled is not to go out any more; its session is parked."""
-        line = self._lines[place[2].session_id]
-        line.waiting.remove(place)
-        heapq.heapify(line.waiting)
-        self._free(line, place[2])
-        self._forget_if_empty(line)
-
-    async def put(self, message: M, *, first: bool = False) -> None:
-        """Take a message, waiting for room until its deadline. Cancelled, it leaves nothing behind.
-
-        Raises:
-            InboxFull: there was no room until the deadline.
-        """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self.try_put(message, now=trio.current_time(), first=first):
-            await trio.lowlevel.cancel_shielded_checkpoint()
-        else:
-            await self._put_when_room(message, first=first)
-
-    def restore(self, message: M, *, now: float, first: bool = False) -> None:
-        """Take a message whose place was granted before, as to one that was accepted before a restart, whatever the bounds."""
-        self._insert(self._stamp(message, now, first=first))
-
-    def claim(self, session_id: str) -> None:
-        """A turn of this session goes on that began before a restart; its first message is not here any more."""
-        line = self._line(session_id)
-        self._unlist(line)
-        line.claimed = True
-        self._claimed += 1
-
-    def put_followup(self, message: M) -> None:
-        """Take a message of the turn that is out: it goes before all other mail of its session, except URGENT.
-
-        Its place was reserved when the session was claimed, so it is never refused.
-
-        Raises:
-            UsageError: nothing of the session is out.
-        """
-        line = self._claimed_line(message.session_id)
-        if line.followups is None:
-            line.followups = deque()
-        line.followups.append(message)
-
-    def _reached(self, message: M) -> "_Bound | _NoBound":
-        """The bound that keeps a message out."""
-        line = self._lines.get(message.session_id)
-        if message.priority == Priority.URGENT:
-            if line is not None and line.urgent >= self.urgent_capacity:
-                return (message.session_id, True)
-        elif line is not None and line.places >= self.session_capacity:
-            return (message.session_id, False)
-        elif self._waiting >= self.capacity:
-            return None
-        return _NO_BOUND
-
-    def _full(self, bound: _Bound) -> InboxFull:
-        if bound is None:
-            return InboxFull(self.name, self.capacity)
-        session_id, urgent = bound
-        if urgent:
-            return InboxFull(f"session {session_id} (URGENT)", self.urgent_capacity)
-        return InboxFull(f"session {session_id}", self.session_capacity)
-
-    def _stamp(self, message: M, now: float, *, first: bool) -> _Entry[M]:
-        key = now + self._delays[message.priority]
-        place = _FIRST if first and message.priority != Priority.URGENT else key
-        return (place, next(self._arrivals), message, key)
-
-    def _insert(self, entry: _Entry[M]) -> None:
-        self._push(self._count(entry), entry)
-
-    def _count(self, entry: _Entry[M]) -> _Line[M]:
-        """Take a place in the line of its session."""
-        line = self._line(entry[2].session_id)
-        if entry[0] == -math.inf:
-            line.urgent += 1
-            self._urgent += 1
-        else:
-            line.places += 1
-            self._waiting += 1
-        return line
-
-    def _push(self, line: _Line[M], entry: _Entry[M]) -> None:
-        heapq.heappush(line.waiting, entry)
-        if line.waiting[0] is entry and not line.claimed:
-            self._list(line)
-
-    def _line(self, session_id: str) -> _Line[M]:
-        line = self._lines.get(session_id)
-        if line is None:
-            line = self._lines[session_id] = _Line(session_id)
-            if session_id in self._held:
-                self._hold(line)
-        return line
-
-    def _hold(self, line: _Line[M]) -> None:
-        self._unlist(line)
-        line.claimed = line.lent = line.parked = True
-        line.is_urgent = False
-        line.followups = None
-        self._parked += 1
-
-    def _list(self, line: _Line[M]) -> None:
-        """Let a line stand for its first message among those that may go out."""
-        _, serial, message, key = line.waiting[0]
-        before = line.listing
-        line.listing = self._ready.add(
-            line,
-            owner=self._owner(line),
-            level=message.priority,
-            key=key,
-            serial=serial,
-            turn=next(self._rounds),
-        )
-        if before is not None:  # after that, so that its owner keeps its place
-            self._ready.remove(before)
-        if self._getters:
-            self._getters.unpark()
-
-    def _unlist(self, line: _Line[M]) -> None:
-        if line.listing is not None:
-            self._ready.remove(line.listing)
-            line.listing = None
-
-    def _owner(self, line: _Line[M]) -> str:
-        if line.owner is None:
-            line.owner = self.owner_of(line.session_id)
-        return line.owner
-
-    # --- waiting for room ----------------------------------------------------------------
-
-    async def _put_when_room(self, message: M, *, first: bool, reserves: bool = False) -> Place[M]:
-        stamped = self._stamp(message, trio.current_time(), first=first)
-        sender = _Sender(stamped, trio.lowlevel.current_task(), reserves)
-        with trio.move_on_after(DEFAULT_WAIT if message.deadline is None else message.deadline):
+    async def wait(self, sender: Sender[M], seconds: float) -> bool:
+        """Wait until a sender is let in; False if there was no room in time. Cancelled, it leaves nothing behind."""
+        with trio.move_on_after(seconds):
             self._queue(sender)
             await trio.lowlevel.wait_task_rescheduled(lambda _: self._give_up(sender))
-            return stamped
-        raise self._full(sender.gate)
+            return True
+        return False
 
-    def _queue(self, sender: _Sender[M]) -> None:
-        """Let a sender wait at the gate that keeps it out; at the inbox's it keeps a place of its session."""
-        message = sender.entry[2]
-        gate = self._reached(message)
-        if gate is _NO_BOUND:
-            (self._reserve if sender.reserves else self._insert)(sender.entry)
-            trio.lowlevel.reschedule(sender.task)
-            return
-        line = self._line(message.session_id)
-        if gate is None:
-            line.places += 1
-        sender.gate = gate
-        queue = self._gates.get(gate)
-        if queue is None:
-            queue = self._gates[gate] = Rotation(_LEVELS)
-        _, serial, _, key = sender.entry
-        sender.ticket = queue.add(
-            sender,
-            owner=self._owner(line),
-            level=message.priority,
-            key=key,
-            serial=serial,
-            turn=next(self._rounds),
-        )
-
-    def _unqueue(self, sender: _Sender[M]) -> _Line[M]:
-        queue = self._gates[sender.gate]
-        if sender.ticket is not None:
-            queue.remove(sender.ticket)
-        if not queue:
-            del self._gates[sender.gate]
-        line = self._lines[sender.entry[2].session_id]
-        if sender.gate is None:
-            line.places -= 1
-        return line
-
-    def _open(self, gate: _Bound) -> None:
-        """A place behind this gate is free: let the next sender on."""
-        queue = self._gates.get(gate)
+    def open(self, gate: Bound) -> None:
+        """Let the next sender on: a place behind this gate is free."""
+        queue = self.queues.get(gate)
         ticket = None if queue is None else queue.first()
         if queue is not None and ticket is not None:
-            queue.take(ticket, next(self._rounds))
+            queue.take(ticket, self._room.next_turn())
             self._unqueue(ticket.item)
             self._queue(ticket.item)
 
-    def _give_up(self, sender: _Sender[M]) -> trio.lowlevel.Abort:
-        line = self._unqueue(sender)
+    def _queue(self, sender: Sender[M]) -> None:
+        """Let a sender wait at the gate that keeps it out, or in if none does."""
+        gate = self._room.reached(sender.place[2])
+        if gate is NO_BOUND:
+            self._room.admit(sender)
+            trio.lowlevel.reschedule(sender.task)
+            return
+        sender.gate = gate
+        queue = self.queues.get(gate)
+        if queue is None:
+            queue = self.queues[gate] = Rotation(LEVELS)
+        sender.ticket = self._room.enter(queue, sender)
+
+    def _unqueue(self, sender: Sender[M]) -> None:
+        queue = self.queues[sender.gate]
+        if sender.ticket is not None:
+            queue.remove(sender.ticket)
+        if not queue:
+            del self.queues[sender.gate]
+        self._room.leave(sender)
+
+    def _give_up(self, sender: Sender[M]) -> trio.lowlevel.Abort:
+        self._unqueue(sender)
         if sender.gate is None:
-            self._open((line.session_id, False))
-            self._forget_if_empty(line)
+            self.open((sender.place[2].session_id, False))
+            self._room.forget(sender)
         return trio.lowlevel.Abort.SUCCEEDED
-
-    # --- out -----------------------------------------------------------------------------
-
-    def get_nowait(self) -> M:
-        """Hand out the next message and claim its session until `release`.
-
-        Raises:
-            trio.WouldBlock: nothing may go out.
-        """
-        message = self.poll()
-        if message is None:
-            raise trio.WouldBlock
-        return message
-
-    def poll(self) -> M | None:
-        """`get_nowait`, or None where nothing may go out."""
-        listing = self._next() if self._ready.owners else None
-        if listing is None:
-            return None
-        line = listing.item
-        self._ready.take(listing, next(self._rounds))
-        line.listing = None
-        line.claimed = True
-        line.is_urgent = listing.level == Priority.URGENT
-        self._begin(line)
-        self._count_place(line, 1)
-        return self._pop(line)
-
-    def _next(self) -> "Ticket[_Line[M]] | None":
-        """Return the key whose turn it is, if there is a place for it."""
-        if self._claimed >= self.concurrency + self.urgent_concurrency:
-            return None
-        listing = self._ready.first()
-        if listing is not None and listing.level == Priority.URGENT:
-            if not self._is_throttled(self._claimed, self._others):
-                return listing
-            listing = self._ready.first(_OTHERS)
-        if listing is None:
-            return None
-        is_alone = self._is_alone(self._owner(listing.item))
-        return listing if (self._claimed if is_alone else self._others) < self.concurrency else None
-
-    @property
-    def _others(self) -> int:
-        """Count the messages out that are not URGENT."""
-        return self._claimed - self._urgent_claimed
-
-    def _is_alone(self, owner: str) -> bool:
-        """Return True if all that waits, or all that is URGENT, belongs to this owner."""
-        is_own = self._urgent_of.get(owner, 0) == self._urgent_claimed
-        return is_own and not self._ready.waits_other(owner)
-
-    def _is_throttled(self, claimed: int, others: int) -> bool:
-        """Return True if it is the turn of messages that are not URGENT, given how many are out."""
-        if not self._is_flooded or self._urgent_run < _URGENT_RUN:
-            return False
-        is_full = claimed >= self.concurrency
-        return (is_full and others > 0) or self._ready.first(_OTHERS) is not None
-
-    def _begin(self, line: _Line[M]) -> None:
-        """A turn that was waited for begins."""
-        if not line.is_urgent:
-            self._urgent_run = 0
-            self._is_flooded = self._is_flooded or self._claimed >= self.concurrency
-            return
-        self._urgent_run += 1
-        self._is_flooded = self._is_flooded or self._ready.waits_other(self._owner(line), _OTHERS)
-
-    def _count_place(self, line: _Line[M], change: int) -> None:
-        self._claimed += change
-        if line.is_urgent:
-            self._count_urgent(line, change)
-
-    def _count_urgent(self, line: _Line[M], change: int) -> None:
-        self._urgent_claimed += change
-        owner = self._owner(line)
-        self._urgent_of[owner] = self._urgent_of.get(owner, 0) + change
-        if not self._urgent_of[owner]:
-            del self._urgent_of[owner]
-        if not (self._urgent_claimed or self._urgent):
-            self._is_flooded = False
-
-    async def get(self) -> M:
-        """Wait for the next message and claim its session until `release`."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        message = self.poll()
-        if message is not None:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            return message
-        while message is None:
-            await self._getters.park()
-            message = self.poll()
-        return message
-
-    def next_followup(self, session_id: str) -> M | None:
-        """The next follow-up of the turn that is out.
-
-        Raises:
-            UsageError: nothing of the session is out.
-        """
-        line = self._lines.get(session_id)
-        if line is None or not line.claimed:
-            raise self._not_out(session_id)
-        return line.followups.popleft() if line.followups else None
-
-    def next_urgent(self, session_id: str) -> M | None:
-        """The next URGENT message of a session whose turn is out; what that turn still had to follow up is dropped.
-
-        None also where the session has to give its place back first, for others.
-
-        Raises:
-            UsageError: nothing of the session is out.
-        """
-        line = self._lines.get(session_id)
-        if line is None or not line.claimed:
-            raise self._not_out(session_id)
-        if not self._is_urgent(line) or self._gives_way(line):
-            return None
-        line.followups = None
-        if not line.is_urgent:
-            line.is_urgent = True
-            if not line.lent:
-                self._count_urgent(line, 1)
-        self._ready.charge(self._owner(line), next(self._rounds))
-        self._begin(line)
-        return self._pop(line)
-
-    def _gives_way(self, line: _Line[M]) -> bool:
-        """Return True if others wait for a place that only a session ending its turn can free, or it is their turn."""
-        if not self._ready.owners and not self._is_flooded:
-            return False
-        is_crowded = self._claimed >= self.concurrency + self.urgent_concurrency
-        if is_crowded and self._ready.waits_other(self._owner(line)):
-            return True
-        is_out = not line.lent
-        return self._is_throttled(self._claimed - is_out, self._others - (is_out and not line.is_urgent))
-
-    def has_first(self, session_id: str) -> bool:
-        """Return True if a message that was put `first` is the next of its session."""
-        line = self._lines.get(session_id)
-        return line is not None and bool(line.waiting) and line.waiting[0][0] == _FIRST
-
-    def take_along(self, session_id: str, wanted: Callable[[M], bool]) -> list[M]:
-        """Take out what goes next in a session whose turn is out, as long as it is `wanted`; the turn answers for it, too.
-
-        Raises:
-            UsageError: nothing of the session is out.
-        """
-        line, taken = self._claimed_line(session_id), []
-        while line.waiting and wanted(line.waiting[0][2]):
-            taken.append(self._pop(line))
-        return taken
-
-    def release(self, session_id: str) -> None:
-        """The turn of a session has ended: its next message may go out, follow-ups left are dropped.
-
-        Raises:
-            UsageError: nothing of the session is out.
-        """
-        line = self._claimed_line(session_id)
-        if not line.lent:
-            self._claimed -= 1
-            if line.is_urgent:
-                self._count_urgent(line, -1)
-        line.claimed = line.lent = line.is_urgent = False
-        line.followups = None
-        if line.waiting:
-            self._list(line)
-            return
-        self._forget_if_empty(line)
-        if self._ready and self._getters:
-            self._getters.unpark()
-
-    def lend(self, session_id: str) -> None:
-        """The turn that is out waits for something else: another session may go out in its place.
-
-        Raises:
-            UsageError: nothing of the session is out.
-        """
-        line = self._claimed_line(session_id)
-        if not line.lent:
-            line.lent = True
-            self._count_place(line, -1)
-            if self._ready and self._getters:
-                self._getters.unpark()
-
-    def reclaim(self, session_id: str) -> None:
-        """The turn goes on, even if by that one more than `concurrency` is out.
-
-        Raises:
-            UsageError: nothing of the session is out.
-        """
-        line = self._claimed_line(session_id)
-        if line.lent:
-            line.lent = False
-            self._count_place(line, 1)
-
-    def park(self, session_id: str) -> None:
-        """The session's turn waits for something outside, and holds no place: its mail waits until `unpark`.
-
-        Nobody who waits for the inbox to be idle waits for that.
-        """
-        self._held.add(session_id)
-        line = self._lines.get(session_id)
-        if line is None or line.parked:
-            return
-        if line.claimed and not line.lent:
-            self._count_place(line, -1)
-        self._hold(line)
-        self._forget_if_empty(line)
-        self._tell_if_idle()
-        if self._ready and self._getters:
-            self._getters.unpark()
-
-    def unpark(self, session_id: str) -> None:
-        """The turn goes on: its session is out, even if by that one more than `concurrency` is."""
-        self._held.discard(session_id)
-        line = self._line(session_id)
-        if line.parked:
-            self._parked -= 1
-        self._unlist(line)
-        line.claimed, line.lent, line.parked = True, False, False
-        self._claimed += 1
-
-    def is_wanted_by_others(self, session_id: str) -> bool:
-        """Return True if messages of other owners wait."""
-        return self._ready.waits_other(self.owner_of(session_id))
-
-    def forget_parked(self, session_id: str) -> None:
-        """A parked session without mail leaves memory: `park` it again when it comes back."""
-        self._held.discard(session_id)
-
-    def is_parked(self, session_id: str) -> bool:
-        """Return True if messages of a parked session wait."""
-        line = self._lines.get(session_id)
-        return line is not None and line.parked
-
-    def has_urgent(self, session_id: str) -> bool:
-        """Return True if an URGENT message of a session waits."""
-        line = self._lines.get(session_id)
-        return line is not None and self._is_urgent(line)
-
-    def _is_urgent(self, line: _Line[M]) -> bool:
-        return bool(line.waiting) and line.waiting[0][0] == -math.inf
-
-    def withdraw(self, session_id: str) -> list[M]:
-        """Take all waiting messages of a session out again, in the order they would have gone.
-
-        Senders that wait for room come in afterwards, as after any message that left.
-        """
-        line = self._lines.get(session_id)
-        if line is None:
-            return []
-        self._unlist(line)
-        messages = [entry[2] for entry in sorted(line.waiting)]
-        line.waiting.clear()
-        for message in messages:
-            self._free(line, message)
-        self._forget_if_empty(line)
-        return messages
-
-    def _claimed_line(self, session_id: str) -> _Line[M]:
-        line = self._lines.get(session_id)
-        if line is None or not line.claimed:
-            raise self._not_out(session_id)
-        return line
-
-    def _not_out(self, session_id: str) -> UsageError:
-        return UsageError(f"inbox {self.name!r}: nothing of session {session_id!r} is out, get() comes first")
-
-    def _forget_if_empty(self, line: _Line[M]) -> None:
-        if line.is_empty:
-            del self._lines[line.session_id]
-            if line.parked:
-                self._parked -= 1
-            self._tell_if_idle()
-
-    def _tell_if_idle(self) -> None:
-        if self._idlers and len(self._lines) == self._parked:
-            self._idlers.unpark_all()
-
-    async def wait_idle(self) -> None:
-        """Wait until nothing waits and nothing is out, but for parked sessions."""
-        await trio.lowlevel.checkpoint()
-        while len(self._lines) > self._parked:
-            await self._idlers.park()
-
-    def sessions(self) -> list[str]:
-        """The sessions with anything waiting or out, but for parked ones."""
-        return [session_id for session_id, line in self._lines.items() if not line.parked]
-
-    def _pop(self, line: _Line[M]) -> M:
-        message = heapq.heappop(line.waiting)[2]
-        self._free(line, message)
-        return message
-
-    def _free(self, line: _Line[M], message: M) -> None:
-        """Give the place of a message that left to whoever waits for it."""
-        urgent = message.priority == Priority.URGENT
-        if urgent:
-            line.urgent -= 1
-            self._urgent -= 1
-        else:
-            line.places -= 1
-            self._waiting -= 1
-        if self._gates:
-            if not urgent:
-                self._open(None)
-            self._open((line.session_id, urgent))

@@ -22,21 +22,32 @@ session whose URGENT messages never end gives its place back between two of them
 A place can be reserved before its message is put, e.g. while a journal writes that: it counts as taken, and keeps the
 message's turn in the line.
 
-A sender that finds no room queues at two gates, first its session's, then the inbox's, with its
-session's place kept. A gate admits in the same order. Whoever frees a place takes the next one in at once and only then
-wakes its task: no wake-up is lost, and nobody slips in between.
+Each session with anything waiting or out has a line, which is in one of four states; the fifth is to have none:
+
+    state     its turn                       a place  claim  lend  reclaim  park    unpark  release
+    WAITING   has not begun                  no       OUT    -     -        PARKED  OUT     -
+    OUT       runs                           yes      OUT    LENT  OUT      PARKED  OUT     WAITING
+    LENT      waits for another turn         no       OUT    LENT  OUT      PARKED  OUT     WAITING
+    PARKED    waits for something outside    no       OUT    -     -        PARKED  OUT     WAITING
+    held      the same, and no mail waits: a name in a set, no line
+
+"A place" is one of the `concurrency` ones. Only a WAITING line is listed; `-` changes nothing, or is refused with
+`UsageError` because nothing is out. Mail of a held session makes a PARKED line, and a PARKED line that loses its mail goes.
+PARKED lines keep nobody waiting for the inbox to be idle.
+
+A sender that finds no room waits at a gate, see `actgent/actors/gate.py`.
 """
 
 import enum
 import heapq
 import itertools
 import math
-import typing
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 import attrs
+import outcome
 import trio
 
 from actgent.errors import ConfigurationError, InboxFull, UsageError
@@ -44,37 +55,13 @@ from actgent.messages import Priority
 from actgent.printable import shown
 from actgent.rotation import Rotation, Ticket
 
+from .gate import LEVELS, NO_BOUND, Bound, Gates, M, Mail, NoBound, Place, Sender
 
-class Mail(typing.Protocol):
-    """What an inbox has to know of a message."""
+__all__ = ["DEFAULT_WAIT", "InboxStatistics", "Mail", "Place", "PriorityInbox"]
 
-    @property
-    def session_id(self) -> str: ...
-    @property
-    def priority(self) -> Priority: ...
-    @property
-    def deadline(self) -> float | None: ...
-
-
-M = TypeVar("M", bound=Mail)
-_Entry = tuple[float, int, M, float]
-"""Place in its line, serial number, message, key: the first two are what is sorted."""
-Place = _Entry[M]
-"""A place that was reserved: what will be sorted."""
-
-_Bound = tuple[str, bool] | None
-"""A bound that can be reached: of a session and whether for URGENT, or None for the whole inbox."""
-
-
-class _NoBound(enum.Enum):
-    NO_BOUND = enum.auto()
-
-
-_NO_BOUND = _NoBound.NO_BOUND
-
+T = TypeVar("T")
 _FIRST = -1e300
 """The place of messages that go before all but URGENT."""
-_LEVELS = len(Priority)
 _OTHERS = Priority.URGENT + 1
 """The first level that is not URGENT."""
 _URGENT_RUN = 2
@@ -83,20 +70,29 @@ DEFAULT_WAIT = 30.0
 """Seconds that `put` waits where the message has no deadline of its own."""
 
 
+class _State(enum.Enum):
+    """The state of a line; see the table."""
+
+    WAITING = enum.auto()
+    OUT = enum.auto()
+    LENT = enum.auto()
+    PARKED = enum.auto()
+
+
+_WAITING, _OUT, _LENT, _PARKED = _State
+
+
 @attrs.define(eq=False)
 class _Line(Generic[M]):
     """What waits for one session. It exists only while something waits or is out."""
 
     session_id: str
-    waiting: list[_Entry[M]] = attrs.field(factory=list)
+    state: _State = _WAITING
+    waiting: list[Place[M]] = attrs.field(factory=list)
     urgent: int = 0
     """URGENT messages that wait, or have a place reserved."""
     places: int = 0
     """Other messages that wait or have a place reserved, here or with their sender at the inbox's gate."""
-    claimed: bool = False
-    lent: bool = False
-    parked: bool = False
-    """Its turn waits for something outside: it is claimed, and nobody waits for it."""
     followups: deque[M] | None = None
     is_urgent: bool = False
     """Whether the message that is out is URGENT."""
@@ -106,20 +102,24 @@ class _Line(Generic[M]):
 
     @property
     def is_empty(self) -> bool:
-        return not ((self.claimed and not self.parked) or self.places or self.urgent)
+        """Whether nothing waits, and nothing is out that others wait for."""
+        return not (self.places or self.urgent or self.state is _OUT or self.state is _LENT)
 
 
 @attrs.define(eq=False)
-class _Sender(Generic[M]):
-    """A task that waits for room for its message."""
+class _Urgency:
+    """The URGENT turns, and what others have to bear of them."""
 
-    entry: _Entry[M]
-    task: trio.lowlevel.Task
-    reserves: bool = False
-    """True: it wants a place, and puts the message itself."""
-    gate: _Bound = None
-    ticket: "Ticket[_Sender[M]] | None" = None
-    """Its place at the gate."""
+    waiting: int = 0
+    """URGENT messages that wait, or have a place reserved."""
+    out: int = 0
+    """Lines that an URGENT message is out of, without those that are lent."""
+    out_of: dict[str, int] = attrs.field(factory=dict)
+    """The same by owners."""
+    run: int = 0
+    """URGENT turns since the last other one."""
+    is_flooded: bool = False
+    """Whether others had to wait for URGENT turns."""
 
 
 @attrs.frozen(kw_only=True)
@@ -171,48 +171,44 @@ class PriorityInbox(Generic[M]):
         self.urgent_concurrency = urgent_concurrency
         self.owner_of = owner_of
         self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
-        self._arrivals = itertools.count()
+        self._serial = itertools.count()
+        """Counts arrivals, and the turns that owners had to wait for."""
         self._lines: dict[str, _Line[M]] = {}
         self._held: set[str] = set()
         """Sessions that are parked; without mail they have no line."""
         self._parked = 0
         """Lines of theirs."""
-        self._ready: Rotation[_Line[M]] = Rotation(_LEVELS)
-        self.owners = self._ready.owners
-        """Those for whom something waits that may go out; only to be looked at."""
-        self._rounds = itertools.count()
-        """Counts the turns that owners had to wait for."""
+        self._ready: Rotation[_Line[M]] = Rotation(LEVELS)
         self._waiting = 0
-        self._urgent = 0
         self._reserved = 0
-        """How many of the two are places without their message."""
+        """How many of the waiting are places without their message."""
         self._claimed = 0
         """Lines that are out, without those that are lent."""
-        self._urgent_claimed = 0
-        """Of these, the ones that an URGENT message is out of."""
-        self._urgent_of: dict[str, int] = {}
-        """The same by owners."""
-        self._urgent_run = 0
-        """URGENT turns since the last other one."""
-        self._is_flooded = False
-        """Whether others had to wait for URGENT turns."""
-        self._getters = trio.lowlevel.ParkingLot()
+        self._urgency = _Urgency()
+        self._getters: dict[trio.lowlevel.Task, None] = {}
+        """Tasks that wait for a message."""
         self._idlers = trio.lowlevel.ParkingLot()
-        self._gates: dict[_Bound, Rotation[_Sender[M]]] = {}
+        self._gates: Gates[M] = Gates(self)
 
     def __len__(self) -> int:
-        return self._waiting + self._urgent - self._reserved
+        """The messages that wait, without the places that are reserved."""
+        return self._waiting + self._urgency.waiting - self._reserved
+
+    @property
+    def owners(self) -> Collection[Hashable]:
+        """The owners for whom something waits that may go out."""
+        return self._ready.owners
 
     def __repr__(self) -> str:
         waiting = f"{self._waiting:,} of {self.capacity:,} waiting"
-        return f"<PriorityInbox {shown(self.name)}, {waiting}, {self._urgent:,} urgent, {self._claimed:,} claimed>"
+        return f"<PriorityInbox {shown(self.name)}, {waiting}, {self._urgency.waiting:,} urgent, {self._claimed:,} claimed>"
 
     def statistics(self) -> InboxStatistics:
         return InboxStatistics(
             waiting=self._waiting,
-            urgent=self._urgent,
+            urgent=self._urgency.waiting,
             claimed=self._claimed,
-            senders=sum(len(gate) for gate in self._gates.values()),
+            senders=len(self._gates),
             sessions=len(self._lines),
         )
 
@@ -226,10 +222,8 @@ class PriorityInbox(Generic[M]):
         Raises:
             InboxFull: a bound is reached.
         """
-        bound = self._reached(message)
-        if bound is not _NO_BOUND:
-            raise self._full(bound)
-        self._insert(self._stamp(message, trio.current_time() if now is None else now, first=first))
+        if not self.try_put(message, now=trio.current_time() if now is None else now, first=first):
+            raise self.refusal(message)
 
     def waiting(self, session_id: str) -> list[M]:
         """The messages of a session that wait, in no order."""
@@ -238,7 +232,7 @@ class PriorityInbox(Generic[M]):
 
     def is_full(self, message: M) -> bool:
         """True if a message would have to wait for room."""
-        return self._reached(message) is not _NO_BOUND
+        return self.reached(message) is not NO_BOUND
 
     def check_room(self, message: M) -> None:
         """See that a message could be put now.
@@ -251,12 +245,15 @@ class PriorityInbox(Generic[M]):
 
     def refusal(self, message: M) -> InboxFull:
         """The error for a sender whose message found no room."""
-        bound = self._reached(message)
-        return self._full((message.session_id, False) if bound is _NO_BOUND else bound)
+        bound = self.reached(message)
+        return self._full((message.session_id, False) if bound is NO_BOUND else bound)
 
     def try_put(self, message: M, *, now: float, first: bool = False) -> bool:
-        """Take a message if there is room."""
-        if self._reached(message) is not _NO_BOUND:
+        """Take a message if there is room; straight to a task that waits for one, if nothing goes before it."""
+        if self._getters and self.try_claim(message):
+            self._wake_getter(message)
+            return True
+        if self.reached(message) is not NO_BOUND:
             return False
         self._insert(self._stamp(message, now, first=first))
         return True
@@ -269,7 +266,7 @@ class PriorityInbox(Generic[M]):
         session_id = message.session_id
         if (
             self._ready.owners
-            or self._gates
+            or self._gates.queues
             or session_id in self._lines
             or session_id in self._held
             or self._claimed >= self.concurrency
@@ -277,7 +274,7 @@ class PriorityInbox(Generic[M]):
         ):
             return False
         is_urgent = message.priority == Priority.URGENT
-        self._lines[session_id] = _Line(session_id, claimed=True, is_urgent=is_urgent)
+        self._lines[session_id] = _Line(session_id, _OUT, is_urgent=is_urgent)
         self._claimed += 1
         if is_urgent:
             self._count_urgent(self._lines[session_id], 1)
@@ -285,13 +282,16 @@ class PriorityInbox(Generic[M]):
 
     def try_reserve(self, message: M, *, first: bool = False) -> Place[M] | None:
         """Reserve a place for a message that is to be put later, if there is room."""
-        if self._reached(message) is not _NO_BOUND:
+        if self.reached(message) is not NO_BOUND:
             return None
         return self.reserve_beyond(message, first=first)
 
     def reserve_beyond(self, message: M, *, first: bool = False) -> Place[M]:
         """The same for a message that has room whatever the bounds."""
-        return self._reserve(self._stamp(message, trio.current_time(), first=first))
+        place = self._stamp(message, trio.current_time(), first=first)
+        self._count(place)
+        self._reserved += 1
+        return place
 
     async def reserve(self, message: M, *, first: bool = False) -> Place[M]:
         """The same, waiting for room until the message's deadline. Cancelled, it leaves nothing behind.
@@ -304,11 +304,6 @@ class PriorityInbox(Generic[M]):
             return await self._put_when_room(message, first=first, reserves=True)
         return place
 
-    def _reserve(self, entry: Place[M]) -> Place[M]:
-        self._count(entry)
-        self._reserved += 1
-        return entry
-
     def fill(self, place: Place[M]) -> None:
         """Put the message for which a place was reserved."""
         self._reserved -= 1
@@ -317,11 +312,16 @@ class PriorityInbox(Generic[M]):
     def claim_place(self, place: Place[M]) -> bool:
         """Have a message go out straight from its place, as by `fill` and then `poll`; False if something goes before it."""
         line = self._lines[place[2].session_id]
-        if self._ready.owners or line.waiting or line.claimed or self._claimed >= self.concurrency:
+        if (
+            self._ready.owners
+            or line.waiting
+            or line.state is not _WAITING
+            or self._claimed >= self.concurrency
+        ):
             return False
         self._reserved -= 1
         self._claimed += 1
-        line.claimed = True
+        line.state = _OUT
         if place[2].priority == Priority.URGENT:
             line.is_urgent = True
             self._count_urgent(line, 1)
@@ -361,10 +361,17 @@ class PriorityInbox(Generic[M]):
 
     def claim(self, session_id: str) -> None:
         """A turn of this session goes on that began before a restart; its first message is not here any more."""
-        line = self._line(session_id)
+        self._go_out(self._line(session_id))
+
+    def _go_out(self, line: _Line[M]) -> None:
+        """Let the turn of a line run, whatever the places."""
         self._unlist(line)
-        line.claimed = True
-        self._claimed += 1
+        if line.state is _PARKED:
+            self._parked -= 1
+            self._held.discard(line.session_id)
+        if line.state is not _OUT:
+            line.state = _OUT
+            self._count_place(line, 1)
 
     def put_followup(self, message: M) -> None:
         """Take a message of the turn that is out: it goes before all other mail of its session, except URGENT.
@@ -379,7 +386,7 @@ class PriorityInbox(Generic[M]):
             line.followups = deque()
         line.followups.append(message)
 
-    def _reached(self, message: M) -> "_Bound | _NoBound":
+    def reached(self, message: M) -> "Bound | NoBound":
         """The bound that keeps a message out."""
         line = self._lines.get(message.session_id)
         if message.priority == Priority.URGENT:
@@ -389,9 +396,9 @@ class PriorityInbox(Generic[M]):
             return (message.session_id, False)
         elif self._waiting >= self.capacity:
             return None
-        return _NO_BOUND
+        return NO_BOUND
 
-    def _full(self, bound: _Bound) -> InboxFull:
+    def _full(self, bound: Bound) -> InboxFull:
         if bound is None:
             return InboxFull(self.name, self.capacity)
         session_id, urgent = bound
@@ -399,28 +406,28 @@ class PriorityInbox(Generic[M]):
             return InboxFull(f"session {session_id} (URGENT)", self.urgent_capacity)
         return InboxFull(f"session {session_id}", self.session_capacity)
 
-    def _stamp(self, message: M, now: float, *, first: bool) -> _Entry[M]:
+    def _stamp(self, message: M, now: float, *, first: bool) -> Place[M]:
         key = now + self._delays[message.priority]
         place = _FIRST if first and message.priority != Priority.URGENT else key
-        return (place, next(self._arrivals), message, key)
+        return (place, next(self._serial), message, key)
 
-    def _insert(self, entry: _Entry[M]) -> None:
+    def _insert(self, entry: Place[M]) -> None:
         self._push(self._count(entry), entry)
 
-    def _count(self, entry: _Entry[M]) -> _Line[M]:
+    def _count(self, entry: Place[M]) -> _Line[M]:
         """Take a place in the line of its session."""
         line = self._line(entry[2].session_id)
         if entry[0] == -math.inf:
             line.urgent += 1
-            self._urgent += 1
+            self._urgency.waiting += 1
         else:
             line.places += 1
             self._waiting += 1
         return line
 
-    def _push(self, line: _Line[M], entry: _Entry[M]) -> None:
+    def _push(self, line: _Line[M], entry: Place[M]) -> None:
         heapq.heappush(line.waiting, entry)
-        if line.waiting[0] is entry and not line.claimed:
+        if line.waiting[0] is entry and line.state is _WAITING:
             self._list(line)
 
     def _line(self, session_id: str) -> _Line[M]:
@@ -433,27 +440,25 @@ class PriorityInbox(Generic[M]):
 
     def _hold(self, line: _Line[M]) -> None:
         self._unlist(line)
-        line.claimed = line.lent = line.parked = True
+        line.state = _PARKED
         line.is_urgent = False
         line.followups = None
         self._parked += 1
 
     def _list(self, line: _Line[M]) -> None:
         """Let a line stand for its first message among those that may go out."""
-        _, serial, message, key = line.waiting[0]
         before = line.listing
-        line.listing = self._ready.add(
-            line,
-            owner=self._owner(line),
-            level=message.priority,
-            key=key,
-            serial=serial,
-            turn=next(self._rounds),
-        )
+        line.listing = self._add(self._ready, line, line.waiting[0], line)
         if before is not None:  # after that, so that its owner keeps its place
             self._ready.remove(before)
         if self._getters:
-            self._getters.unpark()
+            self._wake_getter(None)
+
+    def _add(self, queue: Rotation[T], item: T, place: Place[M], line: _Line[M]) -> Ticket[T]:
+        """Have something wait in a queue of owners, by the key of a message."""
+        _, serial, message, key = place
+        owner, turn = self._owner(line), next(self._serial)
+        return queue.add(item, owner=owner, level=message.priority, key=key, serial=serial, turn=turn)
 
     def _unlist(self, line: _Line[M]) -> None:
         if line.listing is not None:
@@ -468,65 +473,39 @@ class PriorityInbox(Generic[M]):
     # --- waiting for room ----------------------------------------------------------------
 
     async def _put_when_room(self, message: M, *, first: bool, reserves: bool = False) -> Place[M]:
-        stamped = self._stamp(message, trio.current_time(), first=first)
-        sender = _Sender(stamped, trio.lowlevel.current_task(), reserves)
-        with trio.move_on_after(DEFAULT_WAIT if message.deadline is None else message.deadline):
-            self._queue(sender)
-            await trio.lowlevel.wait_task_rescheduled(lambda _: self._give_up(sender))
-            return stamped
-        raise self._full(sender.gate)
+        place = self._stamp(message, trio.current_time(), first=first)
+        sender = Sender(place, trio.lowlevel.current_task(), reserves)
+        if not await self._gates.wait(sender, DEFAULT_WAIT if message.deadline is None else message.deadline):
+            raise self._full(sender.gate)
+        return place
 
-    def _queue(self, sender: _Sender[M]) -> None:
-        """Let a sender wait at the gate that keeps it out; at the inbox's it keeps a place of its session."""
-        message = sender.entry[2]
-        gate = self._reached(message)
-        if gate is _NO_BOUND:
-            (self._reserve if sender.reserves else self._insert)(sender.entry)
-            trio.lowlevel.reschedule(sender.task)
-            return
-        line = self._line(message.session_id)
-        if gate is None:
+    def admit(self, sender: Sender[M]) -> None:
+        """Take the message of a sender that waited, or its place."""
+        line = self._count(sender.place)
+        if sender.reserves:
+            self._reserved += 1
+        else:
+            self._push(line, sender.place)
+
+    def enter(self, queue: Rotation[Sender[M]], sender: Sender[M]) -> Ticket[Sender[M]]:
+        """Have a sender wait at a gate; at the inbox's it keeps a place of its session."""
+        line = self._line(sender.place[2].session_id)
+        if sender.gate is None:
             line.places += 1
-        sender.gate = gate
-        queue = self._gates.get(gate)
-        if queue is None:
-            queue = self._gates[gate] = Rotation(_LEVELS)
-        _, serial, _, key = sender.entry
-        sender.ticket = queue.add(
-            sender,
-            owner=self._owner(line),
-            level=message.priority,
-            key=key,
-            serial=serial,
-            turn=next(self._rounds),
-        )
+        return self._add(queue, sender, sender.place, line)
 
-    def _unqueue(self, sender: _Sender[M]) -> _Line[M]:
-        queue = self._gates[sender.gate]
-        if sender.ticket is not None:
-            queue.remove(sender.ticket)
-        if not queue:
-            del self._gates[sender.gate]
-        line = self._lines[sender.entry[2].session_id]
+    def leave(self, sender: Sender[M]) -> None:
+        """Give the place back that a sender kept at the inbox's gate."""
         if sender.gate is None:
-            line.places -= 1
-        return line
+            self._lines[sender.place[2].session_id].places -= 1
 
-    def _open(self, gate: _Bound) -> None:
-        """A place behind this gate is free: let the next sender on."""
-        queue = self._gates.get(gate)
-        ticket = None if queue is None else queue.first()
-        if queue is not None and ticket is not None:
-            queue.take(ticket, next(self._rounds))
-            self._unqueue(ticket.item)
-            self._queue(ticket.item)
+    def forget(self, sender: Sender[M]) -> None:
+        """Drop the line of a sender that gave up, if it was the only one in it."""
+        self._forget_if_empty(self._lines[sender.place[2].session_id])
 
-    def _give_up(self, sender: _Sender[M]) -> trio.lowlevel.Abort:
-        line = self._unqueue(sender)
-        if sender.gate is None:
-            self._open((line.session_id, False))
-            self._forget_if_empty(line)
-        return trio.lowlevel.Abort.SUCCEEDED
+    def next_turn(self) -> int:
+        """A number for the turn that an owner has now."""
+        return next(self._serial)
 
     # --- out -----------------------------------------------------------------------------
 
@@ -547,9 +526,9 @@ class PriorityInbox(Generic[M]):
         if listing is None:
             return None
         line = listing.item
-        self._ready.take(listing, next(self._rounds))
+        self._ready.take(listing, next(self._serial))
         line.listing = None
-        line.claimed = True
+        line.state = _OUT
         line.is_urgent = listing.level == Priority.URGENT
         self._begin(line)
         self._count_place(line, 1)
@@ -572,28 +551,29 @@ class PriorityInbox(Generic[M]):
     @property
     def _others(self) -> int:
         """Count the messages out that are not URGENT."""
-        return self._claimed - self._urgent_claimed
+        return self._claimed - self._urgency.out
 
     def _is_alone(self, owner: str) -> bool:
         """Return True if all that waits, or all that is URGENT, belongs to this owner."""
-        is_own = self._urgent_of.get(owner, 0) == self._urgent_claimed
+        is_own = self._urgency.out_of.get(owner, 0) == self._urgency.out
         return is_own and not self._ready.waits_other(owner)
 
     def _is_throttled(self, claimed: int, others: int) -> bool:
         """Return True if it is the turn of messages that are not URGENT, given how many are out."""
-        if not self._is_flooded or self._urgent_run < _URGENT_RUN:
+        if not self._urgency.is_flooded or self._urgency.run < _URGENT_RUN:
             return False
         is_full = claimed >= self.concurrency
         return (is_full and others > 0) or self._ready.first(_OTHERS) is not None
 
     def _begin(self, line: _Line[M]) -> None:
         """A turn that was waited for begins."""
+        urgency = self._urgency
         if not line.is_urgent:
-            self._urgent_run = 0
-            self._is_flooded = self._is_flooded or self._claimed >= self.concurrency
+            urgency.run = 0
+            urgency.is_flooded = urgency.is_flooded or self._claimed >= self.concurrency
             return
-        self._urgent_run += 1
-        self._is_flooded = self._is_flooded or self._ready.waits_other(self._owner(line), _OTHERS)
+        urgency.run += 1
+        urgency.is_flooded = urgency.is_flooded or self._ready.waits_other(self._owner(line), _OTHERS)
 
     def _count_place(self, line: _Line[M], change: int) -> None:
         self._claimed += change
@@ -601,13 +581,13 @@ class PriorityInbox(Generic[M]):
             self._count_urgent(line, change)
 
     def _count_urgent(self, line: _Line[M], change: int) -> None:
-        self._urgent_claimed += change
-        owner = self._owner(line)
-        self._urgent_of[owner] = self._urgent_of.get(owner, 0) + change
-        if not self._urgent_of[owner]:
-            del self._urgent_of[owner]
-        if not (self._urgent_claimed or self._urgent):
-            self._is_flooded = False
+        urgency, owner = self._urgency, self._owner(line)
+        urgency.out += change
+        urgency.out_of[owner] = urgency.out_of.get(owner, 0) + change
+        if not urgency.out_of[owner]:
+            del urgency.out_of[owner]
+        if not (urgency.out or urgency.waiting):
+            urgency.is_flooded = False
 
     async def get(self) -> M:
         """Wait for the next message and claim its session until `release`."""
@@ -617,9 +597,28 @@ class PriorityInbox(Generic[M]):
             await trio.lowlevel.cancel_shielded_checkpoint()
             return message
         while message is None:
-            await self._getters.park()
-            message = self.poll()
+            message = await self._wait_message()
+            if message is None:
+                message = self.poll()
         return message
+
+    async def _wait_message(self) -> M | None:
+        """Wait until something may go out; returns it if it was handed over at once."""
+        task = trio.lowlevel.current_task()
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            del self._getters[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._getters[task] = None
+        message: M | None = await trio.lowlevel.wait_task_rescheduled(leave)
+        return message
+
+    def _wake_getter(self, message: M | None) -> None:
+        """Wake the task that has waited for a message for the longest time; None lets it look for one."""
+        task = next(iter(self._getters))
+        del self._getters[task]
+        trio.lowlevel.reschedule(task, outcome.Value(message))
 
     def next_followup(self, session_id: str) -> M | None:
         """The next follow-up of the turn that is out.
@@ -628,7 +627,7 @@ class PriorityInbox(Generic[M]):
             UsageError: nothing of the session is out.
         """
         line = self._lines.get(session_id)
-        if line is None or not line.claimed:
+        if line is None or line.state is _WAITING:
             raise self._not_out(session_id)
         return line.followups.popleft() if line.followups else None
 
@@ -641,27 +640,27 @@ class PriorityInbox(Generic[M]):
             UsageError: nothing of the session is out.
         """
         line = self._lines.get(session_id)
-        if line is None or not line.claimed:
+        if line is None or line.state is _WAITING:
             raise self._not_out(session_id)
         if not self._is_urgent(line) or self._gives_way(line):
             return None
         line.followups = None
         if not line.is_urgent:
             line.is_urgent = True
-            if not line.lent:
+            if line.state is _OUT:
                 self._count_urgent(line, 1)
-        self._ready.charge(self._owner(line), next(self._rounds))
+        self._ready.charge(self._owner(line), next(self._serial))
         self._begin(line)
         return self._pop(line)
 
     def _gives_way(self, line: _Line[M]) -> bool:
         """Return True if others wait for a place that only a session ending its turn can free, or it is their turn."""
-        if not self._ready.owners and not self._is_flooded:
+        if not self._ready.owners and not self._urgency.is_flooded:
             return False
         is_crowded = self._claimed >= self.concurrency + self.urgent_concurrency
         if is_crowded and self._ready.waits_other(self._owner(line)):
             return True
-        is_out = not line.lent
+        is_out = line.state is _OUT
         return self._is_throttled(self._claimed - is_out, self._others - (is_out and not line.is_urgent))
 
     def has_first(self, session_id: str) -> bool:
@@ -687,18 +686,26 @@ class PriorityInbox(Generic[M]):
             UsageError: nothing of the session is out.
         """
         line = self._claimed_line(session_id)
-        if not line.lent:
+        if line.state is _OUT:
             self._claimed -= 1
             if line.is_urgent:
                 self._count_urgent(line, -1)
-        line.claimed = line.lent = line.is_urgent = False
+        elif line.state is _PARKED:
+            self._parked -= 1
+            self._held.discard(session_id)
+        line.state = _WAITING
+        line.is_urgent = False
         line.followups = None
         if line.waiting:
             self._list(line)
             return
         self._forget_if_empty(line)
-        if self._ready and self._getters:
-            self._getters.unpark()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """A place is free: wake a task that may find something to take now."""
+        if self._getters and self._ready:
+            self._wake_getter(None)
 
     def lend(self, session_id: str) -> None:
         """The turn that is out waits for something else: another session may go out in its place.
@@ -707,11 +714,10 @@ class PriorityInbox(Generic[M]):
             UsageError: nothing of the session is out.
         """
         line = self._claimed_line(session_id)
-        if not line.lent:
-            line.lent = True
+        if line.state is _OUT:
+            line.state = _LENT
             self._count_place(line, -1)
-            if self._ready and self._getters:
-                self._getters.unpark()
+            self._look_again()
 
     def reclaim(self, session_id: str) -> None:
         """The turn goes on, even if by that one more than `concurrency` is out.
@@ -720,8 +726,8 @@ class PriorityInbox(Generic[M]):
             UsageError: nothing of the session is out.
         """
         line = self._claimed_line(session_id)
-        if line.lent:
-            line.lent = False
+        if line.state is _LENT:
+            line.state = _OUT
             self._count_place(line, 1)
 
     def park(self, session_id: str) -> None:
@@ -731,25 +737,19 @@ class PriorityInbox(Generic[M]):
         """
         self._held.add(session_id)
         line = self._lines.get(session_id)
-        if line is None or line.parked:
+        if line is None or line.state is _PARKED:
             return
-        if line.claimed and not line.lent:
+        if line.state is _OUT:
             self._count_place(line, -1)
         self._hold(line)
         self._forget_if_empty(line)
         self._tell_if_idle()
-        if self._ready and self._getters:
-            self._getters.unpark()
+        self._look_again()
 
     def unpark(self, session_id: str) -> None:
         """The turn goes on: its session is out, even if by that one more than `concurrency` is."""
         self._held.discard(session_id)
-        line = self._line(session_id)
-        if line.parked:
-            self._parked -= 1
-        self._unlist(line)
-        line.claimed, line.lent, line.parked = True, False, False
-        self._claimed += 1
+        self._go_out(self._line(session_id))
 
     def is_wanted_by_others(self, session_id: str) -> bool:
         """Return True if messages of other owners wait."""
@@ -762,7 +762,7 @@ class PriorityInbox(Generic[M]):
     def is_parked(self, session_id: str) -> bool:
         """Return True if messages of a parked session wait."""
         line = self._lines.get(session_id)
-        return line is not None and line.parked
+        return line is not None and line.state is _PARKED
 
     def has_urgent(self, session_id: str) -> bool:
         """Return True if an URGENT message of a session waits."""
@@ -790,7 +790,7 @@ class PriorityInbox(Generic[M]):
 
     def _claimed_line(self, session_id: str) -> _Line[M]:
         line = self._lines.get(session_id)
-        if line is None or not line.claimed:
+        if line is None or line.state is _WAITING:
             raise self._not_out(session_id)
         return line
 
@@ -800,7 +800,7 @@ class PriorityInbox(Generic[M]):
     def _forget_if_empty(self, line: _Line[M]) -> None:
         if line.is_empty:
             del self._lines[line.session_id]
-            if line.parked:
+            if line.state is _PARKED:
                 self._parked -= 1
             self._tell_if_idle()
 
@@ -816,7 +816,7 @@ class PriorityInbox(Generic[M]):
 
     def sessions(self) -> list[str]:
         """The sessions with anything waiting or out, but for parked ones."""
-        return [session_id for session_id, line in self._lines.items() if not line.parked]
+        return [session_id for session_id, line in self._lines.items() if line.state is not _PARKED]
 
     def _pop(self, line: _Line[M]) -> M:
         message = heapq.heappop(line.waiting)[2]
@@ -828,11 +828,11 @@ class PriorityInbox(Generic[M]):
         urgent = message.priority == Priority.URGENT
         if urgent:
             line.urgent -= 1
-            self._urgent -= 1
+            self._urgency.waiting -= 1
         else:
             line.places -= 1
             self._waiting -= 1
-        if self._gates:
+        if self._gates.queues:
             if not urgent:
-                self._open(None)
-            self._open((line.session_id, urgent))
+                self._gates.open(None)
+            self._gates.open((line.session_id, urgent))

@@ -541,11 +541,11 @@ class Crowd:
 
     def check(self) -> None:
         """Nobody waits at a gate that is open; who waits at the inbox's keeps a place of its session."""
-        for gate, queue in self.inbox._gates.items():
+        for gate, queue in self.inbox._gates.queues.items():
             if gate is None:
                 assert self.inbox.statistics().waiting == self.inbox.capacity
             else:
-                assert {self.inbox._reached(sender.entry[2]) for sender in queue} == {gate}
+                assert {self.inbox.reached(sender.place[2]) for sender in queue} == {gate}
 
 
 STEPS = st.lists(
@@ -573,7 +573,7 @@ async def test_no_sender_waits_for_room_that_is_there(steps):
         while inbox.sessions():
             crowd.take()
     assert sorted(crowd.ended) == sorted(str(i) for i in range(len(crowd.scopes)))
-    assert inbox._gates == {}
+    assert inbox._gates.queues == {}
     assert set(attrs.astuple(inbox.statistics())) == {0}
 
 
@@ -595,3 +595,94 @@ def test_a_lent_slot_is_another_sessions():
     inbox.release("b")
     assert inbox.poll().session_id == "c"
     assert inbox.statistics().claimed == 1
+
+
+# --- the states of a line ----------------------------------------------------------------
+
+TABLE = {
+    "waiting": {"claim": "out", "park": "parked", "unpark": "out"},
+    "out": {
+        "claim": "out",
+        "lend": "lent",
+        "reclaim": "out",
+        "park": "parked",
+        "unpark": "out",
+        "release": "waiting",
+    },
+    "lent": {
+        "claim": "out",
+        "lend": "lent",
+        "reclaim": "out",
+        "park": "parked",
+        "unpark": "out",
+        "release": "waiting",
+    },
+    "parked": {
+        "claim": "out",
+        "lend": "parked",
+        "reclaim": "parked",
+        "park": "parked",
+        "unpark": "out",
+        "release": "waiting",
+    },
+}
+"""As in the head of actors/inbox.py; what is missing is refused, or is not asked for."""
+WAYS = {"waiting": [], "out": ["claim"], "lent": ["claim", "lend"], "parked": ["park"]}
+
+
+def state_of(inbox: PriorityInbox[Note]) -> str:
+    """The state of the line `a` with a message in it, from outside: by its place, and by who waits for it."""
+    if inbox.is_parked("a"):
+        return "parked"
+    if inbox.statistics().claimed:
+        return "out"
+    try:
+        inbox.next_followup("a")
+    except UsageError:
+        return "waiting"
+    return "lent"
+
+
+@pytest.mark.parametrize(("state", "event"), [(s, e) for s, events in TABLE.items() for e in events])
+def test_a_line_goes_through_its_states_as_its_table_says(state, event):
+    """Whatever it went through, its message goes out once it is waiting again, and leaves no place taken."""
+    inbox = PriorityInbox[Note](concurrency=1)
+    inbox.put_nowait(Note("x", "a"), now=0)
+    for step in [*WAYS[state], event]:
+        getattr(inbox, step)("a")
+    assert state_of(inbox) == TABLE[state][event]
+    if state_of(inbox) != "waiting":
+        inbox.unpark("a") if state_of(inbox) == "parked" else inbox.reclaim("a")
+        inbox.release("a")
+    assert inbox.get_nowait().text == "x"
+    inbox.release("a")
+    assert set(attrs.astuple(inbox.statistics())) == {0}
+
+
+@pytest.mark.parametrize("event", ["lend", "reclaim", "release"])
+def test_what_is_not_out_cannot_be_lent_or_released(event):
+    """The line is waiting, and stays so."""
+    inbox = PriorityInbox[Note]()
+    inbox.put_nowait(Note("x", "a"), now=0)
+    with pytest.raises(UsageError):
+        getattr(inbox, event)("a")
+    assert inbox.get_nowait().text == "x"
+
+
+async def test_a_message_goes_straight_to_a_task_that_waits_for_it(nursery):
+    """It takes no place in the queue; a task that is cancelled at that moment has it all the same, and nothing is lost."""
+    inbox = PriorityInbox[Note](capacity=1)
+    got: list[str] = []
+
+    async def get() -> None:
+        got.append((await inbox.get()).text)
+
+    nursery.start_soon(get)
+    await wait_all_tasks_blocked()
+    inbox.put_nowait(Note("x", "a"), now=0)
+    assert inbox.statistics().waiting == 0
+    nursery.cancel_scope.cancel()
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    with trio.CancelScope(shield=True):
+        await wait_all_tasks_blocked()
+    assert got == ["x"]
