@@ -181,15 +181,20 @@ from .protocols.base import (
     CallTools as CallTools,
     Change as Change,
     ClassificationType as ClassificationType,
+    Classifier as Classifier,
     Continue as Continue,
     Fail as Fail,
     Finish as Finish,
     Instruction as Instruction,
     Profile as Profile,
+    PromptTemplate as PromptTemplate,
     Protocol as Protocol,
     Request as Request,
     Say as Say,
     View as View,
+)
+from .protocols.prompts import (
+    PromptManager as PromptManager,
 )
 from .runtime.directory import (
     AgentCard as AgentCard,
@@ -218,4 +223,7 @@ from .tools.function import (
 )
 from .tools.registry import (
     ToolRegistry as ToolRegistry,
+)
+from .turns.core import (
+    AgentCore as AgentCore,
 )

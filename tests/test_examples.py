@@ -47,6 +47,13 @@ ESSENTIAL = {
         "The goal was not achieved: the limit of 2 iterations was reached.",
         "Missing: the depth of Tanganyika",
     ],
+    "own_agent.py": [
+        "printer: refuse, we have two printers",
+        "paper: approve, paper is used up",
+        "refused: 1",
+        "assistant: I judge what Ada asks for.",
+        "user: 1 requests were refused so far.",
+    ],
     "own_loop.py": ["good: Oslo has 720,000 people", "calls: 2 of cheap, 2 of strong"],
     "modes.py": [
         "plan: Error: Tool 'deploy' is not available in plan mode.",

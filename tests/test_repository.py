@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 FACE = [
     "Agent",
+    "AgentCore",
     "BareAgent",
     "SimpleAgent",
     "ReActAgent",
@@ -59,6 +60,9 @@ FACE = [
     "Finish",
     "Profile",
     "Protocol",
+    "PromptManager",
+    "PromptTemplate",
+    "Classifier",
     "Request",
     "Say",
     "View",

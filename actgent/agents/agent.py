@@ -125,6 +125,8 @@ class Agent:
     """
 
     default_protocol: Callable[[], Protocol] = Bare
+    core_type: type[AgentCore] = AgentCore
+    """The pipeline of its messages: `AgentCore`, or a class made from it that does one of its steps in another way."""
 
     def __init__(
         self,
@@ -201,11 +203,16 @@ class Agent:
             body=body,
         )
         self.protocol = protocol or self.default_protocol()
-        rendered = PromptManager(self.protocol, self.profile).system_prompt()
+        self.protocol.check_fit(self.profile)
+        prompts = PromptManager(self.protocol, self.profile)
+        prompts.check()
+        rendered = prompts.system_prompt()
         if modes is not None:
             rendered = f"{rendered}\n\n{prompt_of(modes, self.tools)}"
         self.system_prompt = rendered if prompt is None else to_layer(prompt).apply(rendered, self.profile)
         """The same for all sessions and turns that have no layer of their own."""
+        self.prompts = PromptManager(self.protocol, self.profile, system=self.system_prompt)
+        """What its models are told round what they remember."""
         self._options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
         check_reducers(reducers)
         self._reducers = reducers
@@ -716,7 +723,6 @@ class Agent:
             partial(_face, services),
             runtime.agents.trees,
             runtime.agents.starting,
-            self._memory,
             self._reducers,
             self.on_busy,
             self._on_session,
@@ -741,11 +747,12 @@ class Agent:
         inbox = PriorityInbox[Message](f"agent {self.name}", **self._bounds)
         dispatcher = Dispatcher(agent=self.name, timeout=self._handler_timeout, watch=runtime.watch)
         observer = Observer(self.name, runtime.stream)
-        core = AgentCore(
+        core = self.core_type(
             profile=self.profile,
+            memory=self._memory,
+            prompts=self.prompts,
             models=ModelCalls(
                 sender=Sender(self.name, "assistant"),
-                system=self.system_prompt,
                 models=self._models,
                 dispatcher=dispatcher,
                 observer=observer,

@@ -4,7 +4,6 @@ It decides as the start does: by the calls that had begun or not, and by what th
 them now. No model is asked, no tool runs, and nothing is written.
 """
 
-import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import cast
@@ -159,6 +158,5 @@ def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Reco
     """Whether the model was asked with another prompt or other tools last."""
     last = next((each.prompt for each in reversed(records) if isinstance(each, Said) and each.prompt), "")
     system = agent.system_prompt if context.system is None else context.system
-    tools = zlib.crc32(repr(agent.tools.specs()).encode("utf-8", "surrogatepass"))
-    now = f"{zlib.crc32(system.encode('utf-8', 'surrogatepass'), tools):08x}"
+    now = agent.prompts.fingerprint(system, agent.tools.specs())
     return "" if last in ("", now) else "its prompt or its tools are other ones"

@@ -56,6 +56,10 @@ class Shown(Sequence[ChatMessage]):
         end = (*self._end, *others)
         return Shown(self._list, front=self._front, end=end, count=self._count)
 
+    def behind(self, others: Sequence[ChatMessage]) -> "Shown":
+        """Return the same with some messages before it."""
+        return Shown(self._list, front=(*others, *self._front), end=self._end, count=self._count)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shown | tuple | list):
             return NotImplemented
@@ -70,3 +74,8 @@ class Shown(Sequence[ChatMessage]):
 def followed_by(messages: Sequence[ChatMessage], *others: ChatMessage) -> Sequence[ChatMessage]:
     """Messages, and some more behind them."""
     return messages + others if isinstance(messages, Shown) else (*messages, *others)
+
+
+def preceded_by(messages: Sequence[ChatMessage], *others: ChatMessage) -> Sequence[ChatMessage]:
+    """Return messages with some more before them."""
+    return messages.behind(others) if isinstance(messages, Shown) else (*others, *messages)

@@ -1,4 +1,4 @@
-"""How an agent and a model talk: a `Protocol` renders a request and reads the answer.
+"""How an agent and a model talk: a `Protocol` is a `PromptTemplate`, which asks, and a `Classifier`, which reads the answer.
 
 A protocol is pure and sync, holds nothing of a session, and is shared by all of them. It
 says what it made of an answer in *outcomes*; the core acts on them by one table. An outcome
@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import AnswerError, ConfigurationError, ParseError
 from actgent.llm.base import Answer, ResponseFormat
-from actgent.messages import Event, Message, Route, ToolCall, ToolSpec
+from actgent.messages import Event, Message, Route, Sender, Text, ToolCall, ToolSpec
 from actgent.structured.extract import extract, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
@@ -184,28 +184,46 @@ class Fail:
 Outcome = Say | Event | Route | CallTools | Change | Continue | Finish | Fail
 
 
-class Protocol(abc.ABC):
-    """A prompt template and a classifier that belong together."""
+# --- the two halves of a protocol -----------------------------------------------------------
+
+
+class PromptTemplate(abc.ABC):
+    """The asking half of a protocol: its texts, and what each model call adds to them.
+
+    The texts are jinja2 templates, written by developers and rendered by a `PromptManager`. Each has its lifetime, so that
+    the beginning of a prompt never moves: the system prompt is an agent's, the assistant prompt a session's, the user
+    prompt a pass's.
+    """
 
     name: ClassVar[str]
     template: ClassVar[str]
-    """The system prompt, a jinja2 template over `profile`; rendered once for an agent, so it never moves."""
-    max_iterations: int | None = None
-    """Model calls a turn, where the protocol has a limit of its own; None takes the agent's."""
+    """The system prompt, over `profile` and `examples`; rendered once for an agent, so it never moves."""
+    assistant_template: ClassVar[str] = ""
+    """Said as the agent's own words behind the system prompt, before all that is remembered: over `profile`, `examples`
+    and `session` (`id`, `owner`), the same in all passes of a session."""
+    user_template: ClassVar[str] = ""
+    """Said behind the conversation in each pass, and not remembered: over the same and `message` (the text to be answered),
+    `state`, `stage`, `calls` and `repairs`."""
+    examples: ClassVar[Sequence[str]] = ()
+    """Answers as this template asks for them. An agent is refused whose classifier cannot read one of them."""
+
+    def request(self, view: View) -> Request:
+        """What this call adds to the conversation."""
+        return PLAIN_REQUEST
+
+
+class Classifier(abc.ABC):
+    """The reading half of a protocol: what an answer means, in outcomes."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Whoever overrides `partial` alone is asked for it: what follows the inherited one would show something else."""
         super().__init_subclass__(**options)
         if "partial" in vars(cls) and "growth" not in vars(cls):
-            cls.growth = Protocol.growth  # type: ignore[method-assign]
-
-    def request(self, view: View) -> Request:
-        """Return what this call adds to the conversation."""
-        return PLAIN_REQUEST
+            cls.growth = Classifier.growth  # type: ignore[method-assign]
 
     @abc.abstractmethod
     def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
-        """Read the answer. Native calls of the answer are read by the core before this.
+        """What the answer means. Native calls of the answer are read by the core before this.
 
         Raises:
             AnswerError: the same as returning `[Fail(error)]`.
@@ -227,11 +245,64 @@ class Protocol(abc.ABC):
         return Growth(self.partial)
 
     def shortfall(self, message_type: str | None) -> str | None:
-        """Return what is told beside a turn's last reply that is less than what was asked, e.g. `partial`.
+        """What is to be told beside a turn's last reply of this type that is less than what was asked, e.g. `partial`.
 
         None where it is all of it. Whoever has the agent as a tool reads it; see `Reply.message_type`.
         """
         return None
+
+
+class Protocol(PromptTemplate, Classifier):
+    """A prompt template and a classifier that belong together, written as one class or made by `pair`."""
+
+    max_iterations: int | None = None
+    """Model calls a turn, where the protocol has a limit of its own; None takes the agent's."""
+
+    @staticmethod
+    def pair(
+        template: PromptTemplate, classifier: Classifier, *, max_iterations: int | None = None
+    ) -> "Protocol":
+        """Make a protocol of its two halves.
+
+        Raises:
+            ConfigurationError: one is not such a half, or the template has no `examples` by which to tell that they fit.
+        """
+        return _Pair(template, classifier, max_iterations=max_iterations)
+
+    @property
+    def halves(self) -> tuple[object, object]:
+        """The template and the classifier, to name them."""
+        return self, self
+
+    def check_fit(self, profile: Profile) -> None:
+        """Check that the classifier reads the template's `examples` as answers to an agent of this profile.
+
+        Raises:
+            ConfigurationError: it does not; the text names both halves, the example and the reason.
+        """
+        for example in self.examples:
+            if reason := self._misread(example, profile):
+                asking, reading = (type(half).__name__ for half in self.halves)
+                raise ConfigurationError(
+                    f"template {asking} and classifier {reading} do not fit together: {reading} cannot read the "
+                    f"example {example!r:.200} of {asking}: {reason}"
+                )
+
+    def _misread(self, example: str, profile: Profile) -> str | None:
+        """Why an answer cannot be read; None for one that can."""
+        asked = Message(session_id="example", sender=Sender("user"), parts=(Text("An example."),))
+        said = Message(session_id="example", sender=Sender("agent", "assistant"), parts=(Text(example),))
+        view = View(
+            message=asked, record=(asked, said), state={}, calls=1, profile=profile, tools=profile.tools
+        )
+        try:
+            outcomes = self.read(Answer(parts=said.parts), view)
+        except AnswerError as error:
+            return error.reason
+        except Exception as error:  # noqa: BLE001 - a half of the developer's: whatever it raises, it does not fit
+            return repr(error)
+        failed = next((outcome.error for outcome in outcomes if isinstance(outcome, Fail)), None)
+        return None if failed is None else failed.reason
 
     def with_output(self, output: Any) -> "Protocol":
         """The same protocol, its turns ending with a value of one form: a type, or a form as a dict.
@@ -242,6 +313,51 @@ class Protocol(abc.ABC):
             ConfigurationError: JSON Schema cannot say it, or it is no JSON Schema.
         """
         return WithOutput(self, output)
+
+
+class _Pair(Protocol):
+    """Two halves that were written apart."""
+
+    def __init__(
+        self, template: PromptTemplate, classifier: Classifier, *, max_iterations: int | None
+    ) -> None:
+        if not isinstance(template, PromptTemplate):
+            raise ConfigurationError(f"template= must be a PromptTemplate, got {template!r}")
+        if not isinstance(classifier, Classifier):
+            raise ConfigurationError(f"classifier= must be a Classifier, got {classifier!r}")
+        asking = type(template).__name__
+        if not template.examples:
+            raise ConfigurationError(
+                f"template {asking} has no examples=: give an answer as it asks for one, by which to tell that "
+                f"{type(classifier).__name__} reads what it asks for"
+            )
+        self._template, self._classifier = template, classifier
+        # An instance stands for its template, whose class has these.
+        self.name = template.name  # type: ignore[misc]
+        self.template = template.template  # type: ignore[misc]
+        self.assistant_template = template.assistant_template  # type: ignore[misc]
+        self.user_template = template.user_template  # type: ignore[misc]
+        self.examples = template.examples  # type: ignore[misc]
+        self.max_iterations = max_iterations
+
+    @property
+    def halves(self) -> tuple[object, object]:
+        return self._template, self._classifier
+
+    def request(self, view: View) -> Request:
+        return self._template.request(view)
+
+    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
+        return self._classifier.read(answer, view)
+
+    def partial(self, text: str) -> str | None:
+        return self._classifier.partial(text)
+
+    def growth(self) -> Growth:
+        return self._classifier.growth()
+
+    def shortfall(self, message_type: str | None) -> str | None:
+        return self._classifier.shortfall(message_type)
 
 
 # --- structured answers ---------------------------------------------------------------------
@@ -260,6 +376,8 @@ class WithOutput(Protocol):
         # An instance stands for its inner protocol, whose class has these.
         self.name = protocol.name  # type: ignore[misc]
         self.template = protocol.template  # type: ignore[misc]
+        self.assistant_template = protocol.assistant_template  # type: ignore[misc]
+        self.user_template = protocol.user_template  # type: ignore[misc]
         self.max_iterations = protocol.max_iterations
         self._hint = f"Your final answer must be JSON of this form: {self.output.form}"
         self._format = self.output.response_format

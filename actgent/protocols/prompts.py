@@ -1,17 +1,23 @@
-"""Prompts from templates: what a developer wrote, filled with the profile of an agent."""
+"""Prompts from templates: what a developer wrote, filled with what is known of agent, session and pass."""
 
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+import typing
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.memory.base import ModelView
+from actgent.memory.marks import unmarked
+from actgent.memory.shown import followed_by, preceded_by
+from actgent.messages import ChatMessage, Sender, Text, ToolSpec
 
-from .base import Profile, Protocol
+from .base import Profile, PromptTemplate, Request, View
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _FILE_NAME = "<template>"  # what jinja2 calls a template that comes from a string
@@ -75,12 +81,43 @@ def _compiled(template: str) -> Callable[..., str]:
     return rendering
 
 
-@attrs.frozen
-class PromptManager:
-    """Renders the system prompt of one agent. The same protocol and profile give the same bytes."""
+class PromptSession(typing.Protocol):
+    """A session, as far as prompts know it."""
 
-    protocol: Protocol
+    @property
+    def id(self) -> str: ...
+    @property
+    def owner(self) -> Sender: ...
+
+
+GO_ON = ChatMessage("user", (Text("Go on."),))
+"""Said where a stage says nothing of its own: a conversation that ends with the model's words would be a prefill."""
+MAX_KEPT = 1000
+"""Assistant prompts that an agent keeps; that of a session whose prompt is gone is rendered again, to the same bytes."""
+
+
+@attrs.define(eq=False)
+class PromptManager:
+    """Renders what the model of one agent is told, from template, profile, session and memory.
+
+    The system prompt is the same for all sessions, the assistant prompt for all passes of a session, and only the user
+    prompt, at the end, is a pass's own. So the beginning of what is sent is byte for byte that of the call before it, and a
+    pass renders nothing but its end.
+    """
+
+    template: PromptTemplate
     profile: Profile
+    _system: str | None = attrs.field(default=None, kw_only=True)
+    """The system prompt where it is not the template alone, e.g. with layers round it."""
+    _has_assistant: bool = attrs.field(init=False)
+    _kept: dict[tuple[str, Sender], str] = attrs.field(init=False, factory=dict)
+    """Assistant prompts, by session."""
+    _tools_seen: Sequence[ToolSpec] | None = attrs.field(init=False, default=None)
+    _tools_sum: int = attrs.field(init=False, default=0)
+    """The checksum of the tools that were seen last: those of an agent seldom change."""
+
+    def __attrs_post_init__(self) -> None:
+        self._has_assistant = bool(self.template.assistant_template)
 
     def system_prompt(self) -> str:
         """The protocol's template over the profile: `{{ profile.role }}`, `goal`, `capabilities`, `types` ...
@@ -90,7 +127,104 @@ class PromptManager:
         Raises:
             ConfigurationError: the template is broken; the text names it and the line.
         """
-        return render(self.protocol.template, self.profile, name=self.protocol.name)
+        if self._system is None:
+            self._system = self._rendered(self.template.template)
+        return self._system
+
+    def assistant_prompt(self, session: PromptSession) -> str:
+        """The agent's own words behind the system prompt; empty where the template has none.
+
+        Raises:
+            ConfigurationError: the template is broken; the text names it and the line.
+        """
+        if not self.template.assistant_template:
+            return ""
+        key = session.id, session.owner
+        text = self._kept.get(key)
+        if text is None:
+            text = self._rendered(self.template.assistant_template, session=_facts(session))
+            if len(self._kept) >= MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = text
+        return text
+
+    def user_prompt(self, session: PromptSession, view: View, request: Request) -> str:
+        """What is said behind the conversation in this pass: the user template, then what the request adds.
+
+        Raises:
+            ConfigurationError: the template is broken; the text names it and the line.
+        """
+        if not self.template.user_template:
+            return request.tail
+        text = self._rendered(
+            self.template.user_template,
+            session=_facts(session),
+            message=view.message.text,
+            state=view.state,
+            stage=view.stage,
+            calls=view.calls,
+            repairs=view.repairs,
+        )
+        return f"{text}\n\n{request.tail}" if text and request.tail else text or request.tail
+
+    def messages(
+        self, session: PromptSession, memory: ModelView, user_prompt: str, *, is_paused: bool = False
+    ) -> Sequence[ChatMessage]:
+        """The conversation to send: the assistant prompt, what memory shows, and the user prompt.
+
+        Raises:
+            ContextOverflow: it does not fit.
+        """
+        said = self.assistant_prompt(session) if self._has_assistant else ""
+        memory.check_room(said + user_prompt if said else user_prompt)
+        messages = memory.messages()
+        if user_prompt:
+            messages = followed_by(messages, ChatMessage("user", (Text(unmarked(user_prompt)),)))
+        elif messages and messages[-1].role == "assistant" and not is_paused:
+            messages = followed_by(messages, GO_ON)
+        return preceded_by(messages, ChatMessage("assistant", (Text(said),))) if said else messages
+
+    def fingerprint(self, system: str, tools: Sequence[ToolSpec]) -> str:
+        """What stands for the prompt in the journal, so that a replay can tell that it changed."""
+        if tools is not self._tools_seen:
+            self._tools_seen = tools
+            words = f"{tools!r}{self.template.assistant_template}"
+            self._tools_sum = zlib.crc32(words.encode("utf-8", "surrogatepass"))
+        return f"{zlib.crc32(system.encode('utf-8', 'surrogatepass'), self._tools_sum):08x}"
+
+    def check(self) -> None:
+        """Check the templates that are rendered only when a session is there.
+
+        Raises:
+            ConfigurationError: one is broken; the text names it and the line.
+        """
+        if text := self.template.assistant_template:
+            self._rendered(text, session={"id": "example", "owner": "user"})
+        if text := self.template.user_template:
+            check_template(text, name=self.template.name)
+
+    def _rendered(self, text: str, **variables: object) -> str:
+        variables["examples"] = self.template.examples
+        return render(text, self.profile, name=self.template.name, variables=variables)
+
+
+def _facts(session: PromptSession) -> Mapping[str, str]:
+    """What templates may say of a session; names are chosen by people, and say nothing for the system."""
+    return {"id": session.id, "owner": unmarked(session.owner.name)}
+
+
+def check_template(template: str, *, name: str) -> None:
+    """Check that a template can be rendered at all; `name` is what errors call it.
+
+    Raises:
+        ConfigurationError: the template is broken; the text names it and the line.
+    """
+    from jinja2 import TemplateError  # noqa: PLC0415
+
+    try:
+        _compiled(template)
+    except (TemplateError, *_MISTAKES) as error:
+        raise _broken(name, error) from error
 
 
 def render(
@@ -101,13 +235,19 @@ def render(
     Raises:
         ConfigurationError: the template is broken; the text names it and the line.
     """
-    from jinja2 import TemplateError, TemplateSyntaxError  # noqa: PLC0415
+    from jinja2 import TemplateError  # noqa: PLC0415
 
     try:
         return _compiled(template)(variables, profile=profile).strip()
     except (TemplateError, *_MISTAKES) as error:
-        line = error.lineno if isinstance(error, TemplateSyntaxError) else _line(error.__traceback__)
-        raise ConfigurationError(f"template {name!r}, line {line}: {error}") from error
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: Exception) -> ConfigurationError:
+    from jinja2 import TemplateSyntaxError  # noqa: PLC0415
+
+    line = error.lineno if isinstance(error, TemplateSyntaxError) else _line(error.__traceback__)
+    return ConfigurationError(f"template {name!r}, line {line}: {error}")
 
 
 def _line(traceback: TracebackType | None) -> int:

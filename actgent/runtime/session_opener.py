@@ -24,7 +24,6 @@ from actgent.foreign import failure_of
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message_id_of
 from actgent.logs import Each, logger_of
-from actgent.memory.base import Memory
 from actgent.messages import Message, OnBusy, Sender, new_secret
 from actgent.sessions.context import SessionContext
 from actgent.sessions.double_texting import check_rule
@@ -69,7 +68,6 @@ class SessionOpener:
     """Makes the user's end of a session."""
     trees: Trees
     starting: Starting
-    memory: Memory
     reducers: Mapping[str, Reducer] | None
     on_busy: OnBusy
     """What messages do while their session works, where nothing else is said."""
@@ -101,7 +99,7 @@ class SessionOpener:
         context = SessionContext(
             session_id or new_secret(),
             to_owner(owner),
-            self.memory.open_view(),
+            self.running.core.memory.open_view(),
             self.running.name,
             reducers=self.reducers,
             host=self.running,
@@ -386,7 +384,7 @@ class SessionOpener:
         context = SessionContext(
             session_id,
             opened.owner,
-            self.memory.open_view(),
+            self.running.core.memory.open_view(),
             running.name,
             is_former=not opened.agent,
             reducers=self.reducers,

@@ -14,7 +14,8 @@ from actgent.errors import (
 )
 from actgent.foreign import failure_of
 from actgent.journal.records import NO_LIMITS, Appended, Said
-from actgent.llm.base import Answer, StopReason
+from actgent.llm.base import Answer, Chat, StopReason
+from actgent.memory.base import Memory
 from actgent.messages import (
     Message,
     Reply,
@@ -27,20 +28,23 @@ from actgent.modes.modes import Modes
 from actgent.protocols.base import (
     CallTools,
     Change,
+    Classifier,
     Continue,
     Fail,
     Finish,
     Outcome,
     Profile,
+    PromptTemplate,
     Say,
     View,
 )
+from actgent.protocols.prompts import PromptManager
 from actgent.sessions.approval_ledger import PendingCalls
 from actgent.sessions.context import SessionContext
 from actgent.sessions.failures import check_stop
 from actgent.sessions.turn import Resume, Turn
 
-from .dispatcher import Dispatcher, to_deliveries
+from .dispatcher import Delivery, Dispatcher, to_deliveries
 from .hooks import Hooks
 from .model_calls import ModelCalls
 from .notices import tell_notes
@@ -59,9 +63,17 @@ Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
 
 @attrs.define(eq=False, kw_only=True)
 class AgentCore:
-    """Takes each message through memory, prompt, model and classifier to its session's handlers."""
+    """Takes each message through memory, prompt manager, model and classifier to its session's handlers.
+
+    A pass is five steps: `remember` the message, `ask` the model, `read` its answer, `act` on what it means, and `reply`. An
+    agent of one's own overrides one of them, and calls the inherited one with what it was given; see `Agent.core_type`.
+    """
 
     profile: Profile
+    memory: Memory
+    """What sessions remember, and what of it the model is shown."""
+    prompts: PromptManager
+    """What the model is told round that."""
     models: ModelCalls
     calling: Calling
     inbox: PriorityInbox[Message]
@@ -125,7 +137,7 @@ class AgentCore:
 
     def _asks_for_tools(self, turn: Turn, view: View, answer: Answer) -> bool:
         try:
-            return any(isinstance(each, CallTools) for each in self._read(turn, view, answer, ()))
+            return any(isinstance(each, CallTools) for each in self.read(turn, view, answer, ()))
         except AnswerError:
             return False
 
@@ -148,11 +160,11 @@ class AgentCore:
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if self.modes is not None:
             self._tell_modes(self.modes, context, turn, message)
-        self._remember(context, turn, message)
+        self.remember(context, turn, message)
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
         view = self._view(context, turn, message)
-        answer, calls = await self.models.ask(context, turn, view)
+        answer, calls = await self.ask(context, turn, view)
         view.state, view.calls = context.seen_state, turn.calls
         await self._react(context, turn, view, answer, calls)
         if self.hooks.listeners:
@@ -169,13 +181,13 @@ class AgentCore:
         """Read an answer that stands in the record, and act on it."""
         message = view.message
         try:
-            outcomes = self._read(turn, view, answer, calls)
+            outcomes = self.read(turn, view, answer, calls)
         except (ParseError, EmptyAnswer) as error:
             self._repair(turn, message, error)
         else:
             turn.repairs = 0
             turn.aside = ""
-            await self._act(context, turn, message, outcomes)
+            await self.act(context, turn, message, outcomes)
 
     async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if message is turn.message:
@@ -206,7 +218,7 @@ class AgentCore:
 
     # --- remember ------------------------------------------------------------------------
 
-    def _remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
+    def remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
         """Write the message into the record; tool results stand there already, right behind their calls."""
         if context.last_said is not message:
             context.append(message, answered=True)
@@ -234,9 +246,38 @@ class AgentCore:
             tools=self.calling.registry.specs(),
         )
 
+    # --- ask -----------------------------------------------------------------------------
+
+    def ask(
+        self, context: SessionContext, turn: Turn, view: View
+    ) -> Awaitable[tuple[Answer, tuple[ToolCall, ...]]]:
+        """Ask the model what memory shows, between the prompts; gives its answer, and the native calls in it."""
+        self.models.check_limit(context, turn)
+        options = turn.options
+        template: PromptTemplate = options.protocol
+        request = template.request(view)
+        prompts = self.prompts
+        prompt = prompts.user_prompt(context, view, request)
+        if turn.aside or options.tail:
+            prompt = "\n\n".join(filter(None, (turn.aside, options.tail, prompt)))
+        system = options.system if options.system is not None else context.system
+        chat = Chat(
+            system=prompts.system_prompt() if system is None else system,
+            messages=prompts.messages(context, context.view, prompt, is_paused=turn.is_paused),
+            tools=view.tools,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+            response_format=request.response_format,
+            session=context.id,
+            owner=context.owner.name if context.parent is None else context.works_for,
+            priority=turn.message.priority,
+        )
+        known = "" if context.log is None else prompts.fingerprint(chat.system, chat.tools)
+        return self.models.ask(context, turn, view.message, chat, model=request.model, prompt=known)
+
     # --- read ----------------------------------------------------------------------------
 
-    def _read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
+    def read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
         """What the answer means; native calls come before any text, in every protocol."""
         if turn.budget is not None and turn.budget.cut is not None:
             raise turn.budget.cut
@@ -248,7 +289,8 @@ class AgentCore:
             return [Continue(view.stage)]
         if not answer.text.strip():
             raise EmptyAnswer("it was empty")
-        outcomes = turn.options.protocol.read(answer, view)
+        classifier: Classifier = turn.options.protocol
+        outcomes = classifier.read(answer, view)
         for outcome in outcomes:
             if isinstance(outcome, Fail):
                 raise outcome.error
@@ -267,7 +309,7 @@ class AgentCore:
 
     # --- reply and act -------------------------------------------------------------------
 
-    async def _act(
+    async def act(
         self, context: SessionContext, turn: Turn, message: Message, outcomes: Sequence[Outcome]
     ) -> None:
         """Act on the outcomes in their order: state, events, routing, conversation, and what the turn goes on with."""
@@ -279,16 +321,20 @@ class AgentCore:
                 context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
             elif isinstance(outcome, (CallTools, Continue, Finish)):
                 further.append(outcome)
-        deliveries = to_deliveries(outcomes, turn.answer_id, turn.usage)
-        if deliveries and context.log is not None:
+        if deliveries := to_deliveries(outcomes, turn.answer_id, turn.usage):
+            await self.reply(context, turn, deliveries)
+        if further:
+            await self._go_on(context, turn, message, further)
+
+    async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
+        """Let the session's handlers have what was answered, and other agents what is theirs."""
+        if context.log is not None:
             await context.log.flush()
         for delivery in deliveries:
             await self.dispatcher.deliver(context, turn, delivery)
         for delivery in deliveries:
             if isinstance(delivery, Route):
                 await self._hand_over(context, turn, delivery)
-        if further:
-            await self._go_on(context, turn, message, further)
 
     async def _go_on(
         self,

@@ -1,8 +1,7 @@
 """A model call of a turn: within its limits and its time, with its answer in the record."""
 
 import time
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import attrs
@@ -14,20 +13,15 @@ from actgent.errors import LimitReached, ModelTimeout
 from actgent.foreign import failure_of
 from actgent.journal.records import Said
 from actgent.llm.base import LLM, Answer, Chat
-from actgent.memory.marks import unmarked
-from actgent.memory.shown import followed_by
 from actgent.messages import (
     NO_USAGE,
-    ChatMessage,
     Message,
     Part,
     Sender,
     Text,
     ToolCall,
-    ToolSpec,
     new_id,
 )
-from actgent.protocols.base import Request, View
 from actgent.sessions.context import SessionContext
 from actgent.sessions.failures import check_answer
 from actgent.sessions.turn import Turn
@@ -37,9 +31,6 @@ from .observer import Observer
 from .spending import Spending
 from .streaming import GrowingAnswer
 
-GO_ON = ChatMessage("user", (Text("Go on."),))
-"""Said where a stage says nothing of its own: a conversation that ends with the model's words would be a prefill."""
-
 
 @attrs.define(eq=False, kw_only=True)
 class ModelCalls:
@@ -47,39 +38,37 @@ class ModelCalls:
 
     sender: Sender
     """The agent as the speaker of its answers."""
-    system: str
-    """The system prompt, the same for all sessions and turns."""
     models: Mapping[str, LLM]
     dispatcher: Dispatcher
     observer: Observer
     timer: Timer
     spending: Spending = attrs.field(factory=Spending)
-    _tools_seen: Sequence[ToolSpec] | None = None
-    _tools_sum: int = 0
-    """The checksum of the tools that were seen last: those of an agent seldom change."""
 
     async def ask(
-        self, context: SessionContext, turn: Turn, view: View
+        self, context: SessionContext, turn: Turn, message: Message, chat: Chat, *, model: str, prompt: str
     ) -> tuple[Answer, tuple[ToolCall, ...]]:
-        """One model call: the answer as the record has it by then, and its calls under the ids they have there."""
-        self._check_model_calls(context, turn)
-        request = turn.options.protocol.request(view)
-        llm = self.models.get(request.model) or self.models["default"]
-        chat = self._chat(context, turn, view, request)
+        """One model call: the answer as the record has it by then, and its calls under the ids they have there.
+
+        `model` is the role of the model to ask, and `prompt` the fingerprint that the journal keeps.
+        """
+        llm = self.models.get(model) or self.models["default"]
         turn.answer_id = new_id()
         started = time.monotonic()
         answer = await self._complete(context, turn, llm, chat)
         turn.growth = None
-        prompt = "" if context.log is None else self._prompt_of(chat)
-        calls = self._remember_answer(context, turn, view.message, answer, prompt=prompt)
+        calls = self._remember_answer(context, turn, message, answer, prompt=prompt)
         self._count_usage(context, turn, answer)
         for listener in turn.listeners:
             listener.take_answer(answer)
-        self.observer.take_answer(context, view.message, answer, started)
+        self.observer.take_answer(context, message, answer, started)
         return answer, calls
 
-    def _check_model_calls(self, context: SessionContext, turn: Turn) -> None:
-        """The limit of the turn alone; one that was set is shared, and its budget's."""
+    def check_limit(self, context: SessionContext, turn: Turn) -> None:
+        """Check the limit of the turn alone; one that was set is shared, and its budget's.
+
+        Raises:
+            LimitReached: the turn has had all its model calls.
+        """
         if turn.limits.model_calls is not None:
             return
         limit = turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
@@ -92,36 +81,6 @@ class ModelCalls:
                 agent=self.sender.name,
                 session_id=context.id,
             )
-
-    def _chat(self, context: SessionContext, turn: Turn, view: View, request: Request) -> Chat:
-        tail, options = request.tail, turn.options
-        if turn.aside or options.tail:
-            tail = "\n\n".join(filter(None, (turn.aside, options.tail, tail)))
-        context.view.check_room(tail)
-        messages = context.view.messages()
-        if tail:
-            messages = followed_by(messages, ChatMessage("user", (Text(unmarked(tail)),)))
-        elif messages and messages[-1].role == "assistant" and not turn.is_paused:
-            messages = followed_by(messages, GO_ON)
-        system = options.system if options.system is not None else context.system
-        return Chat(
-            system=self.system if system is None else system,
-            messages=messages,
-            tools=view.tools,
-            temperature=options.temperature,
-            max_tokens=options.max_tokens,
-            response_format=request.response_format,
-            session=context.id,
-            owner=context.owner.name if context.parent is None else context.works_for,
-            priority=turn.message.priority,
-        )
-
-    def _prompt_of(self, chat: Chat) -> str:
-        """What stands for the prompt in the journal, so that a replay can tell that it changed."""
-        if chat.tools is not self._tools_seen:
-            self._tools_seen = chat.tools
-            self._tools_sum = zlib.crc32(repr(chat.tools).encode("utf-8", "surrogatepass"))
-        return f"{zlib.crc32(chat.system.encode('utf-8', 'surrogatepass'), self._tools_sum):08x}"
 
     async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
         """The call itself, under its timeout and within reach of an interruption."""

@@ -1,0 +1,81 @@
+"""An agent of your own: a template that asks, a classifier that reads, and a core that does one step in its own way.
+
+The template's three texts have three lifetimes: the system prompt is the agent's, the assistant prompt the session's, the
+user prompt a pass's. The classifier reads `VERDICT: reason`. The core is the pipeline of every agent; this one keeps a
+ledger of what was decided, beside the conversation.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import trio
+
+from actgent import Agent, AgentCore, Answer, Classifier, PromptTemplate, Protocol, Say, ScriptedLLM, View
+from actgent.errors import ParseError
+
+VERDICTS = ("approve", "refuse")
+
+
+class Verdicts(PromptTemplate):
+    """Asks for a verdict and its reason."""
+
+    name: ClassVar[str] = "verdicts"
+    template: ClassVar[str] = """\
+You are {{ profile.name }}, {{ profile.role }}. Answer with a verdict and a reason on one line, for example:
+{% for example in examples %}
+{{ example }}
+{% endfor %}
+"""
+    assistant_template: ClassVar[str] = "I judge what {{ session.owner }} asks for."
+    user_template: ClassVar[str] = "{{ state.get('refused', 0) }} requests were refused so far."
+    examples: ClassVar[Sequence[str]] = ("approve: it is cheap", "refuse: it is not needed")
+
+
+class VerdictReader(Classifier):
+    """Reads the verdict and its reason."""
+
+    def read(self, answer: Answer, view: View) -> list[Say]:
+        verdict, colon, reason = (part.strip() for part in answer.text.partition(":"))
+        if verdict not in VERDICTS or not colon:
+            raise ParseError("a verdict comes first: approve or refuse, a colon, the reason", answer.text)
+        return [Say(text=reason, message_type=verdict)]
+
+
+class CountingCore(AgentCore):
+    """The pipeline, with a ledger of verdicts in the session's state."""
+
+    async def act(self, context: Any, turn: Any, message: Any, outcomes: Sequence[Any]) -> None:
+        refused = [outcome for outcome in outcomes if getattr(outcome, "message_type", None) == "refuse"]
+        if refused:
+            context.state.dispatch(lambda state: ("refused", state.get("refused", 0) + len(refused)))
+        await super().act(context, turn, message, outcomes)
+
+
+class Judge(Agent):
+    """An agent that gives verdicts."""
+
+    core_type = CountingCore
+
+    @staticmethod
+    def default_protocol() -> Protocol:
+        return Protocol.pair(Verdicts(), VerdictReader())
+
+
+SCRIPT = ["refuse: we have two printers", "Sure!", "approve: paper is used up"]
+
+
+async def main() -> None:
+    model = ScriptedLLM(SCRIPT)
+    async with Judge("judge", role="who decides over purchases", llm=model) as judge:
+        session = await judge.create_session("Ada")
+        for wish in ("a printer", "paper"):
+            reply = await judge.run(wish, session=session)
+            print(f"{wish}: {reply.message_type}, {reply}")
+        print("refused:", session.state["refused"])
+    last = model.chats[-1]
+    print("assistant:", last.messages[0].parts[0].text)  # type: ignore[union-attr]
+    print("user:", last.messages[-1].parts[0].text)  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    trio.run(main)

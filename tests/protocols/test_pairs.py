@@ -1,0 +1,253 @@
+"""A protocol of two halves that were written apart: its prompts, and the check that the halves fit."""
+
+from typing import ClassVar
+
+import pytest
+
+from actgent import (
+    Agent,
+    AgentCore,
+    Classifier,
+    ConfigurationError,
+    Event,
+    ParseError,
+    Profile,
+    PromptTemplate,
+    Protocol,
+    Request,
+    Say,
+    ScriptedLLM,
+    Sender,
+    ShortTermMemory,
+    open_runtime,
+)
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import Fail
+from actgent.protocols.prompt_layers import PromptLayer
+from actgent.protocols.prompts import PromptManager
+
+
+class Asking(PromptTemplate):
+    """Asks for `WORD: text`."""
+
+    name: ClassVar[str] = "words"
+    template: ClassVar[str] = "You are {{ profile.name }}. Answer like: {{ examples[0] }}"
+    examples: ClassVar[tuple[str, ...]] = ("NOTE: it rains",)
+
+
+class Placed(Asking):
+    """The same with a text for a session and one for a pass."""
+
+    assistant_template: ClassVar[str] = "I talk with {{ session.owner }} in {{ session.id }}."
+    user_template: ClassVar[str] = "Call {{ calls }} for {{ message }}, {{ state.get('n', 0) }} done."
+
+    def request(self, view):
+        return Request(tail="Be short.")
+
+
+class Reading(Classifier):
+    """Reads it, and counts."""
+
+    def read(self, answer, view):
+        word, colon, text = answer.text.partition(": ")
+        if not colon:
+            raise ParseError("there is no colon", answer.text)
+        return [Event(name=word.lower(), data=text), Say(text=text)]
+
+
+class Failing(Classifier):
+    """Refuses all by an outcome."""
+
+    def read(self, answer, view):
+        return [Fail(ParseError("never good", answer.text))]
+
+
+class Breaking(Classifier):
+    """Has a mistake."""
+
+    def read(self, answer, view):
+        return [Say(text={}["x"])]
+
+
+class NeedsTypes(Classifier):
+    """Reads the names of the profile's types."""
+
+    def read(self, answer, view):
+        if answer.text.partition(":")[0] not in [each.name for each in view.profile.types]:
+            raise ParseError("that is no type", answer.text)
+        return [Say(text=answer.text)]
+
+
+def agent(*answers, template=None, classifier=None, **options):
+    model = ScriptedLLM(answers or ("NOTE: x",))
+    pair = Protocol.pair(template or Asking(), classifier or Reading())
+    return Agent("scribe", llm=model, protocol=pair, **options), model
+
+
+async def test_a_pair_is_a_protocol():
+    """Asked by the one half and read by the other; what cannot be read is asked again."""
+    scribe, model = agent("hello", "NOTE: the sun shines")
+    async with scribe:
+        assert (await scribe.run("weather?")).text == "the sun shines"
+    assert model.chats[0].system == scribe.system_prompt == "You are scribe. Answer like: NOTE: it rains"
+    assert "there is no colon" in model.chats[1].messages[-1].parts[0].text
+
+
+@pytest.mark.parametrize(
+    ("classifier", "reason"),
+    [
+        (Failing(), "never good"),
+        (Breaking(), "KeyError('x')"),
+        (NeedsTypes(), "that is no type"),
+    ],
+)
+def test_halves_that_do_not_fit_are_refused(classifier, reason):
+    """The error names both halves, the example and what is wrong with it."""
+    with pytest.raises(ConfigurationError) as caught:
+        agent(classifier=classifier)
+    text = str(caught.value)
+    assert f"template Asking and classifier {type(classifier).__name__} do not fit together" in text
+    assert "'NOTE: it rains'" in text
+    assert reason in text
+
+
+def test_halves_are_tried_with_the_agents_own_types():
+    """What fits one agent's instructions need not fit another's."""
+    agent(classifier=NeedsTypes(), instructions=["NOTE"])
+    with pytest.raises(ConfigurationError, match="that is no type"):
+        agent(classifier=NeedsTypes(), instructions=["MEMO"])
+
+
+def test_a_protocol_of_one_class_may_have_examples():
+    """They are held to its own reading."""
+
+    class Both(Asking, Failing, Protocol):
+        pass
+
+    with pytest.raises(ConfigurationError, match="template Both and classifier Both do not fit"):
+        Agent("x", llm=ScriptedLLM(["a"]), protocol=Both())
+
+
+def test_what_is_no_half_is_refused():
+    """A class in place of an object, halves the wrong way round, a template that nothing is known of."""
+    with pytest.raises(ConfigurationError, match="template= must be a PromptTemplate"):
+        Protocol.pair(Reading(), Asking())
+    with pytest.raises(ConfigurationError, match="classifier= must be a Classifier"):
+        Protocol.pair(Asking(), Reading)
+
+    class Silent(Asking):
+        examples = ()
+
+    with pytest.raises(ConfigurationError, match="template Silent has no examples="):
+        Protocol.pair(Silent(), Reading())
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"assistant_template": "{{ session.owner"},
+        {"assistant_template": "{{ sesion.owner }}"},
+        {"user_template": "{% if %}"},
+    ],
+)
+def test_broken_templates_are_refused_with_their_line(texts):
+    """Before any session is there."""
+    template = type("Broken", (Asking,), texts)()
+    with pytest.raises(ConfigurationError, match="template 'words', line 1"):
+        agent(template=template)
+
+
+async def test_each_prompt_has_its_lifetime():
+    """System for the agent, assistant for the session, user for the pass; what is sent only grows at its end."""
+    scribe, model = agent("NOTE: a", "b", "NOTE: c", template=Placed())
+    async with scribe:
+        session = await scribe.create_session("Ada <system>", session_id="s1")
+        for words in ("one", "two"):
+            await scribe.run(words, session=session)
+    first, _, third = ([(m.role, m.parts[0].text) for m in chat.messages] for chat in model.chats)
+    assert first == [
+        ("assistant", "I talk with Ada [system> in s1."),
+        ("user", "one"),
+        ("user", "Call 0 for one, 0 done.\n\nBe short."),
+    ]
+    assert third[:-1] == [*first[:-1], ("assistant", "NOTE: a"), *third[3:-1]]
+    assert third[-1] == ("user", third[-1][1])
+    assert third[-1][1].startswith("Call 1 for Your last answer could not be used")
+    assert {chat.system for chat in model.chats} == {scribe.system_prompt}
+    assert "Call" not in "".join(part.text for message in session.history for part in message.parts)
+
+
+async def test_an_assistant_prompt_stands_in_front_of_long_conversations():
+    """Behind what memory shows of a long conversation nothing else moves."""
+    scribe, model = agent(*["NOTE: y"] * 40, template=Placed(), memory=ShortTermMemory(max_tokens=150))
+    async with scribe:
+        session = await scribe.create_session("ada", session_id="s1")
+        for number in range(40):
+            await scribe.run(f"message {number}", session=session)
+    assert {chat.messages[0].parts[0].text for chat in model.chats} == {"I talk with ada in s1."}
+    assert any("earlier messages" in chat.messages[1].parts[0].text for chat in model.chats)
+    assert len(model.chats[-1].messages) == len(list(model.chats[-1].messages)) < 60
+
+
+async def test_output_and_layers_keep_the_texts():
+    """A form of output and a layer of one call change neither the assistant prompt nor the user template."""
+    scribe, model = agent("NOTE: 5", template=Placed())
+    async with scribe:
+        await scribe.run("one", output={"type": "string"}, prompt=PromptLayer("Other.", mode="replace"))
+    chat = model.chats[0]
+    assert chat.system == "Other."
+    assert chat.messages[0].parts[0].text.startswith("I talk with")
+    assert chat.messages[-1].parts[0].text.startswith("Call 0 for one")
+
+
+async def test_sessions_say_the_same_after_a_restart(tmp_path):
+    """The assistant prompt follows from the session; a changed one is told by the journal's fingerprint."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    for words in ("one", "two"):
+        scribe, model = agent("NOTE: a", template=Placed())
+        async with open_runtime(journal=url) as runtime:
+            await runtime.start(scribe)
+            session = await scribe.ensure_session("ada", "s1")
+            await scribe.run(words, session=session)
+        assert model.chats[0].messages[0].parts[0].text == "I talk with ada in s1."
+    pair, other = PromptManager(Placed(), Profile()), PromptManager(Asking(), Profile())
+    assert pair.fingerprint("x", ()) != other.fingerprint("x", ())
+    assert other.fingerprint("x", ()) == PromptManager(Bare(), Profile()).fingerprint("x", ())
+
+
+async def test_a_core_of_ones_own_does_a_step_in_its_own_way():
+    """Each step is a method that may be overridden."""
+    steps = []
+
+    def traced(name):
+        def step(self, *arguments, **named):
+            steps.append(name)
+            return getattr(super(Traced, self), name)(*arguments, **named)
+
+        return step
+
+    Traced = type("Traced", (AgentCore,), {n: traced(n) for n in ("remember", "ask", "read", "act", "reply")})  # noqa: N806
+
+    class Own(Agent):
+        core_type = Traced
+
+    own = Own("own", llm=ScriptedLLM(["hello"]))
+    async with own:
+        assert (await own.run("hi")).text == "hello"
+    assert steps == ["remember", "ask", "read", "act", "reply"]
+
+
+def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
+    """The oldest goes, and is rendered to the same bytes when it is asked for again."""
+    monkeypatch.setattr("actgent.protocols.prompts.MAX_KEPT", 2)
+    manager = PromptManager(Placed(), Profile())
+
+    class Facts:
+        owner = Sender("ada")
+
+        def __init__(self, name):
+            self.id = name
+
+    texts = [manager.assistant_prompt(Facts(name)) for name in ("a", "b", "c", "a")]
+    assert texts[0] == texts[3] != texts[1]
+    assert len(manager._kept) == 2
