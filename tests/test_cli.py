@@ -28,7 +28,7 @@ from actgent import (
     tool,
 )
 from actgent.cli.chat import ChatOptions, answer, load_agent, open_agent
-from actgent.cli.crowd import crowd, percentile
+from actgent.cli.load_demo import crowd, percentile
 from actgent.cli.main import app
 from actgent.cli.models import open_models
 from actgent.cli.offline import TOOLS

@@ -24,10 +24,10 @@ from actgent.protocols.bare import Bare
 from actgent.protocols.base import Protocol
 from actgent.tools.base import Tool
 
+from .approvals import Receive, ask
 from .folders import is_folder, load_folder
 from .models import live_models, open_models, open_script
 from .offline import CHUNK, TOOLS, answer_slowly
-from .people import Receive, ask
 from .signals import Shutdown
 from .terminal import Conversation, Lines, Terminal, one_line
 

@@ -15,7 +15,7 @@ from actgent.llm.base import LLM
 from actgent.messages import Failure, Priority, Reply, Token
 
 from .chat import answer
-from .crowd import crowd
+from .load_demo import crowd
 from .models import live_models, open_models, open_script
 from .offline import CHUNK, TOOLS, answer as script, answer_slowly
 from .signals import Shutdown

@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 
 from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 
-from .bounds import Bounds, limits_of
+from .limits import Bounds, limits_of
 from .signals import Shutdown, run_until_signalled
 from .terminal import Terminal
 
@@ -233,7 +233,7 @@ def replay(
 
         return _run(lambda terminal, _: rebuild(journal, session, terminal, of=of, to=to))
     from .chat import ChatOptions  # noqa: PLC0415 - the SDKs take two seconds
-    from .replays import ReplayOptions, compare, fork as go_on  # noqa: PLC0415
+    from .replay import ReplayOptions, compare, fork as go_on  # noqa: PLC0415
 
     who = ChatOptions(file=agent, model=model, base_url=base_url, system=system, message=message)
     options = ReplayOptions(journal=journal, session=session, of=of, to=to, fork=fork, agent=who)
