@@ -18,6 +18,7 @@ import trio
 
 import actgent
 from actgent.messages import ToolCall
+from actgent.protocols import PROTOCOLS
 from actgent.testing import Provider, ProviderRequest, open_provider
 
 ROOT = Path(__file__).parents[1]
@@ -113,7 +114,7 @@ FACE = [
 
 FAMILIES = {
     "llm": "openai openai_responses anthropic scripted fallback governed",
-    "protocols": "bare simple react router steps plan goal",
+    "protocols": " ".join(place.partition(":")[0].rpartition(".")[2] for place in PROTOCOLS.values()),
 }
 """The members that can replace each other, by family."""
 

@@ -1,5 +1,6 @@
 """Agents and classification types, put together step by step. Every step gives a new builder and leaves the old one."""
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -16,13 +17,13 @@ from actgent.llm.settings import LLMSettings, load_settings
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
+from actgent.protocols import PROTOCOLS, make_protocol
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Protocol, types_from
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.react import ReAct
-from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
 from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
@@ -35,15 +36,6 @@ from .goal import GoalAgent
 from .plan import PlanAgent
 from .presets import RouterAgent
 
-PROTOCOLS: Mapping[str, Callable[[], Protocol]] = {
-    "bare": Bare,
-    "simple": Simple,
-    "react": ReAct,
-    "router": Router,
-    "steps": Steps,
-    "plan": Planning,
-    "goal": Goal,
-}
 KINDS: Mapping[type[Protocol], type[Agent]] = {Steps: StepsAgent, Planning: PlanAgent, Goal: GoalAgent}
 """Agents that can do more than others with their protocol."""
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
@@ -182,7 +174,8 @@ class AgentBuilder:
 
     def protocol(self, protocol: str | Protocol) -> Self:
         """One of `PROTOCOLS` by its name, or a pair of your own; without it `simple` if there are instructions."""
-        return self._with(protocol=_named(PROTOCOLS, protocol, "protocol"))
+        known = {name: functools.partial(make_protocol, name) for name in PROTOCOLS}
+        return self._with(protocol=_named(known, protocol, "protocol"))
 
     def strategy(self, strategy: str | Strategy) -> Self:
         """How `react` chooses its mode: `keyword`, `auto`, `preference`, or a strategy of your own."""

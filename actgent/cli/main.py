@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
+from actgent.protocols import PROTOCOLS
 
 from .limits import Bounds, limits_of
 from .signals import Shutdown, run_until_signalled
@@ -106,12 +107,19 @@ def chat(
 
 
 @app.command
-def new(name: str, /, *, protocol: str = "simple") -> int:
+def new(
+    name: str,
+    /,
+    *,
+    protocol: Annotated[
+        str, Parameter(help=f"How it talks to its model: one of {', '.join(PROTOCOLS)}.")
+    ] = "simple",
+) -> int:
     """Make a folder with a small agent that runs, and its test.
 
     Args:
         name: The folder, in this one: lower-case letters, digits, - and _.
-        protocol: How it talks to its model: bare, simple, react, router, steps, plan or goal.
+        protocol: How it talks to its model.
     """
     from .folders import new as make  # noqa: PLC0415
 

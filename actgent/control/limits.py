@@ -1,7 +1,7 @@
 """How much a turn or a session may take, and how long."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,30 +10,49 @@ import attrs
 from actgent.errors import ConfigurationError
 
 WEEK = 604_800.0
-_Validator = Callable[[object, "attrs.Attribute[Any]", object], None]
 
 
-def _count(least: int) -> _Validator:
-    def check(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
-        if type(value) is not int or value < least:
+@attrs.frozen
+class _Count:
+    """A whole number."""
+
+    least: int
+
+    def __call__(self, _: object, field: "attrs.Attribute[Any]", value: object) -> None:
+        if type(value) is not int or value < self.least:
             raise ConfigurationError(
-                f"Limits({field.name}=...) is a whole number, at least {least}, not {value!r}"
+                f"Limits({field.name}=...) is a whole number, at least {self.least}, not {value!r}"
             )
 
-    return check
+    @property
+    def form(self) -> Mapping[str, Any]:
+        """The same as a JSON Schema."""
+        return {"type": "integer", "minimum": self.least}
 
 
-def _above_zero(unit: str) -> _Validator:
-    def check(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+@attrs.frozen
+class _Amount:
+    """A number of something, above zero."""
+
+    unit: str
+
+    def __call__(self, _: object, field: "attrs.Attribute[Any]", value: object) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 < value <= math.inf:  # type: ignore[operator]
-            raise ConfigurationError(f"Limits({field.name}=...) is a number of {unit} above 0, not {value!r}")
+            raise ConfigurationError(
+                f"Limits({field.name}=...) is a number of {self.unit} above 0, not {value!r}"
+            )
 
-    return check
+    @property
+    def form(self) -> Mapping[str, Any]:
+        """The same as a JSON Schema."""
+        return {"type": "number", "exclusiveMinimum": 0}
 
 
-_optional = attrs.validators.optional
-_seconds = _above_zero("seconds")
+def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any:
+    """One field of `Limits`: all that others know of it; `shared` is how a command line says it of one that is shared."""
+    validator = attrs.validators.optional(check) if default is None else check
+    return attrs.field(default=default, validator=validator, metadata={"form": check.form, "shared": shared})
 
 
 @attrs.frozen(kw_only=True)
@@ -48,38 +67,50 @@ class Limits:
         ConfigurationError: a bound makes no sense; the text names it.
     """
 
-    model_calls: int | None = attrs.field(default=None, validator=_optional(_count(1)))
+    model_calls: int | None = _bound(
+        None,
+        _Count(1),
+        shared="Model calls that the whole conversation may take, with all that it leads to; no limit without it.",
+    )
     """Model calls; None is the protocol's own limit, or else 25, of this turn alone and not shared."""
-    tool_calls: int | None = attrs.field(default=None, validator=_optional(_count(1)))
+    tool_calls: int | None = _bound(None, _Count(1), shared="Tool calls that it may take.")
     """Tool calls; those of one answer run all or none. None is no limit: `model_calls` bounds the rounds."""
-    tokens: int | None = attrs.field(default=None, validator=_optional(_count(1)))
+    tokens: int | None = _bound(
+        None, _Count(1), shared="Tokens, of prompts and answers together, that it may take."
+    )
     """Tokens of prompts and answers together, cached ones included."""
-    cost: float | None = attrs.field(default=None, validator=_optional(_above_zero("US dollars")))
+    cost: float | None = _bound(
+        None, _Amount("US dollars"), shared="US dollars that it may take; the model's price has to be known."
+    )
     """US dollars for model calls, by the tables of genai-prices or the client's `price=`."""
-    seconds: float | None = attrs.field(default=None, validator=_optional(_seconds))
+    seconds: float | None = _bound(
+        None,
+        _Amount("seconds"),
+        shared="Seconds of work that it may take, without those in which it waits for you.",
+    )
     """Seconds of work, waits for models, tools and other agents included; not time in which it is suspended."""
-    tree_model_calls: int = attrs.field(default=250, validator=_count(1))
+    tree_model_calls: int = _bound(250, _Count(1))
     """Model calls of the turn and of all that it leads to: asks, agents as tools, delegated tasks and what their results lead to."""
-    tree_tool_calls: int = attrs.field(default=1000, validator=_count(1))
+    tree_tool_calls: int = _bound(1000, _Count(1))
     """Tool calls of the same."""
-    depth: int = attrs.field(default=8, validator=_count(1))
+    depth: int = _bound(8, _Count(1))
     """How many agents may ask each other, one below the other."""
-    identical_calls: int = attrs.field(default=3, validator=_count(1))
+    identical_calls: int = _bound(3, _Count(1))
     """How often in a row the same tool may be called with the same arguments, or a cycle of two or three calls
     may go round that brings the same results (at least twice)."""
-    answer_calls: int = attrs.field(default=64, validator=_count(1))
+    answer_calls: int = _bound(64, _Count(1))
     """How many tools one answer may call; of more none runs, and the model is told."""
-    argument_bytes: int = attrs.field(default=1_000_000, validator=_count(1))
+    argument_bytes: int = _bound(1_000_000, _Count(1))
     """How large the arguments of one answer's calls may be together, as JSON; of larger ones none runs, and the model is told."""
-    repairs: int = attrs.field(default=2, validator=_count(0))
+    repairs: int = _bound(2, _Count(0))
     """How often in a row the model is asked again after an answer that cannot be used."""
-    model_timeout: float = attrs.field(default=120.0, validator=_seconds)
+    model_timeout: float = _bound(120.0, _Amount("seconds"))
     """Seconds a model call may take, with its retries and what it waits for the provider's limits."""
-    tool_timeout: float = attrs.field(default=60.0, validator=_seconds)
+    tool_timeout: float = _bound(60.0, _Amount("seconds"))
     """Seconds a tool call may take, for tools that say nothing themselves."""
-    approval_timeout: float = attrs.field(default=WEEK, validator=_seconds)
+    approval_timeout: float = _bound(WEEK, _Amount("seconds"))
     """Seconds a person has to decide over a tool call, where the question says nothing itself; then it is rejected."""
-    result_characters: int = attrs.field(default=60_000, validator=_count(1))
+    result_characters: int = _bound(60_000, _Count(1))
     """The longest tool result that the model is shown; longer ones are cut, with a notice."""
 
     @cached_property
@@ -93,6 +124,14 @@ class Limits:
         return {name: bound for name in SHARED if (bound := getattr(self, name)) is not None}
 
 
-SHARED = ("model_calls", "tool_calls", "tokens", "cost", "seconds")
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    field.name: field.metadata["form"] for field in attrs.fields(Limits)
+}
+"""The JSON Schema of each bound, for files."""
+OPTIONS: Mapping[str, str] = {
+    field.name: field.metadata["shared"] for field in attrs.fields(Limits) if field.metadata["shared"]
+}
+"""What each shared bound is, for command lines."""
+SHARED = tuple(OPTIONS)
 DEFAULT_MODEL_CALLS = 25
 DEFAULT_LIMITS = Limits()

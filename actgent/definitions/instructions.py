@@ -24,10 +24,11 @@ from urllib.parse import urlsplit
 import attrs
 import jsonschema_rs
 
-from actgent.control.limits import Limits
+from actgent.control.limits import FORMS, Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
 from actgent.llm import settings
 from actgent.messages import OnBusy
+from actgent.protocols import PROTOCOLS
 from actgent.protocols.base import Instruction, types_from
 
 from .folder import Folder, Unreachable, looks_secret, shown
@@ -36,7 +37,6 @@ from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
 
 BRAIN = "brain.md"
 TOOLS = "tools.py"
-PROTOCOLS = ("bare", "simple", "react", "router", "steps", "plan", "goal")
 _WITHOUT_STRATEGY = tuple(name for name in PROTOCOLS if name != "react")
 STRATEGIES = ("keyword", "auto", "preference")
 MAX_INSTRUCTIONS = 500
@@ -47,24 +47,6 @@ _TEXT = {"type": "string"}
 _NAME = {"type": "string", "pattern": r"\S", "maxLength": _MAX_NAME}
 _COUNT = {"type": "integer", "minimum": 1}
 _ABOVE_ZERO = {"type": "number", "exclusiveMinimum": 0}
-LIMITS: Mapping[str, Any] = {
-    "model_calls": _COUNT,
-    "tool_calls": _COUNT,
-    "tokens": _COUNT,
-    "cost": _ABOVE_ZERO,
-    "seconds": _ABOVE_ZERO,
-    "tree_model_calls": _COUNT,
-    "tree_tool_calls": _COUNT,
-    "depth": _COUNT,
-    "identical_calls": _COUNT,
-    "answer_calls": _COUNT,
-    "argument_bytes": _COUNT,
-    "repairs": {"type": "integer", "minimum": 0},
-    "model_timeout": _ABOVE_ZERO,
-    "tool_timeout": _ABOVE_ZERO,
-    "approval_timeout": _ABOVE_ZERO,
-    "result_characters": _COUNT,
-}
 BRAIN_SCHEMA: Mapping[str, Any] = {
     "properties": {
         "name": _NAME,
@@ -84,7 +66,7 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
         "tools": {"type": "array", "items": _NAME},
         "handler_timeout": _ABOVE_ZERO,
         "on_busy": {"enum": list(get_args(OnBusy))},
-        "limits": {"type": "object", "properties": LIMITS, "additionalProperties": False},
+        "limits": {"type": "object", "properties": FORMS, "additionalProperties": False},
         "memory": {"type": "object", "properties": {"max_tokens": _COUNT}, "additionalProperties": False},
     },
     "required": ["name"],

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.protocols import PROTOCOLS
 
 from .folder import steps_of
 from .instructions import AgentFolder, read_folder
@@ -96,8 +97,8 @@ def new_folder(parent: str | os.PathLike[str], name: str, *, protocol: str = "si
     Raises:
         ConfigurationError: the name cannot be a folder's, or is taken; there is no such protocol.
     """
-    if protocol not in _SCRIPTS:
-        raise ConfigurationError(f"there is no protocol {protocol!r}: choose one of {', '.join(_SCRIPTS)}")
+    if protocol not in PROTOCOLS:
+        raise ConfigurationError(f"there is no protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
     script = "".join(f"\n        {answer!r}," for answer in _SCRIPTS[protocol])
     files = {
         "brain.md": _BRAIN.format(name=name, protocol=protocol),

@@ -18,10 +18,11 @@ from actgent import (
     StepsAgent,
     tool,
 )
-from actgent.agents.builder import DEFAULT_TYPES, PROTOCOLS, STRATEGIES
-from actgent.definitions.instructions import PROTOCOLS as PROTOCOL_NAMES, STRATEGIES as STRATEGY_NAMES
+from actgent.agents.builder import DEFAULT_TYPES, STRATEGIES
+from actgent.definitions.instructions import STRATEGIES as STRATEGY_NAMES
 from actgent.definitions.scaffold import new_folder, write_folder
 from actgent.errors import InvalidFolder
+from actgent.protocols import PROTOCOLS
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.prompt_layers import PromptLayer
@@ -134,7 +135,6 @@ def test_protocols_and_strategies_go_by_name():
         start.protocol("simple").strategy("auto").build()
     with pytest.raises(ConfigurationError, match="choose one of bare"):
         start.protocol("reactt")
-    assert set(PROTOCOLS) == set(PROTOCOL_NAMES)
     assert set(STRATEGIES) == set(STRATEGY_NAMES)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from actgent import AgentBuilder, Instruction, InvalidFile, InvalidFolder, Limits
 from actgent.cli.main import main
-from actgent.definitions.instructions import LIMITS, defined_tools, read_folder
+from actgent.control.limits import FORMS
+from actgent.definitions.instructions import defined_tools, read_folder
 
 SECRET = "sk-canary-0123456789"
 
@@ -240,7 +241,7 @@ def test_tools_of_a_program_count(write):
 
 def test_the_form_of_limits_is_that_of_the_class():
     """Every bound of a turn can be set in a file, under its own name."""
-    assert set(LIMITS) == set(attrs.fields_dict(Limits))
+    assert set(FORMS) == set(attrs.fields_dict(Limits))
 
 
 def test_a_hundred_instructions_are_read_soon(write):
