@@ -11,7 +11,7 @@ import attrs
 from actgent.approvals import Ask, Grant
 from actgent.messages import ToolCall, ToolResult, ToolSpec
 
-from .cache import ResultCache
+from .results import ResultCache
 from .threads import Threads, ThreadShare
 from .validation import ArgumentsValidator
 

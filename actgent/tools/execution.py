@@ -23,9 +23,8 @@ from actgent.logs import logger_of
 from actgent.messages import ToolCall, ToolResult, ToolStatus
 
 from .base import Tool, ToolContext
-from .cache import canonical
 from .registry import ToolRegistry
-from .results import capped, describe, to_text
+from .results import canonical, capped, describe, to_text
 from .time_limits import TimeLimit, time_limits
 
 logger = logger_of(__name__)

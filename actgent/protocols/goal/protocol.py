@@ -33,8 +33,7 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.prompts import WHO
 from actgent.protocols.renderings import tool_documentation
-from actgent.tools.cache import canonical
-from actgent.tools.results import capped, describe, to_text
+from actgent.tools.results import canonical, capped, describe, to_text
 from actgent.tools.state import changes_of
 
 from .decisions import FORMS, CustomAction, Decision, DecisionReader

@@ -1,6 +1,6 @@
-"""actgent.tools.cache: results by arguments, bounded."""
+"""actgent.tools.results: results by arguments, bounded."""
 
-from actgent.tools.cache import ResultCache, canonical
+from actgent.tools.results import ResultCache, canonical
 
 
 def test_canonical_ignores_order_but_no_type():
