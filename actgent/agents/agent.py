@@ -258,7 +258,7 @@ class Agent:
             InboxFull: there was no room for the description.
         """
         check_id("session_id", session_id)
-        opener = await self._await_opener()
+        opener = self._opener if self._opener is not None else await self._await_opener()
         system = None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
         context = await opener.create(
             owner,
@@ -623,7 +623,7 @@ class Agent:
 
     async def _post(self, content: Content, *, enqueue_timeout: float = 30) -> None:
         opener = await self._await_opener()
-        context = opener.new("user", is_transient=True)
+        context = opener.new(Sender("user"), is_transient=True)
         async with opener.beginning(context):
             await face_of(context).chat(content, enqueue_timeout=enqueue_timeout)
 

@@ -121,7 +121,8 @@ class ShortTermMemory(Memory):
     system prompt, tools and answer come on top."""
 
     def open_view(self) -> "ShortTermView":
-        return ShortTermView(self.max_tokens * CHARACTERS_A_TOKEN)
+        budget = self.max_tokens * CHARACTERS_A_TOKEN
+        return ShortTermView(budget, budget)
 
 
 @attrs.define(eq=False)
@@ -130,10 +131,10 @@ class ShortTermView(ModelView):
 
     _budget: int
     """In characters."""
+    _room: int
+    """The same without what tells that there was more."""
     _chat: list[ChatMessage] = attrs.field(factory=list)
     """Only grows, as calls are shown it by `Shown`; whoever changes what stands in it makes another list."""
-    _room: int = attrs.field(init=False)
-    """The same without what tells that there was more."""
     _characters: int = 0
     _is_too_long: bool = False
     """Whether what stands at the end and cannot be taken apart takes more than there is."""
@@ -144,9 +145,6 @@ class ShortTermView(ModelView):
     """Those of them that were said before the cut."""
     _settles: tuple[Part, ...] | None = None
     """The newest message's parts, where it goes as user only as long as it is the one to be answered."""
-
-    def __attrs_post_init__(self) -> None:
-        self._room = self._budget
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         if self._settles is not None:

@@ -80,7 +80,7 @@ class SessionOpener:
 
     def new(
         self,
-        owner: Sender | str,
+        owner: Sender,
         *,
         session_id: str | None = None,
         parent: SessionContext | None = None,
@@ -93,12 +93,11 @@ class SessionOpener:
         """A session that nobody has been told of yet.
 
         Raises:
-            ConfigurationError: the owner is empty.
             SessionExists: the session id is taken in memory.
         """
         context = SessionContext(
             session_id or new_secret(),
-            to_owner(owner),
+            owner,
             self.running.core.memory.open_view(),
             self.running.name,
             reducers=self.reducers,
@@ -127,7 +126,7 @@ class SessionOpener:
         """A session for one question: a child of the session whose turn asks, if there is one."""
         asker = running_session()
         if asker is None:
-            return self.new("user", is_transient=True)
+            return self.new(Sender("user"), is_transient=True)
         return self.new(Sender(asker.agent, "agent"), parent=asker, is_transient=True)
 
     async def create(
@@ -158,7 +157,11 @@ class SessionOpener:
             if description or self.on_session or self.running.journal is not None:
                 await self._begin(context, description)
             else:  # nothing happens in it, so only its caller's cancellation can take it back
-                await self._pause(context)
+                try:
+                    await trio.lowlevel.checkpoint()
+                except BaseException:
+                    await self.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
+                    raise
             return context
 
     async def _begin(self, context: SessionContext, description: Content) -> None:
@@ -168,13 +171,6 @@ class SessionOpener:
                 await self.reception.release(context, message_to(context, description))
             elif context.log is not None:
                 await context.log.flush()
-
-    async def _pause(self, context: SessionContext) -> None:
-        try:
-            await trio.lowlevel.checkpoint()
-        except BaseException:
-            await self.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
-            raise
 
     def beginning(self, context: SessionContext) -> "Making":
         """The block in which the only message of a new session is said, with which it ends; if that fails, no trace is left."""
