@@ -16,7 +16,9 @@ def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
             f"none of the {len(calls):,} calls of this answer ran, since at most {limits.answer_calls:,} run at once: "
             "call fewer, and go on when their results are there"
         )
-    size = sum([_size(call.arguments) for call in calls])
+    size = 0
+    for call in calls:
+        size += _size(call.arguments)
     if size > limits.argument_bytes:
         return (
             f"no call of this answer ran, since the arguments take {size:,} bytes, and at most "

@@ -226,7 +226,8 @@ class Calling:
     def _count_identical(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Stop a model that repeats itself before it does so once more."""
         most = turn.limits.identical_calls
-        called = turn.called = [] if turn.called is None else turn.called
+        if (called := turn.called) is None:
+            called = turn.called = []
         for call in calls:
             turn.identical = turn.identical + 1 if is_same(call, turn.last_call) else 1
             turn.last_call = call
@@ -238,7 +239,8 @@ class Calling:
                 raise self._repeating(
                     context, turn, f"rounds of the same calls ({names}) with the same results"
                 )
-        del called[: -most_calls(most)]
+        if len(called) > FEWEST:  # no turn of a few calls is cut
+            del called[: -most_calls(most)]
 
     def _repeating(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:
         return LimitReached(
