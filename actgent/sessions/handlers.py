@@ -5,67 +5,72 @@ from collections.abc import Awaitable, Callable
 from types import AsyncGeneratorType, FunctionType, GeneratorType, MethodType
 from typing import Any, Literal
 
+import attrs
+
 from actgent.errors import ConfigurationError
 from actgent.tools.generators import NO_GENERATOR, is_generator, yields
 
 HandlerKind = Literal["conversation", "event", "tool_result", "exception", "routing", "token", "approval"]
 Handler = Callable[..., Any]
-Entry = list[Any]
-"""A handler, and whether it takes the session. A list, so that a dispatch that runs sees when the handler is removed."""
+
+
+@attrs.define(eq=False, weakref_slot=False)
+class Attached:
+    """A handler of one session. Its place changes hands where it is removed, so that a dispatch that runs sees that."""
+
+    handler: Handler
+    takes_session: bool
 
 
 class Handlers:
     """Handlers by kind, in order of registration. Empty, it holds nothing but itself.
 
-    A list that was handed out never grows: who is attached while something is dispatched hears of the next thing. In
-    the place of one that is removed meanwhile stands one that does nothing.
+    Who is attached while something is dispatched hears of the next thing. In the place of one that is removed meanwhile
+    stands one that does nothing.
     """
 
     __slots__ = ("_by_kind",)
 
     def __init__(self) -> None:
-        self._by_kind: dict[HandlerKind, list[Entry]] | None = None
+        self._by_kind: dict[HandlerKind, tuple[Attached, ...]] | None = None
 
-    def add(self, kind: HandlerKind, handler: Handler) -> Entry:
+    def add(self, kind: HandlerKind, handler: Handler) -> Attached:
         """Attach a handler; returns what `drop` takes.
 
         Raises:
             ConfigurationError: it is a generator function, which nothing would run.
             TypeError: it cannot be called.
         """
-        entry = [handler, takes_session(handler)]
+        attached = Attached(handler, takes_session(handler))
         if self._by_kind is None:
             self._by_kind = {}
-        self._by_kind[kind] = [*self._by_kind.get(kind, ()), entry]
-        return entry
+        self._by_kind[kind] = (*self._by_kind.get(kind, ()), attached)
+        return attached
 
     def remove(self, handler: Handler) -> None:
         """Forget a handler, of whatever kinds and as often as it was attached."""
-        entries = (entry for entries in (self._by_kind or {}).values() for entry in entries)
-        self.drop([entry for entry in entries if entry[0] == handler])
+        each = (attached for group in (self._by_kind or {}).values() for attached in group)
+        self.drop([attached for attached in each if attached.handler == handler])
 
-    def drop(self, gone: list[Entry]) -> None:
+    def drop(self, gone: list[Attached]) -> None:
         """Forget what `add` returned, and not the same handler where it was attached otherwise."""
-        for entry in gone:
-            entry[:] = _NOBODY
+        for attached in gone:
+            attached.handler, attached.takes_session = _hear_nothing, False
         kept = {
-            kind: [entry for entry in entries if entry[0] is not _hear_nothing]
-            for kind, entries in (self._by_kind or {}).items()
+            kind: tuple(attached for attached in group if attached.handler is not _hear_nothing)
+            for kind, group in (self._by_kind or {}).items()
         }
-        self._by_kind = {kind: entries for kind, entries in kept.items() if entries} or None
+        self._by_kind = {kind: group for kind, group in kept.items() if group} or None
 
     def any_of(self, *kinds: HandlerKind) -> bool:
         return self._by_kind is not None and any(kind in self._by_kind for kind in kinds)
 
-    def of(self, kind: HandlerKind) -> list[Entry]:
-        return self._by_kind.get(kind, []) if self._by_kind else []
+    def of(self, kind: HandlerKind) -> tuple[Attached, ...]:
+        return self._by_kind.get(kind, ()) if self._by_kind else ()
 
 
 def _hear_nothing(_: object) -> None:
     """Stand for a handler that was removed."""
-
-
-_NOBODY = (_hear_nothing, False)
 
 
 def takes_session(handler: Handler) -> bool:

@@ -91,7 +91,8 @@ class Dispatcher:
         if turn is not None:
             for listener in turn.listeners:
                 listener.hear(delivery)
-        for handler, takes_session in context.handlers.of(_KINDS[type(delivery)]):
+        for attached in context.handlers.of(_KINDS[type(delivery)]):
+            handler, takes_session = attached.handler, attached.takes_session
             try:
                 awaitable = to_awaitable(self._call(context, handler, delivery, takes_session=takes_session))
                 if awaitable is not None:
