@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actgent.llm.http import to_json
+import msgspec
+
 from actgent.messages import ToolCall
 
 from .limits import Limits
@@ -34,6 +35,6 @@ def _size(arguments: Mapping[str, Any] | str) -> int:
     if isinstance(arguments, str):
         return len(arguments.encode("utf-8", "surrogatepass"))
     try:
-        return len(to_json(arguments))
-    except (TypeError, ValueError, RecursionError):  # of a model client in Python, which may pass anything
+        return len(msgspec.json.encode(arguments))
+    except (TypeError, ValueError, RecursionError):  # not of JSON: a model client in Python may pass anything
         return len(repr(arguments))
