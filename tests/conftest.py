@@ -1,5 +1,7 @@
 """What all tests share: where things are, and how hypothesis runs."""
 
+import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -8,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+HERE = Path(__file__).parent
+DATA = HERE.parents[1] / "shared" / "data"
 
 # A shared machine has no reliable clock, so no example has a deadline; on the integration machine
 # the examples are the same at each run, so a failure there can be repeated here.
@@ -63,3 +66,23 @@ def postgres_url():
     yield f"{SERVER}?schema={schema}"
     connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     connection.close()
+
+
+def _forking(*, has_command):
+    spec = importlib.util.spec_from_file_location("fork_server", HERE / "fork_server.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with contextlib.closing(module.ForkServer(has_command=has_command)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def lives():
+    """`lives.run(command)` and `lives.popen(command)` are those of `subprocess`, with actgent imported before: `fork_server.py`."""
+    yield from _forking(has_command=False)
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """The same for `["actgent", ...]`, with the command line and the SDKs imported, too."""
+    yield from _forking(has_command=True)

@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 import traceback
+import weakref
 from pathlib import Path
 
 import attrs
@@ -44,6 +45,7 @@ class Lines:
     def __init__(self, path: Path):
         self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        weakref.finalize(self, os.close, self._fd)
 
     def add(self, *values):
         os.write(self._fd, json.dumps(values).encode() + b"\n")

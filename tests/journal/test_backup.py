@@ -48,17 +48,14 @@ WRITING = """
 
 
 @pytest.fixture
-def write(tmp_path):
+def write(tmp_path, lives):
     """`write(pause)` gives a process that writes a journal, and the journal's path."""
     started = []
 
     def start(pause):
         path = tmp_path / "live.db"
         started.append(
-            subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(WRITING), str(path), str(pause)],
-                stdout=subprocess.PIPE,
-            )
+            lives.popen([sys.executable, "-c", textwrap.dedent(WRITING), path, pause], stdout=subprocess.PIPE)
         )
         return started[-1], path
 

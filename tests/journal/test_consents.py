@@ -1,19 +1,18 @@
 """kill -9 round asks and answers: granted calls run once, others never, and nothing that was confirmed is lost."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 CONSENTS = Path(__file__).with_name("consents.py")
 
 
-def test_kills_round_approvals_lose_and_repeat_nothing(tmp_path, times):
+def test_kills_round_approvals_lose_and_repeat_nothing(tmp_path, times, lives):
     """Real processes, killed before and after asks and answers, and answered in any order until all is done."""
     kills = times(12, 150)
     command = [sys.executable, str(CONSENTS), f"sqlite:///{tmp_path}/journal-", str(tmp_path)]
     flags = ["--sessions", "4", "--kills", str(kills), "--seed", str(kills)]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=600, check=False)
+    done = lives.run([*command, *flags], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, (done.stdout[:2000], done.stderr[-4000:])
     report = json.loads(done.stdout)
     assert report["problems"] == []

@@ -42,12 +42,12 @@ WRITER = textwrap.dedent("""
 """)
 
 
-async def test_kill_9_loses_nothing_that_was_confirmed(lasting_url, times):
+async def test_kill_9_loses_nothing_that_was_confirmed(lasting_url, times, lives):
     """At random moments, again and again on one journal: each session's numbers are whole and without repeats."""
     dice = random.Random(4)
     confirmed = {}
     for _ in range(times(10, 150)):
-        lines = await trio.to_thread.run_sync(_write_until_killed, lasting_url, dice.randrange(1, 200))
+        lines = await trio.to_thread.run_sync(_write_until_killed, lives, lasting_url, dice.randrange(1, 200))
         for line in lines:
             name, number = line.split()
             confirmed[name] = int(number) + 1
@@ -60,8 +60,8 @@ async def test_kill_9_loses_nothing_that_was_confirmed(lasting_url, times):
                 confirmed[name] = len(numbers)  # a life that ends before its first line may add one more
 
 
-def _write_until_killed(url, lines):
-    process = subprocess.Popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
+def _write_until_killed(lives, url, lines):
+    process = lives.popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
     read = [process.stdout.readline() for _ in range(lines)]
     process.send_signal(signal.SIGKILL)
     rest, _ = process.communicate()

@@ -1,7 +1,6 @@
 """Leaving a journal's block: it ends, whatever the storage does and however often Ctrl-C is pressed."""
 
 import logging
-import subprocess
 import sys
 import textwrap
 import threading
@@ -110,13 +109,11 @@ INTERRUPTED = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("how", ["slow", "hangs"])
-async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how):
+async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how, lives):
     """One press lets a slow disk end its work; a disk that hangs is left at the second one. The lock is free then."""
     url = f"sqlite:///{tmp_path}/a.db"
     run = [sys.executable, "-c", INTERRUPTED, how, url]
-    ended = await trio.to_thread.run_sync(
-        lambda: subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
-    )
+    ended = await trio.to_thread.run_sync(lambda: lives.run(run, capture_output=True, text=True, timeout=60))
     assert ended.stdout.split() == ["ok", "interrupted"], ended.stderr
     async with open_journal(url) as journal:
         await journal.acquire()

@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -120,7 +119,7 @@ async def test_a_crash_at_every_write_ends_in_the_same_answer(loop, native, tmp_
     assert crashes > 25
 
 
-def test_kills_end_in_the_same_answer(tmp_path, times):
+def test_kills_end_in_the_same_answer(tmp_path, times, lives):
     """Real processes that SIGKILL ends at random moments: each run comes to its answer, and books once."""
     kills = times(12, 120)
     command = [
@@ -130,7 +129,7 @@ def test_kills_end_in_the_same_answer(tmp_path, times):
         str(tmp_path),
     ]
     flags = ["--sessions", "3", "--kills", str(kills), "--seed", str(kills)]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=600, check=False)
+    done = lives.run([*command, *flags], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, (done.stdout[:2000], done.stderr[-4000:])
     report = json.loads(done.stdout)
     assert report["kills"] == kills

@@ -5,7 +5,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -34,10 +33,10 @@ KILLED = textwrap.dedent("""
 
 
 @pytest.fixture
-def killed(tmp_path):
+def killed(tmp_path, lives):
     """The path of a journal whose process was killed: its log has what its file lacks."""
     path = tmp_path / "a.db"
-    done = subprocess.run([sys.executable, "-c", KILLED, f"sqlite:///{path}"], check=False)
+    done = lives.run([sys.executable, "-c", KILLED, f"sqlite:///{path}"])
     assert done.returncode == -signal.SIGKILL
     return path
 

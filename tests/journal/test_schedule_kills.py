@@ -35,10 +35,10 @@ LIFE = textwrap.dedent(
 )
 
 
-def live_and_die(url, seconds):
+def live_and_die(lives, url, seconds):
     """One life of the process, killed so many seconds after everything is set."""
     command = [sys.executable, "-c", LIFE, url, str(SESSIONS), str(EACH)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with lives.popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "set\n"
         try:
             process.wait(timeout=seconds)
@@ -46,13 +46,13 @@ def live_and_die(url, seconds):
             process.send_signal(signal.SIGKILL)
 
 
-async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times):
+async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times, lives):
     """Each of 30 schedules is one message with one answer, over all lives together, and nothing is left to do."""
     dice = random.Random(6)
     for run in range(times(2, 20)):
         url = f"sqlite:///{tmp_path}/{run}.db"
         for _ in range(4):
-            await trio.to_thread.run_sync(live_and_die, url, dice.uniform(0.0, 0.4))
+            await trio.to_thread.run_sync(live_and_die, lives, url, dice.uniform(0.0, 0.4))
         async with open_runtime(journal=url) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))
             with trio.fail_after(20):
@@ -94,15 +94,15 @@ CROWDED_LIFE = textwrap.dedent(
 )
 
 
-def live_until(url, calls):
+def live_until(lives, url, calls):
     """One life of the process, killed at so many calls of its model."""
     command = [sys.executable, "-c", CROWDED_LIFE, url, str(calls)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with lives.popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "so many\n"
         process.send_signal(signal.SIGKILL)
 
 
-async def test_kills_in_the_middle_of_a_crowd_lose_and_repeat_nothing(tmp_path, times):
+async def test_kills_in_the_middle_of_a_crowd_lose_and_repeat_nothing(tmp_path, times, lives):
     """A thousand sessions that sleep are due at one moment: each is told once and answers once, over all lives together."""
     dice = random.Random(7)
     for run in range(times(1, 10)):
@@ -116,7 +116,7 @@ async def test_kills_in_the_middle_of_a_crowd_lose_and_repeat_nothing(tmp_path, 
                 records = (opened, scheduled, Due(at=2.0))
                 journal.write_soon(Entry(session_id=session_id, agent="a", records=records), epoch=epoch)
         for _ in range(3):
-            await trio.to_thread.run_sync(live_until, url, dice.randint(1, CROWD // 4))
+            await trio.to_thread.run_sync(live_until, lives, url, dice.randint(1, CROWD // 4))
         async with open_runtime(journal=url) as runtime:
             assert 0 < len(await runtime.journal.due("a")) < CROWD
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))

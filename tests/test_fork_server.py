@@ -1,0 +1,156 @@
+"""Lives that are forked are processes as any other: each case runs as a real interpreter, too."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+REAL = subprocess.Popen
+
+
+@pytest.fixture(params=["real", "forked"])
+def start(request):
+    """`start(code, *arguments, **options)` starts Python code in a real interpreter, or in a life."""
+    popen = REAL if request.param == "real" else request.getfixturevalue("lives").popen
+
+    def run(code, *arguments, **options):
+        return popen([sys.executable, "-c", code, *arguments], **options)
+
+    return run
+
+
+def pipes(**options):
+    """Options for pipes at all three ends."""
+    return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted", "complaint"),
+    [
+        ("", 0, ""),
+        ("raise SystemExit(3)", 3, ""),
+        ("raise SystemExit('wrong')", 1, "wrong\n"),
+        ("import os; os._exit(7)", 7, ""),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
+        ("import atexit, os; atexit.register(os.write, 2, b'bye')", 0, "bye"),
+        (
+            "import os, threading, time; threading.Thread(target=lambda: (time.sleep(0.1), os.write(2, b'late'))).start()",
+            0,
+            "late",
+        ),
+    ],
+)
+def test_exit_codes(start, code, wanted, complaint):
+    """By itself, by an error, by a signal; what Python does at its end is done."""
+    with start(code, **pipes(text=True)) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (wanted, "")
+    assert err.endswith(complaint)
+    assert bool(err) == bool(complaint)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_signals(start, number):
+    """What nobody handles ends it, by that signal; after its end nothing is sent to anyone."""
+    with start("import time; print(1, flush=True); time.sleep(60)", **pipes()) as process:
+        assert process.stdout.readline() == b"1\n"
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.01)
+        process.send_signal(number)
+        assert process.wait(60) == process.poll() == -number
+        process.kill()
+
+
+def test_a_signal_that_is_handled(start):
+    """Its handler runs in the main thread, also below trio."""
+    code = """if True:
+        import signal, trio
+        async def main():
+            with trio.open_signal_receiver(signal.SIGTERM) as signals:
+                print("ready", flush=True)
+                async for number in signals:
+                    print(number, flush=True)
+                    break
+        trio.run(main)
+    """
+    with start(code, **pipes(text=True)) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60) == ("15\n", "")
+    assert process.returncode == 0
+
+
+def test_pipes(start):
+    """All three are its own, in bytes or text, and more than a pipe holds goes through."""
+    code = "import sys; said = sys.stdin.read(); sys.stderr.write(said.upper()); sys.stdout.write(said)"
+    with start(code, **pipes(text=True)) as process:
+        assert process.communicate("schön" * 100_000, timeout=60) == ("schön" * 100_000, "SCHÖN" * 100_000)
+    with start(code, **pipes()) as process:
+        assert process.communicate(b"a", timeout=60) == (b"a", b"A")
+
+
+def test_a_reader_that_goes_away(start):
+    """The writer is told by an error, as SIGPIPE is ignored."""
+    code = "import sys; print(sys.stdin.read(1))\nwhile True: print('x' * 10_000)"
+    with start(code, **pipes()) as process:
+        process.stdout.close()
+        process.stdin.write(b"a")
+        process.stdin.flush()
+        assert process.stderr.read().endswith(b"BrokenPipeError: [Errno 32] Broken pipe\n")
+        assert process.wait(60) in (1, 120)
+
+
+def test_files_as_streams(start, tmp_path):
+    """What was opened here is written there, and what is closed is closed."""
+    options = {"stdin": subprocess.DEVNULL}
+    with (
+        (tmp_path / "out").open("w") as out,
+        start("print(input.__name__)", stdout=out, **options) as process,
+    ):
+        assert process.wait(60) == 0
+    assert (tmp_path / "out").read_text() == "input\n"
+
+
+def test_arguments_folder_and_environment(start, tmp_path):
+    """They are those that are given, and nothing of the server's."""
+    code = "import os, sys; print(sys.argv, os.getcwd(), dict(os.environ), __name__, sorted(os.listdir('/proc/self/fd')))"
+    with start(code, "a b", cwd=tmp_path, env={"A": "1", "LC_ALL": "C.UTF-8"}, **pipes(text=True)) as process:
+        out, _ = process.communicate(timeout=60)
+    environment = {"A": "1", "LC_ALL": "C.UTF-8"}
+    assert out == f"{['-c', 'a b']} {tmp_path} {environment} __main__ {['0', '1', '2', '3']}\n"
+
+
+def test_a_script_finds_its_neighbours(lives, tmp_path):
+    """It is `__main__`, and may import what stands beside it, as it may fork itself."""
+    (tmp_path / "beside.py").write_text("ANSWER = 42")
+    (tmp_path / "script.py").write_text(
+        "import os, sys, beside\n"
+        "if not os.fork(): os._exit(beside.ANSWER)\n"
+        "if __name__ == '__main__': print(os.waitstatus_to_exitcode(os.wait()[1]), sys.argv)"
+    )
+    for run in (subprocess.run, lives.run):
+        done = run([sys.executable, tmp_path / "script.py", "x"], capture_output=True, text=True, check=True)
+        assert done.stdout == f"42 {[str(tmp_path / 'script.py'), 'x']}\n"
+
+
+def test_chance_is_not_shared(lives):
+    """Each life has its own, in ids and in the order of trio's tasks, too."""
+    code = "import random, uuid, trio; print(random.random(), uuid.uuid4(), trio._core._run._r.random())"
+    said = {lives.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(3)}
+    words = [word for line in said for word in line.split()]
+    assert len(set(words)) == 9
+
+
+def test_no_life_runs_in_the_tests_process(lives):
+    """They are others, and children of the server."""
+    code = "import os; print(os.getpid(), os.getppid())"
+    first, second = (
+        lives.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() for _ in "ab"
+    )
+    assert len({str(os.getpid()), first[0], second[0], first[1]}) == 4
+    assert first[1] == second[1]
