@@ -29,7 +29,7 @@ from actgent import (
 )
 from actgent.cli.chat import ChatOptions, answer, load_agent, open_agent
 from actgent.cli.load_demo import crowd, percentile
-from actgent.cli.main import app
+from actgent.cli.main import app, main
 from actgent.cli.models import open_models
 from actgent.cli.offline import TOOLS
 from actgent.cli.signals import Shutdown, run_until_signalled
@@ -48,31 +48,62 @@ def environment(**more):
     return {name: value for name, value in os.environ.items() if not dropped.match(name)} | more
 
 
-def actgent(*arguments, said="", **variables):
-    """Run a command to its end, with pipes."""
-    return subprocess.run(
-        [ACTGENT, *arguments],
-        input=said,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        env=environment(**variables),
-    )
+@pytest.fixture(scope="module")
+def actgent(commands):
+    """`actgent(*arguments, said="...", NAME="...")` runs a command to its end, with pipes and variables."""
+
+    def run(*arguments, said="", run=commands.run, **variables):
+        return run(
+            [ACTGENT, *arguments],
+            input=said,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            env=environment(**variables),
+        )
+
+    return run
 
 
-@contextlib.contextmanager
-def started(*arguments):
-    """A command that runs, with pipes; killed if it still does at the end."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([ACTGENT, *arguments], **pipes, env=environment()) as process:
-        watchdog = threading.Timer(PATIENCE, process.kill)
-        watchdog.start()
+@pytest.fixture
+def command(no_keys, capfd):
+    """`command(*arguments)` runs a command in this process, and leaves its signals as they were."""
+    for name in set(os.environ) - set(environment()):
+        no_keys.delenv(name)
+
+    def run(*arguments, **variables):
+        for name, value in variables.items():
+            no_keys.setenv(name, value)
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         try:
-            yield process
+            with pytest.raises(SystemExit) as ended:
+                main(arguments)
         finally:
-            watchdog.cancel()
-            process.kill()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return subprocess.CompletedProcess(arguments, ended.value.code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def started(commands):
+    """A command that runs in a block, with pipes; killed if it still does at the block's end."""
+
+    @contextlib.contextmanager
+    def start(*arguments, popen=commands.popen):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with popen([ACTGENT, *arguments], **pipes, env=environment()) as process:
+            watchdog = threading.Timer(PATIENCE, process.kill)
+            watchdog.start()
+            try:
+                yield process
+            finally:
+                watchdog.cancel()
+                process.kill()
+
+    return start
 
 
 def read_until(stream, text):
@@ -99,9 +130,9 @@ def read_until(stream, text):
         (["--version"], ["0."]),
     ],
 )
-def test_help(arguments, said):
+def test_help(arguments, said, command):
     """Every command says what it does and takes, without loading an SDK for it."""
-    done = actgent(*arguments)
+    done = command(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert [word for word in said if word not in done.stdout] == []
 
@@ -125,9 +156,9 @@ def test_help(arguments, said):
         (["chat", "missing.py"], "missing.py"),
     ],
 )
-def test_wrong_use_is_one_line_and_2(arguments, named):
+def test_wrong_use_is_one_line_and_2(arguments, named, command):
     """The line says what is wrong or what to do; there is no traceback."""
-    done = actgent(*arguments)
+    done = command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("actgent: ")
     assert done.stderr.count("\n") == 1
@@ -146,7 +177,7 @@ def test_help_loads_no_sdk():
 
 
 @pytest.fixture(scope="module")
-def demonstration():
+def demonstration(actgent):
     """A small demo in a pipe."""
     return actgent("demo", "--sessions", "30", "--agents", "3")
 
@@ -183,38 +214,36 @@ def test_demo_is_plain_in_a_pipe(demonstration):
     assert CONTROLS.findall(demonstration.stdout) == []
 
 
-def test_live_demo_asks_the_given_provider(loopback_url):
+def test_live_demo_asks_the_given_provider(loopback_url, command):
     """With an address in the environment the same acts run against a provider outside."""
-    done = actgent("demo", "--live", "--sessions", "4", "--agents", "2", LLM_PROVIDER_URL=loopback_url)
+    done = command("demo", "--live", "--sessions", "4", "--agents", "2", LLM_PROVIDER_URL=loopback_url)
     assert (done.returncode, done.stderr) == (0, "")
     assert "(openai:gpt-5.2)" in done.stdout
     assert "4 sessions on 2 agents" in done.stdout
 
 
-def test_a_demo_that_fails_says_so():
+def test_a_demo_that_fails_says_so(command):
     """Where nobody answers, a line on standard error says who, and the exit code is 1."""
-    done = actgent("demo", "--live", LLM_PROVIDER_URL="http://127.0.0.1:9/v1")
+    done = command("demo", "--live", LLM_PROVIDER_URL="http://127.0.0.1:9/v1")
     assert done.returncode == 1
     assert "no connection to 127.0.0.1" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error():
-    """`actgent demo | head -1` ends as any other program does."""
-    with started("demo", "--sessions", "10") as process:
+def test_a_reader_that_goes_away_is_no_error(started):
+    """`actgent demo | head -1` ends as any other program does; here by real processes."""
+    with started("demo", "--sessions", "10", popen=subprocess.Popen) as process:
         read_until(process.stdout, b"conversation")
         process.stdout.close()
         assert process.wait() == 141
         assert process.stderr.read() == b""
 
 
-def test_a_full_disk_is_one_line():
+def test_a_full_disk_is_one_line(commands):
     """Output that cannot be written is the machine's fault, and told without a traceback."""
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         command = [ACTGENT, "chat", "--offline"]
-        done = subprocess.run(
-            command, input=b"Hello\n", stdout=full, stderr=subprocess.PIPE, check=False, env=environment()
-        )
+        done = commands.run(command, input=b"Hello\n", stdout=full, stderr=subprocess.PIPE, env=environment())
     assert done.returncode == 1
     assert done.stderr == b"actgent: [Errno 28] No space left on device\n"
 
@@ -223,7 +252,7 @@ def test_a_full_disk_is_one_line():
 
 
 @pytest.fixture
-def loopback_url():
+def loopback_url(lives):
     """A provider in a process of its own, which answers everything with two words."""
     code = (
         "import trio\nfrom actgent.testing import open_provider\n"
@@ -233,14 +262,14 @@ def loopback_url():
         "        await trio.sleep_forever()\n"
         "trio.run(main)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with lives.popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process.stdout.readline().strip()
         finally:
             process.kill()
 
 
-def test_chat_in_a_pipe():
+def test_chat_in_a_pipe(actgent):
     """Each line is a message; empty ones are none; answers and tool calls come out as plain lines."""
     done = actgent(
         "chat", "--offline", said="What is 17 * 23?\n\n   \nWhat is 2 * 2?\n/quit\nWhat is 3 * 3?\n"
@@ -254,7 +283,7 @@ def test_chat_in_a_pipe():
     ]
 
 
-def test_chat_keeps_to_the_limits_it_is_given():
+def test_chat_keeps_to_the_limits_it_is_given(actgent):
     """They hold for the conversation: the second answer would be the third model call."""
     said = "What is 17 * 23?\nWhat is 2 * 2?\n"
     done = actgent("chat", "--offline", "--limit-model-calls", "2", "--limit-seconds", "60", said=said)
@@ -263,11 +292,11 @@ def test_chat_keeps_to_the_limits_it_is_given():
     assert "limit of 2 model calls" in done.stderr
 
 
-def test_chat_reads_a_file(tmp_path):
+def test_chat_reads_a_file(tmp_path, commands):
     """A plain file as input, which no event loop can wait for; the last line needs no end."""
     (tmp_path / "said").write_text("What is 17 * 23?", encoding="utf-8")
     with (tmp_path / "said").open() as said:
-        done = subprocess.run(
+        done = commands.run(
             [ACTGENT, "chat", "--offline"],
             stdin=said,
             capture_output=True,
@@ -278,16 +307,16 @@ def test_chat_reads_a_file(tmp_path):
     assert done.stdout.endswith("17 * 23 = 391.\n")
 
 
-def test_chat_with_any_model(loopback_url):
+def test_chat_with_any_model(loopback_url, actgent):
     """A model by name and address, the key left out as on one's own server."""
     done = actgent("chat", "--model", "openai:any", "--base-url", loopback_url, said="Tea, please.\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Certainly, sir.\n", "")
 
 
-def test_chat_in_a_small_alphabet(loopback_url):
+def test_chat_in_a_small_alphabet(loopback_url, actgent):
     """What the output has no character for becomes a question mark; it is no error."""
     options = ["--model", "openai:any", "--base-url", loopback_url]
-    done = actgent("chat", *options, said="Umlaut\n", PYTHONIOENCODING="ascii:strict")
+    done = actgent("chat", *options, said="Umlaut\n", run=subprocess.run, PYTHONIOENCODING="ascii:strict")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Sch?n.\n", "")
 
 
@@ -301,17 +330,17 @@ def test_chat_without_an_input():
     assert done.stderr == "actgent: there is no standard input to read messages from\n"
 
 
-def test_chat_goes_on_after_a_failure_and_ends_with_1():
+def test_chat_goes_on_after_a_failure_and_ends_with_1(actgent):
     """An unanswered message of a pipe is one line on standard error each, and exit code 1."""
     done = actgent("chat", "--model", "openai:any", "--base-url", "http://127.0.0.1:9/v1", said="One\nTwo\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert [line[:19] for line in done.stderr.splitlines()] == ["actgent: openai:any"] * 2
 
 
-def talk_on_a_terminal(*arguments, keys, **variables):
+def talk_on_a_terminal(popen, *arguments, keys, **variables):
     """What a command shows on a terminal while it is typed to."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
+    process = popen(
         [ACTGENT, *arguments],
         stdin=theirs,
         stdout=theirs,
@@ -332,19 +361,19 @@ def talk_on_a_terminal(*arguments, keys, **variables):
     return process.wait(PATIENCE), shown.decode().replace("\r\n", "\n")
 
 
-def test_chat_on_a_terminal():
+def test_chat_on_a_terminal(commands):
     """A prompt, the growing answer, tool calls; /quit ends it."""
     keys = [(b"> ", b"What is 17 * 23?\n"), (b"391.", b"/quit\n")]
-    code, shown = talk_on_a_terminal("chat", "--offline", keys=keys)
+    code, shown = talk_on_a_terminal(commands.popen, "chat", "--offline", keys=keys)
     assert code == 0
     assert "Talking to assistant." in shown
     assert "17 * 23 = 391." in shown
     assert "\x1b[" in shown  # the tool call is dimmed
 
 
-def test_chat_without_colour():
+def test_chat_without_colour(commands):
     """NO_COLOR leaves no colour, only what is bold or dim."""
-    _, shown = talk_on_a_terminal("chat", "--offline", keys=[(b"> ", b"\x04")], NO_COLOR="1")
+    _, shown = talk_on_a_terminal(commands.popen, "chat", "--offline", keys=[(b"> ", b"\x04")], NO_COLOR="1")
     assert re.findall(r"\x1b\[[\d;]*m", shown.replace("\x1b[0m", "").replace("\x1b[2m", "")) in (
         [],
         ["\x1b[1m"],
@@ -355,9 +384,9 @@ def test_chat_without_colour():
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_a_chat_that_waits(number):
-    """Nothing runs, so the first signal ends it at once."""
-    with started("chat", "--offline") as process:
+def test_a_signal_ends_a_chat_that_waits(number, started):
+    """Nothing runs, so the first signal ends it at once; here by real processes."""
+    with started("chat", "--offline", popen=subprocess.Popen) as process:
         process.stdin.write(b"Hello\n")
         process.stdin.flush()
         read_until(process.stdout, b"Both are tools.")
@@ -367,7 +396,7 @@ def test_a_signal_ends_a_chat_that_waits(number):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_drains(number):
+def test_the_first_signal_drains(number, started):
     """An answer that has begun is given whole; the next line is not taken up."""
     with started("chat", "--offline") as process:
         process.stdin.write(b"What is 17 * 23?\nWhat is 2 * 2?\n")
@@ -379,7 +408,7 @@ def test_the_first_signal_drains(number):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_second_signal_cancels(number):
+def test_the_second_signal_cancels(number, started):
     """A long answer is cut off, without a traceback."""
     with started("demo") as process:
         read_until(process.stdout, b"writing a long report")

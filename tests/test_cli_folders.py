@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,13 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("protocol", SCRIPTS)
-async def test_new_check_and_run(protocol, tmp_path, no_keys):
+async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
     """The folder that `new` makes is fine to `check`, and `run` answers with its tool."""
 
     async def actgent(*arguments):
         with trio.fail_after(60):
-            done = await trio.run_process(
-                [ACTGENT, *arguments], cwd=tmp_path, capture_stdout=True, capture_stderr=True, check=False
+            done = await trio.to_thread.run_sync(
+                lambda: commands.run([ACTGENT, *arguments], cwd=tmp_path, capture_output=True)
             )
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
@@ -54,7 +55,7 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys):
     assert [line.startswith("tool: add(") and "= 3" in line for line in said.splitlines()].count(True) == 1
 
 
-async def test_a_model_of_an_unknown_provider_does_not_pass(tmp_path, no_keys):
+async def test_a_model_of_an_unknown_provider_does_not_pass(tmp_path, no_keys, commands):
     """`check` and `run` say the known providers, and the nearest; a plain misspelling has its line."""
     for model, says in (("foo:bar", "choose one of openai"), ("opnai:gpt-5.2", "did you mean 'openai'")):
         folder = tmp_path / model.partition(":")[0]
@@ -62,9 +63,8 @@ async def test_a_model_of_an_unknown_provider_does_not_pass(tmp_path, no_keys):
         (folder / "brain.md").write_text(f"---\nname: x\nllm: {model}\n---\n", encoding="utf-8")
         for command in ("check", "run"):
             with trio.fail_after(60):
-                done = await trio.run_process(
-                    [ACTGENT, command, str(folder)], capture_stdout=True, capture_stderr=True, check=False
-                )
+                line = [ACTGENT, command, str(folder)]
+                done = await trio.to_thread.run_sync(partial(commands.run, line, capture_output=True))
             assert done.returncode != 0
             assert says in " ".join(done.stderr.decode().split())
             assert ("brain.md:3" in done.stderr.decode()) == (model == "opnai:gpt-5.2")

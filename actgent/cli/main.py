@@ -380,7 +380,7 @@ def _code_of(arguments: Sequence[str] | None) -> int:
 
 
 def _without_output(error: OSError) -> int:
-    """Nobody reads any more, e.g. `| head`, or a disk is full: keep the interpreter from complaining at its end."""
+    """Keep the interpreter from complaining at its end that nobody reads, e.g. `| head`, or that a disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
