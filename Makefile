@@ -8,6 +8,13 @@ INSTALLED := $(VENV)/.installed
 # private async function, and a checkpoint costs more than most of these steps.
 ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC913
 
+# All that read ACTGENT_SOAK; tests/test_repository.py compares.
+SOAKED := tests/journal tests/mutation \
+	tests/agents/approvals/test_approval_property.py tests/agents/approvals/test_ungranted.py \
+	tests/agents/definitions/test_instructions.py \
+	tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py \
+	tests/agents/turns/test_double_texting.py
+
 .PHONY: help demo test soak check format bench clean
 .DEFAULT_GOAL := help
 
@@ -23,11 +30,11 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a model on loopback; needs no key
 	$(BIN)/actgent demo
 
-test: $(INSTALLED) ## all tests
-	$(BIN)/python -m pytest
+test: $(INSTALLED) ## all tests, on two cores; ARGS="tests/journal -x"
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 10 --durations-min 5 $(ARGS)
 
-soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, and mutants; minutes
-	ACTGENT_SOAK=1 $(BIN)/python -m pytest tests/journal tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py tests/mutation
+soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants; minutes
+	ACTGENT_SOAK=1 $(BIN)/python -m pytest $(SOAKED)
 
 check: $(INSTALLED) ## lint, format, types and import floors
 	$(BIN)/ruff check
@@ -41,6 +48,7 @@ format: $(INSTALLED) ## let ruff format and mend what it can
 	$(BIN)/ruff format
 
 bench: $(INSTALLED) ## speed and memory against bare trio; ARGS="--only W2 --rounds 3 --quick --write-docs"
+	ACTGENT_BENCH=1 $(BIN)/python -m pytest -q tests/bench
 	$(BIN)/python tests/bench $(ARGS)
 
 clean: ## remove the environment and all caches

@@ -348,6 +348,18 @@ def test_each_rule_that_ruff_leaves_out_has_its_reason():
     assert sorted(reasons) == sorted(ignored)
 
 
+def test_soak_runs_all_that_is_counted_for_it():
+    """`make soak` names each test file, or a folder of it, that asks for its switch."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    soaked = re.search(r"^SOAKED := (.*)$", makefile, re.MULTILINE)[1].split()
+    asked = [
+        path for path in tracked("tests/*.py") if "ACTGENT_" + "SOAK" in path.read_text(encoding="utf-8")
+    ]
+    places = [ROOT / name for name in soaked]
+    assert [path for path in asked if not {path, *path.parents} & set(places)] == []
+    assert [place for place in places if not any(place in (path, *path.parents) for path in asked)] == []
+
+
 def test_each_dependency_has_a_job_in_the_docs():
     """The table in docs/architecture.md and pyproject.toml name the same packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -1,5 +1,6 @@
 """Agents from folders: what is read, and how what is wrong is named."""
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -284,9 +285,9 @@ def mutations():
 
 
 def test_mutated_configurations_end_with_their_place(write, capsys):
-    """More than 200 broken folders: exit code 2, file and line named, no traceback, and no secret shown."""
-    count = 0
-    for path, content in mutations():
+    """More than 200 broken folders, each tenth but for `make soak`: exit code 2, file and line named, and no secret shown."""
+    count, step = 0, 1 if os.environ.get("ACTGENT_SOAK") else 10
+    for path, content in itertools.islice(mutations(), 0, None, step):
         folder = write({path: content})
         with pytest.raises(SystemExit) as ended:
             main(["check", str(folder)])
@@ -298,7 +299,7 @@ def test_mutated_configurations_end_with_their_place(write, capsys):
         assert "Traceback" not in said
         assert SECRET not in said
         count += 1
-    assert count >= 200
+    assert count >= 200 // step
 
 
 def test_a_good_folder_is_fine(write, capsys):

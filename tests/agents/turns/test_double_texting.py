@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import os
 
 import pytest
 import trio
@@ -25,6 +26,7 @@ from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Ended
 from actgent.testing import check_transcript
 
+EXAMPLES = 150 if os.environ.get("ACTGENT_SOAK") else 15
 RULES = ("queue", "collect", "interrupt", "reject")
 
 
@@ -426,7 +428,7 @@ class Texting:
 
 
 @given(acts=st.lists(ACTS, min_size=1, max_size=25), rule=st.sampled_from(RULES), has_tools=st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_interleaving_corrupts_a_session(acts, rule, has_tools):
     """Whatever comes when: each accepted message ends once and stands in the record at most once, none waits for ever."""
     problems = []
