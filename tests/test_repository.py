@@ -1,6 +1,7 @@
 """The promises that the repository makes as a whole."""
 
 import ast
+import graphlib
 import importlib
 import json
 import pickle
@@ -164,6 +165,238 @@ def imported_modules(path: Path, *, package: str) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return {name.removeprefix(f"{package}.") for name in found if name.startswith(f"{package}.")}
+
+
+# --- how modules stand to each other -------------------------------------------------------
+
+ORGANS = ("sessions", "turns", "runtime", "agents")
+MIRRORS = {"agents.agent.Agent", "llm.http.remote.Remote"}
+"""Classes whose attributes are their documented arguments."""
+FULL = {
+    "journal.group.GroupedJournal": 22,
+    "runtime.actor.RunningAgent": 31,
+    "sessions.context.SessionContext": 44,
+    "sessions.turn.Turn": 40,
+}
+"""Classes with more than 20 attributes, and how many at most. It only gets shorter."""
+LONG = {"runtime.actor.RunningAgent": 650, "runtime.session_opener.SessionOpener": 420}
+"""Classes of sessions, turns and runtime with more than 400 lines, and how many at most. It only gets shorter."""
+PRIVATE = 24
+"""How many lines of the package look into what is private to another class; 12 is the aim."""
+TWICE = {
+    "Conversation",
+    "File",
+    "Plan",
+    "Room",
+    "Sender",
+    "Step",
+    "Suspended",
+    "Turn",
+    "Work",
+    "check",
+    "failure_of",
+    "mark_of",
+    "name_of",
+    "outcome_of",
+    "read_step",
+    "salvage",
+    "shortened",
+    "shown",
+    "to_text",
+    "too_deep",
+    "words_of",
+}
+"""Names that two modules of different folders define for different things. It only gets shorter."""
+
+
+OF_USERS = {"agents.goal: result"}
+"""Fields for values of the program's own, whose name another field has that is looked into."""
+
+
+def sources() -> dict[str, Path]:
+    """The files of the package, by their names without `actgent`."""
+    package = ROOT / "actgent"
+    return {
+        ".".join(path.relative_to(package).with_suffix("").parts): path
+        for path in sorted(package.rglob("*.py"))
+        if path.name != "__init__.py"
+    }
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.Module]:
+    """The modules of the package as they are written."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in sources().items()}
+
+
+def needs(name: str, module: ast.Module, known: "dict[str, ast.Module]") -> set[str]:
+    """The modules that another one imports, wherever in it, for types alone, too."""
+    package, found = f"actgent.{name}".split(".")[:-1], set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            home = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {home, *(f"{home}.{alias.name}" for alias in node.names)}
+    return {each.removeprefix("actgent.") for each in found} & known.keys() - {name}
+
+
+def test_no_module_imports_one_that_imports_it(modules):
+    """No circle among modules, whatever imports are for."""
+    sorter = graphlib.TopologicalSorter({name: needs(name, each, modules) for name, each in modules.items()})
+    sorter.prepare()
+
+
+def test_no_import_is_for_types_alone():
+    """`TYPE_CHECKING` hides a circle from the reader."""
+    found = {name for name, path in sources().items() if "TYPE_CHECKING" in path.read_text(encoding="utf-8")}
+    assert found == set()
+
+
+def classes(modules: dict[str, ast.Module]) -> dict[str, ast.ClassDef]:
+    """The classes of the package, by module and name."""
+    return {
+        f"{name}.{node.name}": node
+        for name, module in modules.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def attributes(cls: ast.ClassDef) -> set[str]:
+    """The fields of a class, and what its methods set on `self`."""
+    found = {
+        node.target.id
+        for node in cls.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and "ClassVar" not in ast.dump(node.annotation)
+    }
+    return found | {
+        node.attr
+        for node in ast.walk(cls)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value)
+    }
+
+
+def is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def test_no_class_has_more_than_20_attributes(modules):
+    """But for those that mirror their arguments, and those that are named until they are split."""
+    counts = {name: len(attributes(cls)) for name, cls in classes(modules).items()}
+    over = {name: count for name, count in counts.items() if count > 20 and name not in MIRRORS}
+    assert over.keys() == FULL.keys()
+    assert {name: count for name, count in over.items() if count > FULL[name]} == {}
+
+
+def test_no_class_of_sessions_turns_and_runtime_is_longer_than_400_lines(modules):
+    """But for those that are named until they are split."""
+    found = classes(modules).items()
+    lines = {name: cls.end_lineno - cls.lineno + 1 for name, cls in found if name.startswith(ORGANS[:3])}
+    over = {name: count for name, count in lines.items() if count > 400}
+    assert over.keys() == LONG.keys()
+    assert {name: count for name, count in over.items() if count > LONG[name]} == {}
+
+
+UNWRAPPING = {"_context", "_agent", "_message", "_question", "_opener", "_held"}
+
+
+def test_nobody_unwraps_what_belongs_to_another_module(modules):
+    """What is behind a session or an agent is known to the module of its class alone."""
+    found = set()
+    for name, module in modules.items():
+        if not name.startswith(ORGANS):
+            continue
+        own = {
+            getattr(node, "name", None) or getattr(node, "attr", None)
+            for node in ast.walk(module)
+            if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.Attribute) and is_self(node.value))
+        }
+        found |= {
+            f"{name}: {ast.unparse(node)}"
+            for node in ast.walk(module)
+            if isinstance(node, ast.Attribute) and node.attr in UNWRAPPING - own and not is_self(node.value)
+        }
+    assert found == set()
+
+
+def test_few_lines_look_into_what_is_private():
+    """Each has its reason behind it; there are no more than there were."""
+    count = sum(path.read_text(encoding="utf-8").count("noqa: SLF001") for path in sources().values())
+    assert count <= PRIVATE
+
+
+def is_any(annotation: ast.AST | None) -> bool:
+    """Whether something is annotated `Any`, or `Any | None`."""
+    text = "" if annotation is None else ast.unparse(annotation).strip("'\"")
+    return text in {"Any", "Any | None", "typing.Any"}
+
+
+def test_no_field_is_looked_into_without_a_type(modules):
+    """No field of sessions, turns, runtime and agents is `Any` whose attributes are used anywhere in them."""
+    organs = {name: module for name, module in modules.items() if name.startswith(ORGANS)}
+    used = {
+        node.value.attr
+        for module in organs.values()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
+    }
+    fields = {
+        f"{name}: {ast.unparse(node.target)}"
+        for name, module in organs.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.AnnAssign) and is_any(node.annotation)
+    }
+    assert {each for each in fields if each.rpartition(" ")[2].removeprefix("self.") in used} == OF_USERS
+
+
+def test_no_parameter_is_looked_into_without_a_type(modules):
+    """No parameter of a function of sessions, turns, runtime and agents is `Any` whose attributes it uses."""
+    found = set()
+    for name, module in modules.items():
+        for function in ast.walk(module) if name.startswith(ORGANS) else ():
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                values = [node.value for node in ast.walk(function) if isinstance(node, ast.Attribute)]
+                used = {each.id for each in values if isinstance(each, ast.Name)}
+                given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+                found |= {
+                    f"{name}.{function.name}({each.arg})"
+                    for each in given
+                    if is_any(each.annotation) and each.arg in used
+                }
+    assert found == set()
+
+
+def test_functions_are_short(modules):
+    """19 of 20 bodies, without their docstrings, have at most 15 lines, and none has more than 60."""
+    sizes = {
+        f"{name}.{node.name}": body_lines(node)
+        for name, module in modules.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert [name for name, size in sizes.items() if size > 60] == []
+    assert sorted(sizes.values())[len(sizes) * 19 // 20] <= 15
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body
+    if ast.get_docstring(function, clean=False) is not None:
+        body = body[1:]
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def test_a_public_name_is_defined_once(modules):
+    """But for members of one folder, and those that are named until one of the two is renamed."""
+    homes: dict[str, set[str]] = {}
+    for name, module in modules.items():
+        for node in module.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                homes.setdefault(node.name, set()).add(name.rpartition(".")[0] or name)
+    assert {name for name, found in homes.items() if len(found) > 1 and name[0] != "_"} == TWICE
 
 
 # --- the face ----------------------------------------------------------------------------

@@ -204,12 +204,7 @@ class Agent:
         )
         self.protocol = protocol or self.default_protocol()
         self.protocol.check_fit(self.profile)
-        prompts = PromptManager(self.protocol, self.profile)
-        prompts.check()
-        rendered = prompts.system_prompt()
-        if modes is not None:
-            rendered = f"{rendered}\n\n{prompt_of(modes, self.tools)}"
-        self.system_prompt = rendered if prompt is None else to_layer(prompt).apply(rendered, self.profile)
+        self.system_prompt = self._render_system(prompt)
         """The same for all sessions and turns that have no layer of their own."""
         self.prompts = PromptManager(self.protocol, self.profile, system=self.system_prompt)
         """What its models are told round what they remember."""
@@ -222,10 +217,23 @@ class Agent:
         self._on_session: list[OnSession] = [] if modes is None else [modes.settle]
         self._hooks = Hooks()
         self._opener: SessionOpener | None = None
+        """While it runs."""
         self._bury: Callable[[DeadLetter], None] | None = None
         """Keeps messages for an agent that is gone, in the runtime that it was in last."""
-        """While it runs."""
         self._block: AsyncExitStack | None = None
+
+    def _render_system(self, prompt: Prompt | None) -> str:
+        """Render the system prompt from the protocol, the profile and the modes, and lay `prompt` round it.
+
+        Raises:
+            ConfigurationError: the protocol's template does not fit the profile.
+        """
+        prompts = PromptManager(self.protocol, self.profile)
+        prompts.check()
+        rendered = prompts.system_prompt()
+        if self.modes is not None:
+            rendered = f"{rendered}\n\n{prompt_of(self.modes, self.tools)}"
+        return rendered if prompt is None else to_layer(prompt).apply(rendered, self.profile)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -742,44 +750,10 @@ class Agent:
         return self._require_opener()
 
     def _build(self, runtime: Runtime) -> RunningAgent:
-        if self._models is None:
-            self._models = self._resolve_models()
         inbox = PriorityInbox[Message](f"agent {self.name}", **self._bounds)
         dispatcher = Dispatcher(agent=self.name, timeout=self._handler_timeout, watch=runtime.watch)
         observer = Observer(self.name, runtime.stream)
-        core = self.core_type(
-            profile=self.profile,
-            memory=self._memory,
-            prompts=self.prompts,
-            models=ModelCalls(
-                sender=Sender(self.name, "assistant"),
-                models=self._models,
-                dispatcher=dispatcher,
-                observer=observer,
-                timer=runtime.timer,
-            ),
-            calling=Calling(
-                agent=self.name,
-                registry=self.tools,
-                threads=runtime.threads.share(self.name, self._threads),
-                dispatcher=dispatcher,
-                observer=observer,
-                approvals=ApprovalRequests(
-                    agent=self.name,
-                    rule=self._approval,
-                    dispatcher=dispatcher,
-                    observer=observer,
-                    now=runtime.clock.steady,
-                ),
-                access=(*([] if self.modes is None else [self.modes.refusal]), *self.access_rules()),
-            ),
-            inbox=inbox,
-            dispatcher=dispatcher,
-            observer=observer,
-            router=self.route,
-            hooks=self._hooks,
-            modes=self.modes,
-        )
+        core = self._build_core(runtime, inbox, dispatcher, observer)
         edges = TurnEdges(
             agent=self.name,
             limits=self.limits,
@@ -811,6 +785,48 @@ class Agent:
             journal=runtime.journal,
             epoch=runtime.epoch,
             propagation=runtime.propagation,
+        )
+
+    def _build_core(
+        self,
+        runtime: Runtime,
+        inbox: PriorityInbox[Message],
+        dispatcher: Dispatcher,
+        observer: Observer,
+    ) -> AgentCore:
+        models = self._models = self._models or self._resolve_models()
+        return self.core_type(
+            profile=self.profile,
+            memory=self._memory,
+            prompts=self.prompts,
+            models=ModelCalls(
+                sender=Sender(self.name, "assistant"),
+                models=models,
+                dispatcher=dispatcher,
+                observer=observer,
+                timer=runtime.timer,
+            ),
+            calling=Calling(
+                agent=self.name,
+                registry=self.tools,
+                threads=runtime.threads.share(self.name, self._threads),
+                dispatcher=dispatcher,
+                observer=observer,
+                approvals=ApprovalRequests(
+                    agent=self.name,
+                    rule=self._approval,
+                    dispatcher=dispatcher,
+                    observer=observer,
+                    now=runtime.clock.steady,
+                ),
+                access=(*([] if self.modes is None else [self.modes.refusal]), *self.access_rules()),
+            ),
+            inbox=inbox,
+            dispatcher=dispatcher,
+            observer=observer,
+            router=self.route,
+            hooks=self._hooks,
+            modes=self.modes,
         )
 
     def _resolve_models(self) -> dict[str, LLM]:

@@ -105,7 +105,7 @@ class Session:
         """Have `handler(approval)` called with each `Approval`: a tool call that waits for a person, see `answer`."""
         return self._on("approval", handler)
 
-    def _on(self, kind: Any, handler: H) -> H:
+    def _on(self, kind: HandlerKind, handler: H) -> H:
         self._context.handlers.add(kind, handler)
         return handler
 
