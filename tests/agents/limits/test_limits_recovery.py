@@ -128,7 +128,7 @@ async def go_on(journal, make):
         agent = await runtime.start(make())
         for running in runtime._agents():
             for context in list(running.sessions.values()):
-                await context.session.wait_idle()
+                await context.face.wait_idle()
         try:
             session = await agent.open_session("s")
         except LookupError:

@@ -74,7 +74,7 @@ async def live(journal, world):
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(world.agent())
         for context in list(agent._opener.running.sessions.values()):
-            await context.session.wait_idle()
+            await context.face.wait_idle()
 
 
 async def die(inner, world, writes):
