@@ -78,7 +78,7 @@ class RouterAgent(Agent):
         )
         context.append(said)
         if context.log is not None:
-            context.log.note(Said(message=said, calls=turn.calls))
+            context.log.note(Said(message=said, calls=turn.progress.calls))
         return attrs.evolve(reply, id=f"{route.id}/reply")
 
 

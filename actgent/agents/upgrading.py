@@ -20,7 +20,7 @@ from actgent.protocols.base import CallTools, View
 from actgent.sessions.approval_ledger import ApprovalLedger, edited, grants_of
 from actgent.sessions.context import SessionContext
 from actgent.sessions.restore import owner_of, restore
-from actgent.sessions.turn import Resume
+from actgent.sessions.turn import TurnCheckpoint
 from actgent.tools.base import ToolContext
 from actgent.tools.execution import Batch
 from actgent.turns.approval_requests import wish_of
@@ -58,7 +58,7 @@ async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> O
     return Outlook(goes_on=tuple(good), changes=tuple(bad))
 
 
-def _turn(agent: Agent, context: SessionContext, resume: Resume) -> Iterator[tuple[str, bool]]:
+def _turn(agent: Agent, context: SessionContext, resume: TurnCheckpoint) -> Iterator[tuple[str, bool]]:
     """What becomes of a turn that had begun, each with whether somebody should know before."""
     last = context.last_said
     if last is None or not resume.stop:
@@ -75,7 +75,7 @@ def _turn(agent: Agent, context: SessionContext, resume: Resume) -> Iterator[tup
 
 
 def _call(
-    agent: Agent, context: SessionContext, resume: Resume, ledger: ApprovalLedger, call: ToolCall
+    agent: Agent, context: SessionContext, resume: TurnCheckpoint, ledger: ApprovalLedger, call: ToolCall
 ) -> tuple[str, bool]:
     tool = agent.tools.get(call.name)
     is_asked = ledger.open_of(call.id) is not None
@@ -123,7 +123,9 @@ def _word(call: ToolCall, obstacle: Exception | None, *, is_begun: bool, is_aske
     return f"{name} runs{' again' if is_begun else ''}", False
 
 
-def _text_answer(agent: Agent, context: SessionContext, resume: Resume, last: Message) -> tuple[str, bool]:
+def _text_answer(
+    agent: Agent, context: SessionContext, resume: TurnCheckpoint, last: Message
+) -> tuple[str, bool]:
     """What becomes of an answer whose calls, if any, stand in its text."""
     asked = next((each for each in reversed(context.record) if each.id == last.causation_id), last)
     view = View(

@@ -280,22 +280,22 @@ class RunningAgent:
         if context.turn is not turn:
             return
         if self.has_failed:
-            turn.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
+            turn.control.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
             self._held_up.append((context, turn))
             return
         await self._say_stopped(context, turn)
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
-        if turn.pending_approvals is not None and turn.error is None:
+        if turn.pending_approvals is not None and turn.control.error is None:
             self.suspensions.suspend(context, turn)
             self.pump()
             return
         if context.task is not None and turn.message.id == context.task.message_id:
-            await self._report(context, turn.stop or turn.error, blame=turn.blame)
+            await self._report(context, turn.control.stop or turn.control.error, blame=turn.control.blame)
         urgent = None
         try:
-            if (error := turn.stop or turn.error) is not None:
+            if (error := turn.control.stop or turn.control.error) is not None:
                 await self.edges.fail_turn(context, turn, error)
             else:
                 self.edges.end_turn(context, turn)
@@ -699,6 +699,6 @@ def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:
     if turn is None:
         return None
     turn.stop_with(error)
-    if turn.ended is None:
-        turn.ended = trio.Event()
-    return turn.ended
+    if turn.control.ended is None:
+        turn.control.ended = trio.Event()
+    return turn.control.ended

@@ -43,10 +43,10 @@ class Suspensions:
         ledger = context.ledger()
         if newer := self.newer(turn.message):
             turn.interrupt(newer)
-        if turn.stop is not None or not ledger.has_open:
+        if turn.control.stop is not None or not ledger.has_open:
             self.take_up(context)
         else:
-            turn.on_stop = functools.partial(self.take_up, context)
+            turn.control.wake = functools.partial(self.take_up, context)
             for listener in turn.listeners:
                 if listener.is_patient:
                     listener.hold()

@@ -98,7 +98,7 @@ class Ledger:
         `askers` are those of the messages that it answers; the last is that of the message that it is about.
         """
         limits_asked = None if (last := askers[-1]) is None else last.limits
-        resume = turn.resume
+        resume = turn.checkpoint
         limits = turn.limits.shared if limits_asked is None else limits_asked
         if resume is not None and resume.limits:
             limits = resume.limits
@@ -114,7 +114,9 @@ class Ledger:
             return
         spent = NOTHING
         if resume is not None:
-            spent = attrs.evolve(resume.spent, model_calls=max(resume.spent.model_calls, resume.calls))
+            spent = attrs.evolve(
+                resume.spent, model_calls=max(resume.spent.model_calls, resume.progress.calls)
+            )
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent)
         own = self.open(key, limits, log=context.log, spent=spent)
         turn.budget = gather(own, context.accounts, accounts)
@@ -144,9 +146,11 @@ class Ledger:
     def _plant(self, context: SessionContext, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
         """The account of a turn's tree, with what the turn has taken up to now."""
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
-        spent = Amounts(model_calls=turn.calls, tool_calls=_tool_calls(context.record, turn.message.id))
+        spent = Amounts(
+            model_calls=turn.progress.calls, tool_calls=_tool_calls(context.record, turn.message.id)
+        )
         account = self.open(key, limits, log=context.log, spent=spent)
-        account.note(spent, turn.answer_id, limits)
+        account.note(spent, turn.answer.id, limits)
         return account
 
 

@@ -46,7 +46,7 @@ from .handlers import Handlers
 from .scopes import scope_of
 from .session_log import SessionLog
 from .tasks import Task
-from .turn import Resume, Suspension, Turn
+from .turn import Suspension, Turn, TurnCheckpoint
 from .turn_future import Outcome, TurnWaiter
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
@@ -109,9 +109,9 @@ class SessionContext:
     """Of the messages that were sent and have not had their turn, by their ids."""
     pins: int = 0
     """How many callers hold it awake."""
-    unkept: Resume | None = None
+    unkept: TurnCheckpoint | None = None
     """Its last turn, if the journal failed for it: who sends its message again has it go on."""
-    resume: Resume | None = None
+    resume: TurnCheckpoint | None = None
     """A turn that is to go on where it was."""
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the record's last answer that have no result yet."""

@@ -10,12 +10,12 @@ from actgent.messages import Message, Sender, ToolCall
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 
-from .turn import Resume
+from .turn import TurnCheckpoint
 
 TOOLS = Sender("tools", "tool")
 
 
-def close_calls(answer: Message, calls: Iterable[ToolCall], turn: Resume) -> Message:
+def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
     """The results that were left out: those that stand in the records, else whether the call may have run."""
     batch = Batch(tuple(calls), ToolRegistry())
     for place, call in enumerate(batch.calls):

@@ -43,8 +43,8 @@ def keep_outcome(context: SessionContext, turn: Turn, outcome: Outcome) -> None:
 def settle_listeners(context: SessionContext, turn: Turn) -> None:
     """A turn has ended: let its listeners go, those with what it came to who came too late to hear of that."""
     told = next((each for each in turn.listeners if each.has_heard), None)
-    outcome = Outcome(None if told is None else told.answer(), turn.error)
-    if told is not None and turn.error is None:
+    outcome = Outcome(None if told is None else told.answer(), turn.control.error)
+    if told is not None and turn.control.error is None:
         keep_outcome(context, turn, outcome)
     for listener in turn.listeners:
         if listener.is_joined and not listener.has_heard:

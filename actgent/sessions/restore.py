@@ -41,7 +41,7 @@ from .acceptance import Acceptance
 from .context import SessionContext
 from .open_calls import close_calls
 from .schedules import restore_schedule
-from .turn import Resume, can_go_on
+from .turn import TurnCheckpoint, can_go_on
 
 
 @attrs.frozen
@@ -91,8 +91,8 @@ class _Reader:
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self._waiting: dict[str, Message] = {}
-        self._turn: Resume | None = None
-        self._unkept: Resume | None = None
+        self._turn: TurnCheckpoint | None = None
+        self._unkept: TurnCheckpoint | None = None
         """The last turn, if the journal failed for it."""
         self._asking: Message | None = None
         """The answer whose calls have no results yet."""
@@ -106,12 +106,12 @@ class _Reader:
             case Accepted():
                 self._accept(record)
             case Appended(message_id=message_id, again=True):
-                self._turn = self._unkept or Resume(message_id)
+                self._turn = self._unkept or TurnCheckpoint(message_id)
                 self._unkept = None
             case Appended(message_id=message_id, joins=joins):
                 self._unkept = None
                 joined = self._joined() if joins else ()
-                self._turn = Resume(message_id, joined, limits=record.limits)
+                self._turn = TurnCheckpoint(message_id, joined, limits=record.limits)
                 self._context.append(self._waiting[message_id], answered=True)
             case Said():
                 self._say(record)
@@ -122,7 +122,7 @@ class _Reader:
             case Spent() | Led():
                 self._pay(record)
             case Started() | Finished() | Delivered() if self._turn is not None:
-                self._turn.take(record)
+                self._turn.apply(record)
             case _:
                 self._read_aside(record)
 
@@ -143,7 +143,7 @@ class _Reader:
     def _read_approval(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
         self._context.ledger().apply(record)
         if isinstance(record, PersonAsked) and self._turn is not None:
-            self._turn.take(record)
+            self._turn.apply(record)
 
     def _joined(self) -> tuple[Message, ...]:
         """What is answered together with the message that is just appended."""
@@ -171,7 +171,7 @@ class _Reader:
             self._unkept = self._turn if goes_on else None
             self._turn = None
 
-    def _close_calls(self, turn: Resume) -> None:
+    def _close_calls(self, turn: TurnCheckpoint) -> None:
         """A turn is over: each call of its last answer has a result from now on."""
         if self._asking is not None:
             results = close_calls(self._asking, self._asking.tool_calls, turn)

@@ -4,6 +4,7 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context, ContextVar
+from typing import Literal
 
 import attrs
 import trio
@@ -38,19 +39,49 @@ from .turn_future import CallOptions, TurnWaiter
 
 
 @attrs.define(eq=False)
-class Resume:
-    """How far a turn had come when its process ended, by its journal."""
+class TurnProgress:
+    """The counts of a turn; a checkpoint keeps the same ones, and a turn that goes on takes them over."""
+
+    calls: int = 0
+    """Model calls so far."""
+    repairs: int = 0
+    """Bad answers in a row."""
+    usage: Usage = NO_USAGE
+    last_call: ToolCall | None = None
+    """The last tool call of those that are done with."""
+    identical: int = 0
+    """The times in a row that `last_call` was asked for."""
+    called: list[ToolCall] | None = None
+    """The last tool calls, in their order."""
+    counted: str = ""
+    """The answer whose calls were counted last."""
+
+    def count_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Count tool calls that are done with."""
+        for call in calls:
+            self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
+            self.last_call = call
+            self.remember((call,))
+
+    def remember(self, calls: Iterable[ToolCall]) -> None:
+        """Add calls to the last ones."""
+        if self.called is None:
+            self.called = []
+        self.called.extend(calls)
+
+
+@attrs.define(eq=False)
+class TurnCheckpoint:
+    """A turn as far as it had come when its process ended, by its journal."""
 
     message_id: str
     joined: tuple[Message, ...] = ()
     """Messages that the same turn answers."""
-    calls: int = 0
-    repairs: int = 0
-    usage: Usage = NO_USAGE
+    progress: TurnProgress = attrs.field(factory=TurnProgress)
     stop: str = ""
-    """Why the model stopped, where the last thing said was its answer; empty where an answer is due."""
+    """Why the model stopped, if the last thing said was its answer; empty while an answer is due."""
     state_number: int = 0
-    """Of the state when the last thing was said."""
+    """State version at the time of the last message."""
     delivered: set[str] = attrs.field(factory=set)
     """Outcomes that handlers got."""
     started: set[str] = attrs.field(factory=set)
@@ -58,44 +89,37 @@ class Resume:
     finished: dict[str, ToolResult] = attrs.field(factory=dict)
     """Those that have their result."""
     limits: Mapping[str, float] = NO_LIMITS
-    """What bounded it."""
+    """The bounds of the turn."""
     spent: Amounts = NOTHING
     tree_limits: Mapping[str, float] = NO_LIMITS
-    """What bounded all that it led to, where it led to anything."""
+    """The bounds of all that it led to, if it led to anything."""
     tree_spent: Amounts = NOTHING
     charged: set[str] = attrs.field(factory=set)
     """Answers whose tool calls are counted."""
-    last_call: ToolCall | None = None
-    """Of those that are done with."""
-    identical: int = 0
-    called: list[ToolCall] = attrs.field(factory=list)
-    """All that are done with, in their order."""
     is_redacted: bool = False
-    """Whether the last thing said stands in the journal with other words."""
+    """True if the last thing said stands in the journal with other words."""
     _asked: tuple[ToolCall, ...] = ()
     """The calls of the last answer."""
 
     def say(self, said: Said, *, state_number: int) -> None:
-        """The agent said something in this turn."""
+        """Apply what the agent said in this turn."""
+        progress = self.progress
         self.state_number = state_number
         self.stop, self.is_redacted = said.stop, said.redacted
-        self.calls, self.repairs = said.calls, said.repairs
-        self.usage += said.usage
+        progress.calls, progress.repairs = said.calls, said.repairs
+        progress.usage += said.usage
         if said.stop:
             self._asked = said.message.tool_calls
         if said.message.tool_results:  # its calls are done with
             self.started.clear()
             self.finished.clear()
-            for call in self._asked:
-                self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
-                self.last_call = call
-            self.called += self._asked
+            progress.count_calls(self._asked)
             if said.last_call is not None:
-                self.last_call, self.identical = said.last_call, said.identical
-                self.called += said.called or (said.last_call,)
+                progress.last_call, progress.identical = said.last_call, said.identical
+                progress.remember(said.called or (said.last_call,))
 
     def pay(self, record: Spent | Led) -> None:
-        """Something was taken from the turn's budget."""
+        """Apply what was taken from the turn's budget."""
         if record.of:
             self.charged.add(record.of)
         if isinstance(record, Led):
@@ -109,7 +133,8 @@ class Resume:
         """Calls that may have run, and left no result."""
         return self.started - self.finished.keys()
 
-    def take(self, record: Started | Finished | Delivered | PersonAsked) -> None:
+    def apply(self, record: Started | Finished | Delivered | PersonAsked) -> None:
+        """Apply what became of a call or an outcome."""
         match record:
             case PersonAsked(approval=approval):  # it has not started, or ended by asking
                 self.started.discard(approval.call_id)
@@ -133,7 +158,126 @@ class TurnHost(typing.Protocol):
     async def wait_started(self, name: str) -> None: ...
 
 
+# A turn is in one of five states, and seven events lead from one to the next. An event that a state does not list
+# leaves it as it is: an ending turn, for one, cannot be exposed any more.
+#
+#   running    takes a step that is finished before the turn ends: handlers, the record, the journal
+#   exposed    a model call, tools or another agent run, which may be cancelled at any moment
+#   suspended  waits for people; it holds neither task nor slot
+#   ending     was asked to stop, by a person, its time or a failure of its agent: it ends at its next step
+#   over       its last outcome is with the handlers
+TurnState = Literal["running", "exposed", "suspended", "ending", "over"]
+TRANSITIONS: Mapping[str, Mapping[TurnState, TurnState]] = {
+    "expose": {"running": "exposed"},
+    "cover": {"exposed": "running"},
+    "suspend": {"running": "suspended", "exposed": "suspended"},
+    "resume": {"suspended": "running"},
+    "stop": {"running": "ending", "exposed": "ending", "suspended": "ending"},
+    "revoke": {"ending": "running"},
+    "end": {"running": "over", "exposed": "over", "suspended": "over", "ending": "over"},
+}
+_EXPOSE, _COVER = TRANSITIONS["expose"], TRANSITIONS["cover"]
+
+
 @attrs.define(eq=False)
+class TurnControl:
+    """The state of a turn, and what it takes to stop it."""
+
+    state: TurnState = "running"
+    task: trio.lowlevel.Task | None = None
+    """The task that it runs in, once it does."""
+    scope: trio.CancelScope | None = None
+    """Around the whole turn."""
+    stop: Exception | None = None
+    """Set when the turn has been asked to stop: the error it will fail with."""
+    wake: Callable[[], object] | None = None
+    """Called to let a suspended turn end."""
+    timer: TimerHandle | None = None
+    """Ends the turn when its seconds are over."""
+    over: float = math.inf
+    """The end of its seconds, by trio's clock."""
+    is_cut: bool = False
+    """True: its agent failed in the middle of it, so that it only has to end."""
+    ended: trio.Event | None = None
+    """Made once somebody waits for the turn's end."""
+    error: Exception | None = None
+    """The error that it failed with."""
+    blame: str = "internal"
+    """The kind of a failure whose exception does not tell it."""
+
+    def expose(self) -> None:
+        """Let the turn be cancelled from now on.
+
+        Raises:
+            Interrupted, ModelTimeout, ...: it was asked to stop before.
+        """
+        if self.stop is not None:
+            raise self.stop
+        self.state = _EXPOSE.get(self.state, self.state)
+
+    def cover(self) -> None:
+        """Let the next step of the turn come to its end before the turn does."""
+        self.state = _COVER.get(self.state, self.state)
+
+    def suspend(self) -> None:
+        """Give up the turn's task until `resume`."""
+        self.task = self.scope = None
+        self._move("suspend")
+
+    def resume(self) -> None:
+        """Let a suspended turn run again."""
+        self.wake = None
+        self._move("resume")
+
+    def stop_with(self, error: Exception) -> None:
+        """End the turn with an error: at once while a model call or tools run, else at the next step."""
+        if self.stop is None:
+            self.stop = error
+        was_exposed = self.state == "exposed"
+        self._move("stop")
+        if was_exposed and self.scope is not None:
+            self.scope.cancel()
+        elif self.wake is not None:
+            self.wake()
+
+    def revoke_stop(self) -> None:
+        """Forget a stop that came too late: all is done."""
+        self.stop = None
+        self._move("revoke")
+
+    def cut(self, error: Exception) -> None:
+        """End the turn, whose task is gone, with its next task, with this error unless it had one."""
+        self.is_cut = True
+        self.cover()
+        self.stop_with(error)
+
+    def end(self) -> None:
+        """The turn is over."""
+        self._move("end")
+        if self.ended is not None:
+            self.ended.set()
+
+    def _move(self, event: str) -> None:
+        self.state = TRANSITIONS[event].get(self.state, self.state)
+
+
+@attrs.define(eq=False)
+class TurnAnswer:
+    """The answer that a pass of the turn is getting."""
+
+    id: str = ""
+    """Its id in the record."""
+    is_paused: bool = False
+    """True: the provider paused the last answer, and goes on with it as it was."""
+    token_failed: str = ""
+    """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
+    growth: Growth | None = None
+    """The part that is there while it grows: kept for the record if the answer is cut."""
+    aside: str = ""
+    """Additions of query pre-processors to the next model call."""
+
+
+@attrs.define(eq=False, repr=False)
 class Turn:
     """All passes from one outside message to its last outcome."""
 
@@ -143,92 +287,52 @@ class Turn:
     """Monotonic time in seconds."""
     variables: Context
     """The context variables that it runs with: those of the sender of `message`."""
-    task: trio.lowlevel.Task | None = None
-    """The task that it runs in, once it does."""
     host: TurnHost | None = None
     """The agent at work whose turn it is."""
-    resume: Resume | None = None
-    """What was done already, where the turn goes on after a restart."""
+    checkpoint: TurnCheckpoint | None = None
+    """The part that was done already, if the turn goes on after a restart."""
     lent_slots: int = 0
-    """How many of its tools and handlers wait for other turns: while any does, another session runs in its slot."""
+    """The number of its tools and handlers that wait for other turns."""
     listeners: tuple[TurnWaiter, ...] = ()
-    """Who wants to know what comes of it."""
+    """The futures of those who want to know its outcome."""
     joined: tuple[Message, ...] = ()
     """Messages that came before `message`, and are answered together with it."""
     limits: Limits = DEFAULT_LIMITS
     budget: Budget | None = None
-    """What it may spend; None where nothing that is shared bounds it."""
-    timer_handle: TimerHandle | None = None
-    """Ends it when its seconds are over."""
-    over: float = math.inf
-    """When that is, by trio's clock."""
-    calls: int = 0
-    """Model calls so far."""
-    repairs: int = 0
-    """Bad answers in a row."""
-    is_paused: bool = False
-    """True: the provider paused the last answer, and goes on with it as it was."""
-    last_call: ToolCall | None = None
-    identical: int = 0
-    """How often in a row `last_call` was asked for."""
-    called: list[ToolCall] | None = None
-    """The last calls, in their order."""
+    """The accounts that it spends from; None if nothing that is shared bounds it."""
     depth: int = 0
-    """How many turns led to it, one from the other."""
+    """The number of turns that led to it, one from the other."""
     deepest: int = 0
-    """How deep it may lead on by the limits of those; 0 where there are none."""
-    usage: Usage = NO_USAGE
-    scope: trio.CancelScope | None = None
-    """Around the whole turn."""
-    exposed: bool = False
-    """Whether a model call or tools run now: all that may be cancelled."""
-    stop: Exception | None = None
-    """Why the turn is to end, once someone or its timeout wants it."""
+    """The depth to which it may lead on by the limits of those; 0 if there are none."""
     results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has seen yet."""
-    aside: str = ""
-    """What query pre-processors add to the next model call."""
     told: int = 0
-    """How far into the record its listeners have heard."""
-    answer_id: str = ""
-    """Under which the answer of this pass stands in the record."""
-    token_failed: str = ""
-    """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
-    growth: Growth | None = None
-    """The answer that is just growing; what it came to is for the record if it is cut."""
-    error: Exception | None = None
-    """What it failed with."""
-    blame: str = "internal"
-    """The kind of a failure whose exception does not tell it."""
-    is_cut: bool = False
-    """True: its agent failed in the middle of it, so that it only has to end."""
-    ended: trio.Event | None = None
-    """Made where someone waits for the turn's end."""
+    """The part of the record that its listeners have heard, as a length."""
     pending_approvals: PendingCalls | None = None
     """Calls that wait for people, once all else of their answer is done."""
-    on_stop: Callable[[], object] | None = None
-    """What lets it end while it is suspended."""
-    counted: str = ""
-    """The answer whose calls were counted last."""
+    progress: TurnProgress = attrs.field(factory=TurnProgress)
+    control: TurnControl = attrs.field(factory=TurnControl)
+    answer: TurnAnswer = attrs.field(factory=TurnAnswer)
 
     def __repr__(self) -> str:
         name = shown(f"{self.message.id} in {self.message.session_id}")
-        return f"<Turn of {name}, {self._state}, {counted(self.calls, 'model call')}>"
+        return f"<Turn of {name}, {self._state}, {counted(self.progress.calls, 'model call')}>"
 
     @property
     def _state(self) -> str:
-        if self.on_stop is not None:
-            return "suspended"
-        if self.stop is not None or self.error is not None:
+        control = self.control
+        if control.error is not None:
             return "ending"
-        return "queued" if self.task is None else "running"
+        if control.task is None and control.state == "running":
+            return "queued"
+        return "running" if control.state == "exposed" else control.state
 
     def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
         """Calls that ended while others wait; those that ask have not started, or ended by asking."""
-        if self.resume is None:
-            self.resume = Resume(self.message.id)
-        self.resume.finished.update({result.call_id: result for result in results})
-        self.resume.started.difference_update(asking)
+        if self.checkpoint is None:
+            self.checkpoint = TurnCheckpoint(self.message.id)
+        self.checkpoint.finished.update({result.call_id: result for result in results})
+        self.checkpoint.started.difference_update(asking)
 
     def is_heard(self) -> bool:
         """Whether a listener wants all that handlers hear, tokens too."""
@@ -237,7 +341,7 @@ class Turn:
     def deadline(self) -> float:
         """Until when what comes of it is of use to anyone, by trio's clock."""
         waits = max((listener.deadline() for listener in self.listeners), default=math.inf)
-        return min(self.over, waits)
+        return min(self.control.over, waits)
 
     def add_listener(self, listener: TurnWaiter) -> None:
         self.listeners = (*self.listeners, listener)
@@ -253,7 +357,7 @@ class Turn:
         if listener not in self.listeners:
             return
         self.remove_listener(listener)
-        is_suspended = self.on_stop is not None
+        is_suspended = self.control.wake is not None
         if listener.is_joined:
             return
         if not self.listeners and not (listener.is_guest and is_suspended):
@@ -261,27 +365,21 @@ class Turn:
 
     def interrupt(self, reason: str) -> None:
         """Stop what runs; the turn ends at its next step."""
-        self.stop_with(Interrupted(reason))
+        self.control.stop_with(Interrupted(reason))
 
     def stop_with(self, error: Exception) -> None:
-        """End the turn with an error: at once where a model call or tools run, else at the next step."""
-        if self.stop is None:
-            self.stop = error
-        if self.exposed and self.scope is not None:
-            self.scope.cancel()
-        elif self.on_stop is not None:
-            self.on_stop()
+        """End the turn with an error: at once while a model call or tools run, else at its next step."""
+        self.control.stop_with(error)
 
-    def cut(self, error: Exception) -> None:
-        """Its task is gone: with the next one it ends, with this error unless it had one."""
-        self.is_cut = True
-        self.exposed = False
-        self.stop_with(error)
+    @property
+    def answer_id(self) -> str:
+        """The id under which the answer of this pass stands in the record."""
+        return self.answer.id
 
     @property
     def is_ending(self) -> bool:
         """Whether nothing goes on with it later: someone stopped it, or its agent failed, which starts again without it."""
-        return self.stop is not None or (self.host is not None and self.host.has_failed)
+        return self.control.stop is not None or (self.host is not None and self.host.has_failed)
 
     def check(self) -> None:
         """End the turn here if someone wants it.
@@ -290,8 +388,8 @@ class Turn:
             Interrupted: someone does.
             ModelTimeout: its time is over.
         """
-        if self.stop is not None:
-            raise self.stop
+        if self.control.stop is not None:
+            raise self.control.stop
 
 
 @attrs.define(eq=False)
@@ -329,21 +427,17 @@ def can_go_on(last: Message | None) -> bool:
     return not results or any(result.status != "cancelled" for result in results)
 
 
-def resume_of(turn: Turn, last: Message | None, *, state_number: int) -> Resume | None:
-    """What a turn that failed needs to go on behind what was said last; None where it has to begin anew."""
+def checkpoint_of(turn: Turn, last: Message | None, *, state_number: int) -> TurnCheckpoint | None:
+    """Keep what a turn that failed needs to go on behind what was said last; None if it has to begin anew."""
     if last is None or not can_go_on(last):
         return None
     is_answer = last.sender.kind == "assistant" and last.causation_id is not None
-    return Resume(
+    return TurnCheckpoint(
         turn.message.id,
-        calls=turn.calls,
-        repairs=turn.repairs,
-        usage=turn.usage,
+        progress=attrs.evolve(turn.progress, called=None, counted=""),
         stop="end" if is_answer else "",
         state_number=state_number,
         delivered={result.id for result in last.tool_results},
-        last_call=turn.last_call,
-        identical=turn.identical,
     )
 
 
@@ -357,7 +451,7 @@ def is_inside(turn: Turn | None) -> bool:
         return False
     task = top = trio.lowlevel.current_task()
     while (nursery := task.parent_nursery) is not None:
-        if task is turn.task:
+        if task is turn.control.task:
             return True
         top, task = task, nursery.parent_task
     # What a thread does by `trio.from_thread` runs in a task of trio's own, with the thread's context.

@@ -42,7 +42,7 @@ from actgent.protocols.prompts import PromptManager
 from actgent.sessions.approval_ledger import PendingCalls
 from actgent.sessions.context import SessionContext
 from actgent.sessions.failures import check_stop
-from actgent.sessions.turn import Resume, Turn
+from actgent.sessions.turn import Turn, TurnCheckpoint
 
 from .dispatcher import Delivery, Dispatcher, to_deliveries
 from .hooks import Hooks
@@ -86,28 +86,28 @@ class AgentCore:
     # --- the turn ------------------------------------------------------------------------
 
     async def run_turn(self, context: SessionContext, turn: Turn) -> None:
-        """All passes from an outside message to its last outcome; what it fails with is in `turn.error` then."""
+        """All passes from an outside message to its last outcome; what it fails with is in `turn.control.error` then."""
         message: Message | None = turn.message
         try:
-            if turn.is_cut:
+            if turn.control.is_cut:
                 turn.check()
             if turn.pending_approvals is not None:
                 message = await self._call_again(context, turn, turn.pending_approvals)
-            elif turn.resume is not None:
-                message = await self._resume(context, turn, turn.resume)
+            elif turn.checkpoint is not None:
+                message = await self._resume(context, turn, turn.checkpoint)
             elif turn.joined:
                 self._remember_joined(context, turn)
             while message is not None:
                 await self._pass(context, turn, message)
                 message = self.inbox.next_followup(context.id)
             if turn.pending_approvals is None:
-                turn.stop = None  # it came too late
+                turn.control.revoke_stop()  # it came too late
         except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
-            turn.error = error
+            turn.control.error = error
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - of a protocol, rule or reducer, or of our nurseries
-            turn.error = failure_of(raised, "turn of session", context.id)
+            turn.control.error = failure_of(raised, "turn of session", context.id)
 
-    async def _resume(self, context: SessionContext, turn: Turn, resume: Resume) -> Message | None:
+    async def _resume(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> Message | None:
         """Do what was due when the process ended; returns the message to go on with."""
         last = context.last_said
         assert last is not None  # noqa: S101 - the turn began with a message
@@ -115,7 +115,7 @@ class AgentCore:
             turn.results.extend(last.tool_results)
             await self.calling.deliver(context, turn)
             return last
-        turn.answer_id = last.id
+        turn.answer.id = last.id
         message = next(m for m in reversed(context.record) if m.id == last.causation_id)
         answer = Answer(parts=last.parts, stop=cast("StopReason", resume.stop))
         calls = () if last.cut else last.tool_calls
@@ -128,7 +128,7 @@ class AgentCore:
         await self._react(context, turn, view, answer, calls)
         return self.inbox.next_followup(context.id)
 
-    def _is_lost(self, turn: Turn, view: View, answer: Answer, resume: Resume) -> bool:
+    def _is_lost(self, turn: Turn, view: View, answer: Answer, resume: TurnCheckpoint) -> bool:
         """Whether the calls in the text of an answer cannot be known any more: it is redacted, or the protocol changed."""
         if not (resume.unsettled or resume.is_redacted):
             return False
@@ -165,7 +165,7 @@ class AgentCore:
             await self._run_hooks(context, turn, message)
         view = self._view(context, turn, message)
         answer, calls = await self.ask(context, turn, view)
-        view.state, view.calls = context.seen_state, turn.calls
+        view.state, view.calls = context.seen_state, turn.progress.calls
         await self._react(context, turn, view, answer, calls)
         if self.hooks.listeners:
             await self.hooks.tell(context, turn, self.dispatcher)
@@ -185,15 +185,15 @@ class AgentCore:
         except (ParseError, EmptyAnswer) as error:
             self._repair(turn, message, error)
         else:
-            turn.repairs = 0
-            turn.aside = ""
+            turn.progress.repairs = 0
+            turn.answer.aside = ""
             await self.act(context, turn, message, outcomes)
 
     async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if message is turn.message:
             asked = [each for each in (*turn.joined, message) if each.sender.kind == "user"]
             said = [await self.hooks.context_of(context, each, self.dispatcher) for each in asked]
-            turn.aside = "\n\n".join(filter(None, (turn.aside, *said)))
+            turn.answer.aside = "\n\n".join(filter(None, (turn.answer.aside, *said)))
         await self.hooks.tell(context, turn, self.dispatcher)
         turn.check()
 
@@ -204,8 +204,8 @@ class AgentCore:
         if modes.commands and message is turn.message:
             said = [each for each in (*turn.joined, message) if context.is_persons(each)]
             refused = [modes.obey(context.state, each) for each in said]
-            turn.aside = "\n".join(filter(None, refused))
-        tell_notes(context, (modes,), calls=turn.calls, repairs=turn.repairs)
+            turn.answer.aside = "\n".join(filter(None, refused))
+        tell_notes(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs)
 
     async def tell_idle(self, context: SessionContext) -> None:
         """What was done beside a session is durable on return, and is in its record unless a turn runs."""
@@ -240,8 +240,8 @@ class AgentCore:
             record=context.record,
             state=context.seen_state,
             stage=message.stage,
-            calls=turn.calls,
-            repairs=turn.repairs,
+            calls=turn.progress.calls,
+            repairs=turn.progress.repairs,
             profile=self.profile,
             tools=self.calling.registry.specs(),
         )
@@ -258,12 +258,12 @@ class AgentCore:
         request = template.request(view)
         prompts = self.prompts
         prompt = prompts.user_prompt(context, view, request)
-        if turn.aside or options.tail:
-            prompt = "\n\n".join(filter(None, (turn.aside, options.tail, prompt)))
+        if turn.answer.aside or options.tail:
+            prompt = "\n\n".join(filter(None, (turn.answer.aside, options.tail, prompt)))
         system = options.system if options.system is not None else context.system
         chat = Chat(
             system=prompts.system_prompt() if system is None else system,
-            messages=prompts.messages(context, context.view, prompt, is_paused=turn.is_paused),
+            messages=prompts.messages(context, context.view, prompt, is_paused=turn.answer.is_paused),
             tools=view.tools,
             temperature=options.temperature,
             max_tokens=options.max_tokens,
@@ -284,8 +284,8 @@ class AgentCore:
         check_stop(answer)
         if calls:
             return [CallTools(calls, view.stage)]
-        turn.is_paused = answer.stop == "pause"
-        if turn.is_paused:
+        turn.answer.is_paused = answer.stop == "pause"
+        if turn.answer.is_paused:
             return [Continue(view.stage)]
         if not answer.text.strip():
             raise EmptyAnswer("it was empty")
@@ -298,9 +298,9 @@ class AgentCore:
 
     def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
         """Ask again with the error, a bounded number of times; then it is the turn's failure."""
-        if turn.repairs >= turn.limits.repairs:
+        if turn.progress.repairs >= turn.limits.repairs:
             raise error
-        turn.repairs += 1
+        turn.progress.repairs += 1
         self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
 
     def _follow_up(self, message: Message, note: str, stage: str | None) -> None:
@@ -318,10 +318,10 @@ class AgentCore:
             if type(outcome) is Say:
                 continue
             if isinstance(outcome, Change):  # once: it may have been done before a restart
-                context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
+                context.state.dispatch(outcome.action, once=f"{turn.answer.id}/{place}")
             elif isinstance(outcome, (CallTools, Continue, Finish)):
                 further.append(outcome)
-        if deliveries := to_deliveries(outcomes, turn.answer_id, turn.usage):
+        if deliveries := to_deliveries(outcomes, turn.answer.id, turn.progress.usage):
             await self.reply(context, turn, deliveries)
         if further:
             await self._go_on(context, turn, message, further)
@@ -358,12 +358,11 @@ class AgentCore:
 
     async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
         """Let another agent answer; its reply is this session's too."""
-        turn.check()
-        turn.exposed = True
+        turn.control.expose()
         try:
             reply = await self.router(context, turn, route)
         finally:
-            turn.exposed = False
+            turn.control.cover()
         turn.check()
         if reply is not None:
             await self.dispatcher.deliver(context, turn, reply)
@@ -374,4 +373,4 @@ def _entering(message: Message, turn: Turn) -> Appended | Said:
     if message is turn.message:
         limits = NO_LIMITS if turn.budget is None else turn.budget.own.limits
         return Appended(message_id=message.id, joins=bool(turn.joined), limits=limits)
-    return Said(message=message, calls=turn.calls, repairs=turn.repairs)
+    return Said(message=message, calls=turn.progress.calls, repairs=turn.progress.repairs)

@@ -120,7 +120,7 @@ class Dispatcher:
         """Hand an outcome to whoever waits for the turn, and to the handlers unless they got it before a restart."""
         for listener in turn.listeners:
             listener.take(delivery)
-        if turn.resume is not None and delivery_id(delivery) in turn.resume.delivered:
+        if turn.checkpoint is not None and delivery_id(delivery) in turn.checkpoint.delivered:
             return
         await self.dispatch(context, delivery)
         if context.log is not None:
@@ -174,9 +174,9 @@ class Dispatcher:
         """Tell the session that a handler failed; where the failing one is to be told, only the log is left."""
         turn = context.turn
         if turn is not None and isinstance(delivery, Token):
-            if turn.token_failed == delivery.reply_id:
+            if turn.answer.token_failed == delivery.reply_id:
                 return
-            turn.token_failed = delivery.reply_id
+            turn.answer.token_failed = delivery.reply_id
         if not isinstance(error, HandlerFailed):
             failed = HandlerFailed(name_of(handler), worded(error))
             failed.__cause__ = error

@@ -22,7 +22,7 @@ from actgent.sessions.propagation import run_with
 from actgent.sessions.repetitions import add_guests, keep_outcome, keep_outcome_of, settle_listeners
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.tasks import outcome_of
-from actgent.sessions.turn import Resume, Suspension, Turn, resume_of, running_turn
+from actgent.sessions.turn import Suspension, Turn, TurnCheckpoint, checkpoint_of, running_turn
 from actgent.sessions.turn_future import CallOptions, Outcome
 from actgent.sessions.turn_options import restored_options
 from actgent.tools.time_limits import time_limits
@@ -82,7 +82,13 @@ class TurnEdges:
             self._go_on(context, turn, context.unkept)
         if context.resume is not None:
             self._take_up(context, turn, context.resume)
-        if limits.is_shared or acceptance.asked or context.accounts or turn.joined or turn.resume is not None:
+        if (
+            limits.is_shared
+            or acceptance.asked
+            or context.accounts
+            or turn.joined
+            or turn.checkpoint is not None
+        ):
             askers = [context.take_acceptance(each).asked for each in turn.joined]
             self.ledger.begin(context, turn, self.agent, askers=[*askers, acceptance.asked])
         if context.closed:  # it came in while the session was closing
@@ -99,25 +105,22 @@ class TurnEdges:
         told = acceptance.options
         return self.options if told is None else restored_options(self.options, told)
 
-    def _go_on(self, context: SessionContext, turn: Turn, unkept: Resume) -> None:
+    def _go_on(self, context: SessionContext, turn: Turn, unkept: TurnCheckpoint) -> None:
         """The message of a turn for which the journal failed was sent again: it goes on where it was."""
         context.unkept = None
         if unkept.message_id == turn.message.id and not turn.joined and context.log is not None:
             context.resume = unkept
             context.log.note(Appended(message_id=turn.message.id, again=True))
 
-    def _take_up(self, context: SessionContext, turn: Turn, resume: Resume) -> None:
+    def _take_up(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> None:
         """Go on with the counts that the turn had before the restart."""
-        turn.resume, context.resume = resume, None
-        turn.joined = resume.joined
-        turn.calls, turn.repairs, turn.usage = resume.calls, resume.repairs, resume.usage
-        turn.last_call, turn.identical = resume.last_call, resume.identical
-        turn.called = resume.called
+        turn.checkpoint, context.resume = resume, None
+        turn.joined, turn.progress = resume.joined, resume.progress
 
     def enter(self, turn: Turn, scope: trio.CancelScope) -> None:
         """The turn runs from now on in the calling task, within reach of an interruption through `scope`."""
-        turn.task = trio.lowlevel.current_task()
-        turn.scope = scope
+        turn.control.task = trio.lowlevel.current_task()
+        turn.control.scope = scope
         running_turn.set(turn)
         time_limits.set(())
         if turn.budget is not None:
@@ -127,8 +130,8 @@ class TurnEdges:
 
     def suspend_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's task ends, and what it needs to go on stays."""
-        context.turn = turn.task = turn.scope = None
-        turn.exposed = False
+        context.turn = None
+        turn.control.suspend()
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         context.suspension = Suspension(turn.message, turn, messages=1 + len(turn.joined))
@@ -140,7 +143,7 @@ class TurnEdges:
         if turn is None:
             turn = self.begin_turn(context, context.take_acceptance(suspension.message))
         context.turn = turn
-        turn.on_stop = None
+        turn.control.resume()
         for guest in suspension.guests:
             turn.add_listener(guest)
         return turn
@@ -149,8 +152,8 @@ class TurnEdges:
 
     async def fail_turn(self, context: SessionContext, turn: Turn, error: Exception) -> None:
         """What a turn failed with goes to the handlers, out of an interruption's reach; then the turn is over."""
-        turn.exposed = False
-        turn.error = error
+        turn.control.cover()
+        turn.control.error = error
         try:
             await self._fail(context, turn, error)
         finally:
@@ -161,13 +164,14 @@ class TurnEdges:
         try:
             await self.give_up(context, turn)
         finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
+            blame = turn.control.blame
             for message in turn.joined:
-                await self.dispatcher.fail(context, message.id, error, blame=turn.blame)  # noqa: ASYNC102
+                await self.dispatcher.fail(context, message.id, error, blame=blame)  # noqa: ASYNC102
             message_id, listeners = turn.message.id, turn.listeners
-            await self.dispatcher.fail(context, message_id, error, listeners=listeners, blame=turn.blame)  # noqa: ASYNC102 - the callers shield
+            await self.dispatcher.fail(context, message_id, error, listeners=listeners, blame=blame)  # noqa: ASYNC102 - the callers shield
 
     async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
-        turn.error = Stopped(self.agent)
+        turn.control.error = Stopped(self.agent)
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         if context.log is not None:  # what follows is told, and not written: the next start goes on from here
@@ -176,9 +180,9 @@ class TurnEdges:
         try:
             if turn.is_heard() or context.handlers.any_of("exception", "tool_result"):
                 with self.last_words():
-                    await self._fail(context, turn, turn.error)
+                    await self._fail(context, turn, turn.control.error)
             else:  # a shield is dear where thousands stop
-                await self._fail(context, turn, turn.error)
+                await self._fail(context, turn, turn.control.error)
         finally:
             self.end_turn(context, turn)
 
@@ -211,17 +215,21 @@ class TurnEdges:
             self._stop_clock(turn, turn.budget)
         if turn.listeners:
             settle_listeners(context, turn)
-        if turn.ended is not None:
-            turn.ended.set()
+        turn.control.end()
         context.settle(1 + len(turn.joined))
         if context.approvals is not None and context.approvals.is_suspended:
             context.record_approval(Resumed())
         if context.log is not None:
             self._write_end(
-                context, context.log, *turn.joined, turn.message, error=turn.error, blame=turn.blame
+                context,
+                context.log,
+                *turn.joined,
+                turn.message,
+                error=turn.control.error,
+                blame=turn.control.blame,
             )
-            if turn.error is not None and kind_of(turn.error) == NOT_KEPT:
-                context.unkept = resume_of(turn, context.last_said, state_number=context.state_number)
+            if turn.control.error is not None and kind_of(turn.control.error) == NOT_KEPT:
+                context.unkept = checkpoint_of(turn, context.last_said, state_number=context.state_number)
         self.observer.end_turn(context, turn)
 
     def _write_end(
@@ -252,15 +260,15 @@ class TurnEdges:
         if over <= now:
             turn.stop_with(account.reached("seconds"))
         else:
-            turn.over = over
-            turn.timer_handle = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
+            turn.control.over = over
+            turn.control.timer = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
 
     def _run_out(self, turn: Turn, budget: Budget, account: Account) -> None:
         budget.tick(trio.current_time())
         turn.stop_with(account.reached("seconds"))
 
     def _stop_clock(self, turn: Turn, budget: Budget) -> None:
-        if turn.timer_handle is not None:
-            turn.timer_handle.cancel()
-            turn.over = math.inf
+        if turn.control.timer is not None:
+            turn.control.timer.cancel()
+            turn.control.over = math.inf
         budget.stop_clock(trio.current_time())

@@ -52,10 +52,10 @@ class ModelCalls:
         `model` is the role of the model to ask, and `prompt` the fingerprint that the journal keeps.
         """
         llm = self.models.get(model) or self.models["default"]
-        turn.answer_id = new_id()
+        turn.answer.id = new_id()
         started = time.monotonic()
         answer = await self._complete(context, turn, llm, chat)
-        turn.growth = None
+        turn.answer.growth = None
         calls = self._remember_answer(context, turn, message, answer, prompt=prompt)
         self._count_usage(context, turn, answer)
         for listener in turn.listeners:
@@ -72,12 +72,12 @@ class ModelCalls:
         if turn.limits.model_calls is not None:
             return
         limit = turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
-        if turn.calls >= limit:
+        if turn.progress.calls >= limit:
             raise LimitReached(
                 "model calls",
                 limit,
                 field="model_calls",
-                used={"model_calls": turn.calls},
+                used={"model_calls": turn.progress.calls},
                 agent=self.sender.name,
                 session_id=context.id,
             )
@@ -87,29 +87,30 @@ class ModelCalls:
         growing = None
         if context.handlers.of("token") or (turn.listeners and turn.is_heard()):
             growing = GrowingAnswer(self.dispatcher, context, turn)
+        control = turn.control
+        control.expose()
         deadline = trio.current_time() + turn.limits.model_timeout
         handle = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
-        chat.deadline = min(deadline, turn.deadline()) if turn.listeners or turn.timer_handle else deadline
+        chat.deadline = min(deadline, turn.deadline()) if turn.listeners or control.timer else deadline
         on_text = None if growing is None else growing.add
-        turn.exposed = True
         try:
             if turn.budget is None:
-                turn.calls += 1
+                turn.progress.calls += 1
                 answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
             else:
                 answer = await self.spending.complete(turn, turn.budget, llm, chat, on_text=on_text)
             if growing is not None:
                 await growing.finish(answer.text)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - one handler: a cancellation pays for each
-            turn.exposed = False
+            control.cover()
             handle.cancel()
             error = failure_of(raised, "model", llm.name)
         else:
-            turn.exposed = False
+            control.cover()
             handle.cancel()
             turn.check()
             return answer
-        turn.blame = "model"
+        control.blame = "model"
         raise error
 
     def _time_out(self, context: SessionContext, turn: Turn, llm: LLM) -> None:
@@ -120,13 +121,13 @@ class ModelCalls:
 
     def keep_partial(self, context: SessionContext, turn: Turn) -> None:
         """What an answer had come to when it was cut stays in the record, marked as such."""
-        growth, turn.growth = turn.growth, None
+        growth, turn.answer.growth = turn.answer.growth, None
         if growth is not None and (text := growth.text.read()):
             parts = (Text(text),)
-            said = self._said(context, parts, turn.answer_id, turn.message, cut=True)
+            said = self._said(context, parts, turn.answer.id, turn.message, cut=True)
             context.append(said)
             if context.log is not None:
-                context.log.note(Said(message=said, calls=turn.calls))
+                context.log.note(Said(message=said, calls=turn.progress.calls))
 
     def _remember_answer(
         self, context: SessionContext, turn: Turn, message: Message, answer: Answer, *, prompt: str
@@ -138,7 +139,7 @@ class ModelCalls:
         if answer.tool_calls:
             parts = tuple([context.adopt(p) if isinstance(p, ToolCall) else p for p in parts])
             calls = () if cut else tuple([p for p in parts if isinstance(p, ToolCall)])
-        said = self._said(context, parts, turn.answer_id, message, cut=cut)
+        said = self._said(context, parts, turn.answer.id, message, cut=cut)
         context.append(said)
         if context.log is not None:
             context.log.note(
@@ -147,8 +148,8 @@ class ModelCalls:
                     stop=answer.stop,
                     usage=answer.usage,
                     model=answer.model,
-                    calls=turn.calls,
-                    repairs=turn.repairs,
+                    calls=turn.progress.calls,
+                    repairs=turn.progress.repairs,
                     prompt=prompt,
                 )
             )
@@ -170,7 +171,7 @@ class ModelCalls:
 
     def _count_usage(self, context: SessionContext, turn: Turn, answer: Answer) -> None:
         if answer.usage is not NO_USAGE:
-            turn.usage += answer.usage
+            turn.progress.usage += answer.usage
             context.usage += answer.usage
 
 

@@ -92,16 +92,18 @@ class Observer:
 
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         if self.stream.watched:
-            if isinstance(turn.error, LimitReached):
-                self._meet_limit(context, turn.error)
+            if isinstance(turn.control.error, LimitReached):
+                self._meet_limit(context, turn.control.error)
             self.stream.publish(
                 TurnEnded(
                     agent=self.agent,
                     session_id=context.id,
                     message_id=turn.message.id,
                     seconds=time.monotonic() - turn.started,
-                    calls=turn.calls,
-                    failed=None if turn.error is None else kind_of(turn.error, turn.blame),
+                    calls=turn.progress.calls,
+                    failed=None
+                    if turn.control.error is None
+                    else kind_of(turn.control.error, turn.control.blame),
                 )
             )
 

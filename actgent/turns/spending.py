@@ -63,7 +63,7 @@ class Spending:
         taken = NOTHING
         try:
             await _make_durable(turn, budget)
-            turn.calls += 1
+            turn.progress.calls += 1
             taken = reserved
             answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
             taken = _taken(answer.usage, llm, reserved)
@@ -82,10 +82,9 @@ class Spending:
 async def _make_durable(turn: Turn, budget: Budget) -> None:
     """Have the journal know what is set apart; nothing cuts the write."""
     if budget.own.log is not None and budget.is_exact:
-        turn.exposed = False
+        turn.control.cover()
         await budget.own.log.flush()
-        turn.check()
-        turn.exposed = True
+        turn.control.expose()
 
 
 def _free(_prompt: int, _answer: int) -> float:

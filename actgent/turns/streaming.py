@@ -21,16 +21,16 @@ class GrowingAnswer:
     async def add(self, text: str, attempt: int) -> None:
         """The next piece. A new attempt voids what the former ones said."""
         turn = self._turn
-        if attempt != self._attempt or turn.growth is None:
-            self._attempt, turn.growth = attempt, turn.options.protocol.growth()
+        if attempt != self._attempt or turn.answer.growth is None:
+            self._attempt, turn.answer.growth = attempt, turn.options.protocol.growth()
         for listener in turn.listeners:
             await listener.grow(text, attempt)
-        if said := turn.growth.add(text):
+        if said := turn.answer.growth.add(text):
             await self._show(said)
 
     async def finish(self, text: str) -> None:
         """All pieces of this answer are there; none of them, if it did not come in pieces."""
-        growth = self._turn.growth
+        growth = self._turn.answer.growth
         if growth is not None and growth.text.size == len(text) and (said := growth.finish()):
             await self._show(said)
 
@@ -39,7 +39,6 @@ class GrowingAnswer:
         for listener in turn.listeners:
             await listener.wait_room()
             turn.check()
-        turn.exposed = False  # an interruption waits for the handler
-        await self._dispatcher.dispatch(self._context, Token(said, turn.answer_id, self._attempt))
-        turn.exposed = True
-        turn.check()
+        turn.control.cover()  # an interruption waits for the handler
+        await self._dispatcher.dispatch(self._context, Token(said, turn.answer.id, self._attempt))
+        turn.control.expose()

@@ -17,7 +17,7 @@ from actgent.sessions.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.sessions.context import SessionContext
 from actgent.sessions.open_calls import TOOLS
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Resume, Turn
+from actgent.sessions.turn import Turn, TurnCheckpoint
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.registry import ToolRegistry
@@ -33,29 +33,29 @@ Access = Callable[[ToolCall, Tool, ToolContext], str | None]
 
 def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
     """Take the calls of an answer from the turn's budget, once."""
-    if turn.resume is None or turn.answer_id not in turn.resume.charged:
-        budget.take_tool_calls(len(calls), of=turn.answer_id, now=trio.current_time())
+    if turn.checkpoint is None or turn.answer.id not in turn.checkpoint.charged:
+        budget.take_tool_calls(len(calls), of=turn.answer.id, now=trio.current_time())
 
 
 def _closing(results: Message, turn: Turn) -> Said:
     """How the journal hears of results, and of calls that no other record holds."""
-    last = turn.last_call
+    last = turn.progress.last_call
     if last is None or last.native:
-        return Said(message=results, calls=turn.calls, repairs=turn.repairs)
+        return Said(message=results, calls=turn.progress.calls, repairs=turn.progress.repairs)
     return Said(
         message=results,
-        calls=turn.calls,
-        repairs=turn.repairs,
+        calls=turn.progress.calls,
+        repairs=turn.progress.repairs,
         last_call=last,
-        identical=turn.identical,
+        identical=turn.progress.identical,
         called=_called_at_last(results, turn),
     )
 
 
 def _called_at_last(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
     """The calls that have these results, where they are several."""
-    count = len(results.tool_results)
-    return tuple(turn.called[-count:]) if turn.called and count > 1 else ()
+    count, called = len(results.tool_results), turn.progress.called
+    return tuple(called[-count:]) if called and count > 1 else ()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -85,7 +85,7 @@ class Calling:
         None: some of them wait for people, and `turn.pending_approvals` is what to go on with when all have decided.
         """
         known = [
-            call if call.id else context.adopt(call, f"{turn.answer_id}/call/{place}")
+            call if call.id else context.adopt(call, f"{turn.answer.id}/call/{place}")
             for place, call in enumerate(calls)
         ]
         batch = self._batch(context, turn, known)
@@ -93,16 +93,16 @@ class Calling:
         is_over = False
         try:
             turn.check()
-            if turn.counted != turn.answer_id:  # or they waited for people meanwhile
-                turn.counted = turn.answer_id
+            if turn.progress.counted != turn.answer.id:  # or they waited for people meanwhile
+                turn.progress.counted = turn.answer.id
                 if not batch.is_refused:
                     self._count(context, turn, known)
             self._prepare(context, turn, batch)
             if turn.listeners:
                 await self._tell_readers(context, turn, known)
-            turn.exposed = True
+            turn.control.expose()
             await batch.run()
-            turn.exposed = False
+            turn.control.cover()
             if batch.asked:
                 await self.approvals.ask(context, turn, batch)
                 turn.pending_approvals = PendingCalls(message, tuple(known), stage)
@@ -111,7 +111,7 @@ class Calling:
             is_over = True
             raise
         finally:
-            turn.exposed = False
+            turn.control.cover()
             if turn.pending_approvals is None:
                 results = self._close(context, turn, message, batch, stage, is_over=is_over)
         if results is None:
@@ -152,7 +152,7 @@ class Calling:
         for listener in turn.listeners:
             listener.take_calls(calls)
 
-    def _settle(self, context: SessionContext, resume: Resume, batch: Batch) -> None:
+    def _settle(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
         """Tell a batch what became of its calls before the restart."""
         for place, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
@@ -172,10 +172,9 @@ class Calling:
         started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
         if started:
             log.note(Started(call_ids=started))
-        turn.exposed = False
+        turn.control.cover()
         await log.flush()
-        turn.check()
-        turn.exposed = True
+        turn.control.expose()
 
     def _has_effect(self, batch: Batch, place: int) -> bool:
         tool = self.registry.get(batch.calls[place].name)
@@ -185,8 +184,8 @@ class Calling:
         batch = self._new_batch(context, calls, turn.limits)
         if context.approvals is not None:
             self.approvals.apply_decisions(context.approvals, batch)
-        if turn.resume is not None:
-            self._settle(context, turn.resume, batch)
+        if turn.checkpoint is not None:
+            self._settle(context, turn.checkpoint, batch)
         return batch
 
     def _new_batch(self, context: SessionContext, calls: Sequence[ToolCall], limits: Limits) -> Batch:
@@ -226,13 +225,14 @@ class Calling:
     def _count_identical(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Stop a model that repeats itself before it does so once more."""
         most = turn.limits.identical_calls
-        if (called := turn.called) is None:
-            called = turn.called = []
+        progress = turn.progress
+        if (called := progress.called) is None:
+            called = progress.called = []
         for call in calls:
-            turn.identical = turn.identical + 1 if is_same(call, turn.last_call) else 1
-            turn.last_call = call
+            progress.identical = progress.identical + 1 if is_same(call, progress.last_call) else 1
+            progress.last_call = call
             called.append(call)
-            if turn.identical > most:
+            if progress.identical > most:
                 raise self._repeating(context, turn, f"identical calls of {call.name!r} in a row")
             if len(called) > FEWEST and (again := circle(called, most, context.record)):
                 names = ", ".join(repr(each.name) for each in again)
@@ -247,7 +247,7 @@ class Calling:
             what,
             turn.limits.identical_calls,
             field="identical_calls",
-            used={"model_calls": turn.calls},
+            used={"model_calls": turn.progress.calls},
             agent=self.agent,
             session_id=context.id,
         )

@@ -16,14 +16,20 @@ def pay() -> str:
 
 async def test_a_session(autojump_clock):
     """Its agent, its id, its status, and the length of its record."""
-    async with BareAgent("clerk", llm=ScriptedLLM([SECRET], repeat=True)) as agent:
+    seen = []
+
+    def answer(chat):
+        seen.append(repr(session._context))
+        return SECRET
+
+    async with BareAgent("clerk", llm=ScriptedLLM(answer)) as agent:
         session = await agent.create_session("ada", session_id="s1")
         context = session._context
         context.set_system(SECRET)
         assert repr(context) == "<SessionContext clerk/s1 idle, 0 messages>"
         await session.chat(SECRET)
-        assert repr(context) == "<SessionContext clerk/s1 working, 1 message>"
         await session.wait_idle()
+        assert seen == ["<SessionContext clerk/s1 working, 1 message>"]
         assert repr(context) == "<SessionContext clerk/s1 idle, 2 messages>"
         await session.aclose()
         assert repr(context) == "<SessionContext clerk/s1 closed, 2 messages>"
@@ -34,7 +40,10 @@ async def test_a_turn(autojump_clock):
     seen = []
 
     async def answer(chat):
-        seen.append(repr(session._context.turn))
+        turn = session._context.turn
+        if turn.message.id == "m2":
+            turn.interrupt(SECRET)
+        seen.append(repr(turn))
         return ToolCall("pay", {}, "c1") if len(seen) == 1 else SECRET
 
     llm = ScriptedLLM(answer, keep=0)
@@ -47,8 +56,10 @@ async def test_a_turn(autojump_clock):
         assert repr(turn) == "<Turn of m1 in s1, suspended, 1 model call>"
         await session.answer(session.approvals[0], Approve())
         await session.wait_idle()
-        turn.interrupt(SECRET)
-        assert repr(turn) == "<Turn of m1 in s1, ending, 2 model calls>"
+        assert repr(turn) == "<Turn of m1 in s1, over, 2 model calls>"
+        await session.chat(SECRET, message_id="m2")
+        await session.wait_idle()
+    assert seen.pop() == "<Turn of m2 in s1, ending, 1 model call>"
     assert seen == ["<Turn of m1 in s1, running, 1 model call>", "<Turn of m1 in s1, running, 2 model calls>"]
 
 

@@ -1,0 +1,73 @@
+"""The states of a turn: the table above `TurnControl` holds, whatever happens in whatever order."""
+
+import pytest
+import trio
+from hypothesis import given, strategies as st
+
+from actgent.errors import Interrupted
+from actgent.sessions.turn import TRANSITIONS, TurnControl
+
+STATES = {"running", "exposed", "suspended", "ending", "over"}
+
+
+def do(control, event):
+    """Let an event happen to a turn; True if it was refused."""
+    try:
+        match event:
+            case "expose":
+                control.expose()
+            case "stop":
+                control.stop_with(Interrupted("enough"))
+            case "revoke":
+                control.revoke_stop()
+            case _:
+                getattr(control, event)()
+    except Interrupted:
+        return True
+    return False
+
+
+def test_every_state_is_reached_and_only_the_end_is_final():
+    reached = {to for moves in TRANSITIONS.values() for to in moves.values()}
+    left = {state for moves in TRANSITIONS.values() for state in moves}
+    assert reached == STATES
+    assert left == STATES - {"over"}
+
+
+@given(events=st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=12))
+def test_events_lead_where_the_table_says(events):
+    """A turn that was asked to stop is refused to be exposed, and is never exposed meanwhile."""
+    control, state = TurnControl(), "running"
+    for event in events:
+        was_stopped = control.stop is not None
+        refused = do(control, event)
+        assert refused == (event == "expose" and was_stopped)
+        if not refused:
+            state = TRANSITIONS[event].get(state, state)
+        assert control.state == state
+        assert not (control.state == "exposed" and control.stop is not None)
+
+
+@pytest.mark.parametrize(("is_exposed", "is_cancelled"), [(True, True), (False, False)])
+async def test_only_an_exposed_turn_is_cancelled_at_once(is_exposed, is_cancelled):
+    """Any other one ends at its next step; the error is that of the first who asked."""
+    with trio.CancelScope() as scope:
+        control = TurnControl(scope=scope)
+        if is_exposed:
+            control.expose()
+        first = Interrupted("first")
+        control.stop_with(first)
+        control.stop_with(Interrupted("second"))
+        await trio.lowlevel.checkpoint_if_cancelled()
+    assert scope.cancelled_caught is is_cancelled
+    assert control.stop is first
+
+
+def test_a_suspended_turn_that_is_stopped_is_woken_to_end():
+    woken = []
+    control = TurnControl()
+    control.suspend()
+    control.wake = lambda: woken.append(control.state)
+    control.stop_with(Interrupted("enough"))
+    control.resume()
+    assert (woken, control.state) == (["ending"], "ending")
