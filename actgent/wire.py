@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 import cattrs
 import msgpack  # type: ignore[import-untyped]
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from actgent.errors import NotSerializable, WireError
 from actgent.printable import shown
@@ -114,7 +114,42 @@ def _register_class(converter: cattrs.Converter, cls: type) -> None:
     converter.register_unstructure_hook(
         cls, make_dict_unstructure_fn(cls, converter, _cattrs_omit_if_default=True, **made)
     )
-    converter.register_structure_hook(cls, make_dict_structure_fn(cls, converter))
+    converter.register_structure_hook(cls, _fields_reader(cls, converter))
+
+
+def _fields_reader(cls: type, converter: cattrs.Converter) -> Hook:
+    """What reads an object from its fields, most of which have their defaults and are not there.
+
+    Code that looks for each of them, as cattrs generates it, takes a quarter longer, and most of the time in which a long
+    session is opened goes by here.
+    """
+    fields = {
+        field.name: (_taken_as_they_are(field.type), converter.get_structure_hook(field.type), field.type)
+        for field in attrs.fields(cls)
+    }
+
+    def read(value: Any, _: object) -> object:
+        for name, given in value.items():
+            try:
+                as_it_is, read_field, kind = fields[name]
+            except KeyError:
+                text = f"unknown field {name!r} of {cls.__name__}: a newer version of actgent wrote it"
+                raise WireError(text) from None
+            if type(given) not in as_it_is:
+                value[name] = read_field(given, kind)
+        return cls(**value)
+
+    return read
+
+
+def _taken_as_they_are(kind: Any) -> frozenset[type]:
+    """The types whose values a field of this type holds as they are read; all others go through its hook."""
+    if isinstance(kind, types.UnionType) and kind.__args__[1:] == (types.NoneType,):
+        inner = _taken_as_they_are(kind.__args__[0])
+        return inner | {types.NoneType} if inner else inner
+    if kind is float:
+        return frozenset((float, int))
+    return frozenset((kind,)) if kind in (str, bytes, bool, int) else frozenset()
 
 
 def _strict_converter() -> cattrs.Converter:

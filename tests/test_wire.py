@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from actgent.approvals import Approval, Approve, Edit, Expire, Reject, Respond, Withdraw
 from actgent.errors import NotSerializable, WireError
-from actgent.journal.records import PART_TAGS, RECORD_TAGS, WIRE, Changed, Closed, Ended, Record, Said
+from actgent.journal.records import PART_TAGS, RECORD_TAGS, WIRE, Changed, Closed, Ended, Opened, Record, Said
 from actgent.messages import (
     File,
     Image,
@@ -251,3 +251,20 @@ def test_what_is_too_deep_is_refused_with_our_error():
             value = make(value)
         with pytest.raises(NotSerializable, match=r"too deep|too large"):
             WIRE.encode([Changed(changes={"deep": value})], Record)
+
+
+def test_a_field_of_another_type_is_named_by_its_class():
+    """What is not known is named; what is known is read as it is, and of its own type only."""
+    fields = {"owner": {"name": "ada", "kind": "user"}, "created_at": 1}
+    assert WIRE.decode(_packed("opened", fields), Record) == (Opened(owner=Sender("ada"), created_at=1),)
+    for wrong, text in (
+        ({"rank": 1}, "'rank' of Opened"),
+        ({"transient": 1}, "int where bool"),
+        ({"owner": []}, "not what this version"),
+    ):
+        with pytest.raises(WireError, match=text):
+            WIRE.decode(_packed("opened", fields | wrong), Record)
+
+
+def _packed(tag, fields):
+    return msgpack.packb([[tag, fields]])
