@@ -160,6 +160,9 @@ _SELECT_SUSPENDED = (
 )
 
 
+_COUNT_COMMIT = "UPDATE meta SET value = ? WHERE key = 'commits'"
+
+
 class translated:  # noqa: N801 - a block; as a generator it would cost several times as much
     """SQLite's errors as ours."""
 
@@ -363,10 +366,10 @@ class File:
 
     def write(self, rows: Sequence[Row], heads: Sequence[Head]) -> None:
         try:
-            with transaction(self._db):
-                self._insert(_insert_rows, [_row_values(row) for row in rows])
-                self._insert(_upsert_heads, [head_values(head, self.identity) for head in heads])
-                self._db.execute("UPDATE meta SET value = ? WHERE key = 'commits'", (self.commits + 1,))
+            if len(rows) == len(heads) == 1:
+                self._write_one(rows[0], heads[0])
+            else:
+                self._write_all(rows, heads)
         except BaseException:
             self._has_failed = True
             raise
@@ -374,6 +377,21 @@ class File:
         self.look()
         with contextlib.suppress(apsw.Error, OSError):  # the step is durable, whatever these two do
             self._follow_up()
+
+    def _write_one(self, row: Row, head: Head) -> None:
+        """Write the step of a session that is alone, by one call: five calls cost a tenth of it."""
+        try:
+            values = (*_row_values(row), *head_values(head, self.identity), self.commits + 1)
+            self._db.execute(_WRITE_ONE, values)
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def _write_all(self, rows: Sequence[Row], heads: Sequence[Head]) -> None:
+        with transaction(self._db):
+            self._insert(_insert_rows, [_row_values(row) for row in rows])
+            self._insert(_upsert_heads, [head_values(head, self.identity) for head in heads])
+            self._db.execute(_COUNT_COMMIT, (self.commits + 1,))
 
     @property
     def is_lost(self) -> bool:
@@ -603,6 +621,9 @@ def _upsert_heads(count: int) -> str:
 
 def _places(columns: int, rows: int) -> str:
     return ", ".join([f"({', '.join('?' * columns)})"] * rows)
+
+
+_WRITE_ONE = f"BEGIN IMMEDIATE; {_insert_rows(1)}; {_upsert_heads(1)}; {_COUNT_COMMIT}; COMMIT"
 
 
 def _row_values(row: Row) -> tuple[Any, ...]:
