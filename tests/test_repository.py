@@ -176,7 +176,6 @@ FULL = {
     "journal.group.GroupedJournal": 22,
     "runtime.actor.RunningAgent": 31,
     "sessions.context.SessionContext": 44,
-    "sessions.turn.Turn": 40,
 }
 """Classes with more than 20 attributes, and how many at most. It only gets shorter."""
 LONG = {"runtime.actor.RunningAgent": 650, "runtime.session_opener.SessionOpener": 420}
