@@ -13,7 +13,6 @@ from rich.text import Text as Cell
 
 from actgent.approvals import word_for
 from actgent.errors import ConfigurationError
-from actgent.journal.backup import back_up
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
 from actgent.journal.opening import find_journal, open_journal
@@ -45,7 +44,7 @@ from actgent.journal.records import (
     Unscheduled,
 )
 from actgent.journal.renaming import with_new_ids
-from actgent.journal.salvage import check as find_problems, salvage as carry_over
+from actgent.journal.sqlite import back_up, check as find_problems, salvage as carry_over
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.sessions.replaying import Rebuilt, rebuild
 

@@ -11,9 +11,9 @@ from actgent.agents.agent import Agent
 from actgent.agents.upgrading import Outlook, foresee
 from actgent.definitions.instructions import BRAIN
 from actgent.errors import ConfigurationError, JournalDamaged, JournalVersion, WireError
-from actgent.journal.backup import back_up
 from actgent.journal.base import Journal
 from actgent.journal.opening import find_journal, open_journal
+from actgent.journal.sqlite import back_up
 
 from .chat import load_agents
 from .folders import is_folder, load_folder

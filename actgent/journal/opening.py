@@ -9,7 +9,6 @@ from actgent.errors import ConfigurationError
 from .base import Journal
 from .exporting import is_export
 from .group import GroupedJournal
-from .lock import lock_path
 
 
 def open_journal(url: str) -> AbstractAsyncContextManager[Journal]:
@@ -34,6 +33,8 @@ def find_journal(place: str) -> str:
     name = place.removeprefix("sqlite:///")
     if "://" in name or name == "memory:":
         return place
+    from .sqlite import lock_path  # noqa: PLC0415
+
     path = Path(name)
     if not path.is_file():
         raise ConfigurationError(

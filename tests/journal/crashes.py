@@ -35,7 +35,7 @@ from actgent.testing import check_transcript
 AGENT = "clerk"
 PATIENCE_S = 60
 """How long the last life, which nobody kills, may take."""
-LAZY = ("actgent.journal.sqlite", "actgent.journal.postgres")
+LAZY = ("actgent.journal.sqlite.journal", "actgent.journal.postgres")
 """Imported before the forks, so that kills hit work and no imports."""
 
 

@@ -14,10 +14,8 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed
-from actgent.journal import backup as backups
-from actgent.journal.backup import back_up
 from actgent.journal.opening import open_journal
-from actgent.journal.salvage import check
+from actgent.journal.sqlite import back_up, backup as backups, check
 
 WRITING = """
     import sys, trio

@@ -16,8 +16,7 @@ import trio
 from actgent.errors import JournalError, JournalFailed, JournalFull
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed
-from actgent.journal.salvage import check
-from actgent.journal.sqlite import SQLiteJournal
+from actgent.journal.sqlite import SQLiteJournal, check
 
 # --- kill -9 -----------------------------------------------------------------------------
 

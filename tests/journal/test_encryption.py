@@ -11,10 +11,9 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalError, JournalKeyError
-from actgent.journal.backup import back_up
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.salvage import check, salvage
+from actgent.journal.sqlite import back_up, check, salvage
 from actgent.journal.steps import checksum_row
 
 pytest.importorskip("cryptography", reason="the extra `encryption` is not installed")

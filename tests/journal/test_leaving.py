@@ -12,7 +12,7 @@ from actgent.journal.group import LEAVING
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed
-from actgent.journal.sqlite_file import File
+from actgent.journal.sqlite.file import File
 
 
 class StubbornJournal(MemoryJournal):
@@ -84,7 +84,7 @@ async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):
 INTERRUPTED = textwrap.dedent("""
     import os, signal, sys, threading, time, trio
     from actgent import BareAgent, ScriptedLLM, open_runtime
-    from actgent.journal.sqlite_file import File
+    from actgent.journal.sqlite.file import File
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
     how, url = sys.argv[1:]
     end = File.end

@@ -14,12 +14,12 @@ import pytest
 import trio
 
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
-from actgent.journal import postgres, sqlite_file
+from actgent.journal import postgres
 from actgent.journal.exporting import load_sessions, write_sessions
 from actgent.journal.listing import SessionFilter
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.salvage import check, salvage
+from actgent.journal.sqlite import check, file as sqlite_file, salvage
 
 HEAD = "session_id, agent, owner, parent_id, created_at, updated_at, records, pending, closed, checksum, due, suspended"
 ROW = "session_id, first, count, body, checksum"

@@ -25,13 +25,9 @@ from actgent.errors import (
     JournalVersion,
     WireError,
 )
-
-from .disk_errors import NO_SPACE, WRITABLE, failure_of
-from .listing import KEPT_SQL, STATE_SQL, Cursor, SessionFilter, SessionKey, State, page_query
-from .lock import Lock
-from .place import Place, check_alone
-from .reading import Stored
-from .steps import (
+from actgent.journal.listing import KEPT_SQL, STATE_SQL, Cursor, SessionFilter, SessionKey, State, page_query
+from actgent.journal.reading import Stored
+from actgent.journal.steps import (
     CHANGING,
     HEAD_FIELDS,
     Head,
@@ -43,6 +39,10 @@ from .steps import (
     read_key,
     unsealed,
 )
+
+from .disk_errors import NO_SPACE, WRITABLE, failure_of
+from .lock import Lock
+from .place import Place, check_alone
 from .wal import Log, log_path, may_be_journal, read_identity, read_log
 
 MIGRATIONS: Sequence[str] = (

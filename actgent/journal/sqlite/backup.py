@@ -18,11 +18,11 @@ from pathlib import Path
 import apsw
 
 from actgent.errors import ConfigurationError, JournalFailed
+from actgent.journal.base import Backup
 
-from .base import Backup
+from .file import check_kind, examine, prepare, translated
 from .lock import is_held_here, lock_path, read_note
 from .salvage import problems_in
-from .sqlite_file import check_kind, examine, prepare, translated
 from .wal import log_path
 
 TRIES = 20

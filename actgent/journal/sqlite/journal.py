@@ -15,17 +15,17 @@ import apsw
 import trio
 
 from actgent.errors import JournalDamaged, JournalError, JournalFailed
+from actgent.journal.base import Backup
+from actgent.journal.group import EVERYONE, GroupedJournal, HeadFound, Work
+from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
+from actgent.journal.reading import Found, read_each
+from actgent.journal.steps import Head, Row
+from actgent.journal.storage_thread import StorageThread
 
 from .backup import PageCopy, drafted, forget_log, seal
-from .base import Backup
-from .group import EVERYONE, GroupedJournal, HeadFound, Work
-from .listing import Cursor, SessionFilter, SessionKey, State
+from .file import File, check_kind, examine, prepare, translated
 from .lock import Lock
 from .place import Place
-from .reading import Found, read_each
-from .sqlite_file import File, check_kind, examine, prepare, translated
-from .steps import Head, Row
-from .storage_thread import StorageThread
 
 T = TypeVar("T")
 

@@ -11,12 +11,9 @@ import apsw
 import attrs
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalKeyError, WireError
-
-from .encryption import current_keys
-from .listing import SessionKey
-from .lock import Lock
-from .sqlite_file import Facts, File, check_kind, examine, prepare, translated
-from .steps import (
+from actgent.journal.encryption import current_keys
+from actgent.journal.listing import SessionKey
+from actgent.journal.steps import (
     Head,
     Row,
     Step,
@@ -29,6 +26,9 @@ from .steps import (
     read_step,
     unsealed,
 )
+
+from .file import Facts, File, check_kind, examine, prepare, translated
+from .lock import Lock
 from .wal import log_path, read_identity
 
 Heads = dict[str, tuple[SessionKey, int]]

@@ -1,0 +1,8 @@
+"""A journal in a file of SQLite: the file, its lock and log, backups, and what can be saved of a damaged one."""
+
+from .backup import back_up
+from .journal import SQLiteJournal
+from .lock import lock_path
+from .salvage import check, salvage
+
+__all__ = ["SQLiteJournal", "back_up", "check", "lock_path", "salvage"]
