@@ -14,7 +14,6 @@ from rich.text import Text as Cell
 from actgent.approvals import word_for
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
 from actgent.journal.opening import find_journal, open_journal
 from actgent.journal.records import (
     Accepted,
@@ -43,8 +42,8 @@ from actgent.journal.records import (
     Suspended,
     Unscheduled,
 )
-from actgent.journal.renaming import with_new_ids
 from actgent.journal.sqlite import back_up, check as find_problems, salvage as carry_over
+from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.sessions.replaying import Rebuilt, rebuild
 

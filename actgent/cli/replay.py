@@ -6,8 +6,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal
-from actgent.journal.exporting import read_sessions, write_sessions
-from actgent.journal.forking import forked
+from actgent.journal.transfer import forked, read_sessions, write_sessions
 from actgent.journal.wrapper import WrappedJournal
 from actgent.messages import Failure
 from actgent.runtime.runtime import open_runtime

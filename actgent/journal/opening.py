@@ -7,8 +7,8 @@ from pathlib import Path
 from actgent.errors import ConfigurationError
 
 from .base import Journal
-from .exporting import is_export
 from .group import GroupedJournal
+from .transfer import is_export
 
 
 def open_journal(url: str) -> AbstractAsyncContextManager[Journal]:

@@ -19,7 +19,6 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import face_of
 from actgent.errors import ConfigurationError, Interrupted, ModelError
 from actgent.journal.base import Journal
-from actgent.journal.exporting import ExportedSession, is_export, load_sessions, read_sessions
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import find_journal, open_journal
 from actgent.journal.records import (
@@ -34,6 +33,7 @@ from actgent.journal.records import (
     Said,
     Started,
 )
+from actgent.journal.transfer import ExportedSession, is_export, load_sessions, read_sessions
 from actgent.llm.base import Answer
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult

@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 from actgent.errors import JournalDamaged, JournalVersion
-from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Due, Said, Suspended
 from actgent.journal.sqlite import check, salvage
+from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.messages import Message, Sender, Text
 
 SESSIONS = 12

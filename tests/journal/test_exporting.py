@@ -5,8 +5,14 @@ import stat
 import pytest
 
 from actgent import BareAgent, ConfigurationError, JournalDamaged, ScriptedLLM, open_runtime
-from actgent.journal.exporting import is_export, load_sessions, read_sessions, save_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.transfer import (
+    is_export,
+    load_sessions,
+    read_sessions,
+    save_sessions,
+    write_sessions,
+)
 
 
 async def talked(*session_ids):

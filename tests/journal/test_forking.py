@@ -1,8 +1,6 @@
 """How a fork begins: open, working for nobody, and paid from the budget of its original."""
 
 from actgent import Sender
-from actgent.journal.exporting import ExportedSession
-from actgent.journal.forking import forked
 from actgent.journal.records import (
     Accepted,
     AccountKey,
@@ -14,6 +12,7 @@ from actgent.journal.records import (
     Scheduled,
     Spent,
 )
+from actgent.journal.transfer import ExportedSession, forked
 from actgent.messages import Message
 
 ABOVE = AccountKey(session_id="p", agent="lead")

@@ -2,7 +2,6 @@
 
 from actgent import Reject, Sender
 from actgent.approvals import Approval, approval_id
-from actgent.journal.exporting import ExportedSession
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
     Accepted,
@@ -15,7 +14,8 @@ from actgent.journal.records import (
     Said,
     Suspended,
 )
-from actgent.journal.renaming import renamed, with_new_ids
+from actgent.journal.transfer import ExportedSession
+from actgent.journal.transfer.renaming import renamed, with_new_ids
 from actgent.messages import Message
 
 

@@ -15,11 +15,11 @@ import trio
 
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal import postgres
-from actgent.journal.exporting import load_sessions, write_sessions
 from actgent.journal.listing import SessionFilter
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.sqlite import check, file as sqlite_file, salvage
+from actgent.journal.transfer import load_sessions, write_sessions
 
 HEAD = "session_id, agent, owner, parent_id, created_at, updated_at, records, pending, closed, checksum, due, suspended"
 ROW = "session_id, first, count, body, checksum"

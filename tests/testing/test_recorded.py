@@ -16,8 +16,8 @@ from actgent import (
     tool,
 )
 from actgent.errors import ModelTimeout
-from actgent.journal.exporting import read_sessions, save_sessions
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.transfer import read_sessions, save_sessions
 from actgent.testing import assert_replays, load_recording
 
 PAID = []

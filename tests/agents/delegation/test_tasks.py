@@ -19,10 +19,9 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Answered, Closed, Opened
-from actgent.journal.renaming import with_new_ids
+from actgent.journal.transfer import read_sessions, with_new_ids, write_sessions
 from actgent.runtime.delegation import MAX_TASKS
 from actgent.runtime.directory import Directory
 from actgent.testing import assert_valid_transcript, check_transcript

@@ -22,10 +22,9 @@ from actgent import (
     tool,
 )
 from actgent.journal.base import Entry
-from actgent.journal.exporting import ExportedSession, write_sessions
-from actgent.journal.forking import forked
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Opened, Said, Spent
+from actgent.journal.transfer import ExportedSession, forked, write_sessions
 from actgent.llm.base import Answer
 from actgent.messages import Message, Sender
 from actgent.testing import DyingJournal

@@ -29,9 +29,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.exporting import load_sessions, read_sessions, save_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.renaming import with_new_ids
+from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
 from actgent.modes.mode import ACT, INTEGRATION, ONBOARDING, PLAN
 from actgent.protocols.prompts import fill_template
 

@@ -20,8 +20,8 @@ from actgent import (
     tool,
 )
 from actgent.control import clock as clock_module
-from actgent.journal.exporting import read_sessions, write_sessions
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.journal.wrapper import WrappedJournal
 from actgent.runtime import session_table
 from actgent.sessions.schedules import LIMIT

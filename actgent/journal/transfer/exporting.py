@@ -13,9 +13,8 @@ import attrs
 import msgpack  # type: ignore[import-untyped]
 
 from actgent.errors import ConfigurationError, JournalDamaged, SessionExists
-
-from .base import Entry, Journal
-from .records import WIRE, Record
+from actgent.journal.base import Entry, Journal
+from actgent.journal.records import WIRE, Record
 
 _FIRST_LINE = b"actgent-sessions 1\n"
 

@@ -7,10 +7,8 @@ from typing import Any
 import attrs
 
 from actgent.approvals import Approval, approval_id
-
-from .exporting import ExportedSession
-from .listing import SessionKey
-from .records import (
+from actgent.journal.listing import SessionKey
+from actgent.journal.records import (
     Accepted,
     AccountKey,
     Decided,
@@ -22,6 +20,8 @@ from .records import (
     Suspended,
     message_id_of,
 )
+
+from .exporting import ExportedSession
 
 
 def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:

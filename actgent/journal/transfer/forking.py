@@ -2,9 +2,21 @@
 
 from collections.abc import Iterator
 
+from actgent.journal.listing import SessionKey
+from actgent.journal.records import (
+    AccountKey,
+    Answered,
+    Closed,
+    Due,
+    Fired,
+    Opened,
+    Record,
+    Scheduled,
+    Spent,
+    Unscheduled,
+)
+
 from .exporting import ExportedSession
-from .listing import SessionKey
-from .records import AccountKey, Answered, Closed, Due, Fired, Opened, Record, Scheduled, Spent, Unscheduled
 from .renaming import renamed
 
 _LEFT_OUT = (Closed, Due, Scheduled, Fired, Unscheduled, Answered)
