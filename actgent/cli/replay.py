@@ -7,7 +7,7 @@ from actgent.agents.session import Session
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal
 from actgent.journal.transfer import forked, read_sessions, write_sessions
-from actgent.journal.wrapper import WrappedJournal
+from actgent.journal.wrapped import WrappedJournal
 from actgent.messages import Failure
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.replaying import rebuild

@@ -24,8 +24,7 @@ from actgent.events import EventReader, EventStream
 from actgent.journal.base import Backup, Journal, one_of
 from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
-from actgent.journal.redaction import Redact, RedactedJournal, check_redact
-from actgent.journal.relaxed import RelaxedJournal
+from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
 from actgent.logs import logger_of
 from actgent.sessions.accounts import Ledger
 from actgent.sessions.context import SessionContext, host_of

@@ -7,7 +7,7 @@ import trio
 
 from actgent.journal.base import Entry, Journal
 from actgent.journal.listing import SessionKey
-from actgent.journal.wrapper import WrappedJournal
+from actgent.journal.wrapped import WrappedJournal
 
 
 class DyingJournal(WrappedJournal):

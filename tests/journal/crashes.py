@@ -28,7 +28,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Ended, Said
-from actgent.journal.wrapper import WrappedJournal
+from actgent.journal.wrapped import WrappedJournal
 from actgent.runtime import session_table
 from actgent.testing import check_transcript
 

@@ -27,7 +27,7 @@ from actgent.journal.records import (
     Started,
     Suspended,
 )
-from actgent.journal.relaxed import RelaxedJournal
+from actgent.journal.wrapped import RelaxedJournal
 from actgent.messages import File, Priority, Sender
 
 # --- order and content -------------------------------------------------------------------

@@ -8,8 +8,7 @@ from actgent.journal.listing import SessionFilter, SessionKey
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed, Opened
-from actgent.journal.relaxed import RelaxedJournal
-from actgent.journal.wrapper import WrappedJournal
+from actgent.journal.wrapped import RelaxedJournal, WrappedJournal
 from actgent.messages import Sender
 
 

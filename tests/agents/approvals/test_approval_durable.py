@@ -24,7 +24,7 @@ from actgent import (
 )
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Decided
-from actgent.journal.wrapper import WrappedJournal
+from actgent.journal.wrapped import WrappedJournal
 from actgent.runtime import session_table
 from actgent.sessions.incoming import message_to
 from actgent.testing import DyingJournal, check_transcript

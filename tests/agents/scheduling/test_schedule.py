@@ -22,7 +22,7 @@ from actgent import (
 from actgent.control import clock as clock_module
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.transfer import read_sessions, write_sessions
-from actgent.journal.wrapper import WrappedJournal
+from actgent.journal.wrapped import WrappedJournal
 from actgent.runtime import session_table
 from actgent.sessions.schedules import LIMIT
 from actgent.testing import DyingJournal

@@ -13,11 +13,8 @@ import attrs
 
 from actgent.approvals import Approval, Decision, Edit, Reject, Respond, Withdraw
 from actgent.errors import ConfigurationError
-from actgent.logs import logger_of
-from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
-
-from .base import Entry, Journal
-from .records import (
+from actgent.journal.base import Entry, Journal
+from actgent.journal.records import (
     Accepted,
     ActionFailed,
     Answered,
@@ -29,6 +26,9 @@ from .records import (
     Said,
     Scheduled,
 )
+from actgent.logs import logger_of
+from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
+
 from .wrapper import WrappedJournal
 
 Redact = Callable[[str], str]

@@ -1,7 +1,8 @@
 """A journal that confirms what the disk does not have yet: faster, and a crash loses the last moments."""
 
-from .base import Entry
-from .records import Started
+from actgent.journal.base import Entry
+from actgent.journal.records import Started
+
 from .wrapper import WrappedJournal
 
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from .base import Backup, Entry, Journal, SessionSummary
-from .listing import ALL, Cursor, SessionFilter, SessionKey, State
-from .records import Record
+from actgent.journal.base import Backup, Entry, Journal, SessionSummary
+from actgent.journal.listing import ALL, Cursor, SessionFilter, SessionKey, State
+from actgent.journal.records import Record
 
 
 class WrappedJournal(Journal):
