@@ -25,8 +25,7 @@ from actgent.wire import SCHEMA_VERSION
 from .base import Entry, SessionSummary
 from .encryption import Keys, is_sealed, open_sealed
 from .listing import SessionKey, State, state_of
-from .records import WIRE, Accepted, Closed, Due, Ended, Opened, Record, Resumed, Said, Suspended
-from .references import resolve
+from .records import WIRE, Accepted, Closed, Due, Ended, Finished, Opened, Record, Resumed, Said, Suspended
 
 TO_ERASE = -1.0
 """What a head has for its earliest date where the session is to leave the journal."""
@@ -398,3 +397,30 @@ _FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
 _FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
 CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended")
 """Fields that steps after the first change."""
+
+
+# Results of tools are stored once: what is said of several calls refers to what was written when each had ended.
+
+
+def refer(said: Said) -> Said:
+    """The same without its tool results, which stand in `Finished` records before it."""
+    ids = tuple(result.call_id for result in said.message.tool_results)
+    return attrs.evolve(said, message=attrs.evolve(said.message, parts=()), results=ids)
+
+
+def resolve(records: Iterable[Record]) -> list[Record]:
+    """All records of a session with their results in place again.
+
+    Raises:
+        LookupError: a result is referred to that is not there.
+    """
+    found = {}
+    resolved: list[Record] = []
+    for record in records:
+        if type(record) is Finished:
+            found[record.result.call_id] = record.result
+        elif type(record) is Said and record.results:
+            parts = tuple(found[call_id] for call_id in record.results)
+            record = attrs.evolve(record, message=attrs.evolve(record.message, parts=parts), results=())  # noqa: PLW2901
+        resolved.append(record)
+    return resolved

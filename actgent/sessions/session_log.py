@@ -21,7 +21,7 @@ from actgent.journal.records import (
     Said,
     TurnOptions,
 )
-from actgent.journal.references import refer
+from actgent.journal.steps import refer
 from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
 
