@@ -170,7 +170,7 @@ def imported_modules(path: Path, *, package: str) -> set[str]:
 # --- how modules stand to each other -------------------------------------------------------
 
 ORGANS = ("sessions", "turns", "runtime", "agents")
-MIRRORS = {"agents.agent.Agent", "llm.http.remote.Remote"}
+MIRRORS = {"agents.agent.Agent", "llm.http.client.Remote"}
 """Classes whose attributes are their documented arguments."""
 FULL = {
     "journal.group.GroupedJournal": 22,

@@ -332,7 +332,7 @@ class PostgresJournal(GroupedJournal):
             self._connection = None
 
     def _connected(self, fn: Callable[..., T], *args: Any) -> T:
-        with translated():
+        with _translated():
             if self._connection is None or self._connection.closed:
                 self._connect()
             assert self._connection is not None  # noqa: S101 - just made
@@ -545,7 +545,7 @@ def _migrate(connection: Connection) -> None:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def _translated() -> Iterator[None]:
     """PostgreSQL's errors as ours; none of them quotes the address, which may hold a password."""
     try:
         yield
