@@ -11,7 +11,7 @@ GRACE = 10.0
 
 
 class Shutdown:
-    """Whether the command was asked to end, and the scopes that this cancels."""
+    """A request to end the command, and the scopes that it cancels."""
 
     def __init__(self, notice: Callable[[str], None]) -> None:
         self.signal: int | None = None
