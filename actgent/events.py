@@ -71,6 +71,8 @@ class SessionOpened(SessionObservation):
 
     owner: str
     parent_id: str | None = None
+    parent_agent: str | None = None
+    """Whose session the parent is: an id alone is that of one session for each agent."""
 
 
 @attrs.frozen(kw_only=True)

@@ -547,6 +547,7 @@ class Agent:
         if over == math.inf:
             yield
             return
+        waiter.wait_until(over)
         handle = self._require_opener().running.edges.timer.call_at(over, partial(waiter.expire, error))
         try:
             yield

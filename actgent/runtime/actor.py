@@ -415,10 +415,14 @@ class RunningAgent:
         if context.parent is not None:
             context.parent.add_child(context)
         if self.events.watched:
-            parent_id = context.parent.id if context.parent is not None else None
+            parent = context.parent_key
             self.events.publish(
                 SessionOpened(
-                    agent=self.name, session_id=context.id, owner=context.owner.name, parent_id=parent_id
+                    agent=self.name,
+                    session_id=context.id,
+                    owner=context.owner.name,
+                    parent_id=None if parent is None else parent.session_id,
+                    parent_agent=None if parent is None else parent.agent,
                 )
             )
 

@@ -225,6 +225,9 @@ class SessionOpener:
     async def open(self, session_id: str, *, owner: Sender | str | None = None) -> SessionContext:
         """See `Agent.open_session`."""
         wanted = None if owner is None else to_owner(owner)
+        if wanted is not None:
+            await self.wait_opened(session_id)
+            await _refuse_stranger(self.running, session_id, wanted)
         context = await self.find(session_id)
         if wanted is not None:
             self._check_owner(context, wanted)
@@ -272,7 +275,10 @@ class SessionOpener:
         await self.wait_opened(session_id)
         with self.opens(session_id):
             try:
+                await _refuse_stranger(self.running, session_id, wanted)
                 context = await self.find(session_id)
+            except WrongOwner:
+                raise
             except SessionNotFound:
                 check_id("session_id", session_id)
                 return await self.create(owner, session_id=session_id, parent=parent)
@@ -512,6 +518,22 @@ def to_owner(owner: Sender | str) -> Sender:
     if not isinstance(sender, Sender):
         raise ConfigurationError("a session needs an owner that is not empty: who is talking to the agent?")
     return sender
+
+
+async def _refuse_stranger(running: RunningAgent, session_id: str, owner: Sender) -> None:
+    """Refuse another owner's session by its head, before anything of it is loaded or begins to run.
+
+    Raises:
+        SessionNotFound: there is none.
+        WrongOwner: it belongs to somebody of another name; the kind is known when it is open.
+    """
+    if running.journal is None or session_id in running.sessions:
+        return
+    head = await running.journal.head(running.name, session_id)
+    if head is None and session_id not in running.sessions:
+        raise SessionNotFound(running.name, session_id)
+    if head is not None and head.owner not in ("", owner.name):
+        raise WrongOwner(running.name, session_id, owner.name)
 
 
 def _check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:

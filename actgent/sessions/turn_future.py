@@ -184,6 +184,10 @@ class TurnWaiter:
             for each in self._stop_time():
                 each.hold()
 
+    def wait_until(self, deadline: float) -> None:
+        """Have model calls know until when it waits at most, by trio's clock; that does not stand still for people."""
+        self._until = min(self._until, deadline)
+
     def deadline(self) -> float:
         """Until when it waits, by trio's clock, as things are now: those count, too, that wait for its asker."""
         until, above = math.inf, [self]

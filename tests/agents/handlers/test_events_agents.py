@@ -57,6 +57,21 @@ async def test_an_observer_sees_what_happened_in_order():
     assert [event.at for event in seen] == sorted(event.at for event in seen)
 
 
+async def test_a_session_below_another_agents_names_both():
+    """The same id may be that of a session of each agent, so an observer is told whose the parent is."""
+    helper = BareAgent("helper", llm=ScriptedLLM(["ok"], repeat=True))
+    async with open_runtime(journal="memory:") as runtime, runtime.events() as events:
+        await runtime.start(helper)
+        agent = await runtime.start(agent_with("hello"))
+        parent = await agent.create_session("ada", session_id="s")
+        await helper.create_session("ada", session_id="s", parent=parent)
+        opened = [event for event in drained(events) if type(event).__name__ == "SessionOpened"]
+    assert [(e.agent, e.session_id, e.parent_agent, e.parent_id) for e in opened] == [
+        ("a", "s", None, None),
+        ("helper", "s", "a", "s"),
+    ]
+
+
 async def test_events_carry_no_contents():
     """Neither what was said nor what a tool returned, nor the words of an error."""
     async with open_runtime() as runtime, runtime.events() as events:

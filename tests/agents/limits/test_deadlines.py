@@ -106,6 +106,17 @@ async def test_the_least_of_all_deadlines_counts(autojump_clock):
     assert model.seconds == [100, 100, 70, 60, 30, 40, 40, 20]
 
 
+async def test_the_timeout_of_a_stream_counts(autojump_clock):
+    """A model is told until when a stream is read; one that is read without end has the model's own timeout."""
+    model = Watchful()
+    async with BareAgent("a", llm=model, limits=Limits(model_timeout=100)) as agent:
+        for timeout in (30, 200, None):
+            async with agent.stream("hello", timeout=timeout) as deliveries:
+                async for _ in deliveries:
+                    pass
+    assert model.seconds == [30, 100, 100]
+
+
 async def test_a_deadline_stands_still_while_people_are_waited_for(autojump_clock):
     """The call after their decision has what was left before, and not a time that is over."""
 

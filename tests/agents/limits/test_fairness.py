@@ -241,3 +241,19 @@ async def test_waits_for_people_and_other_agents_take_no_turns_away(autojump_clo
         assert inbox.statistics().claimed <= 2 + 20
         nursery.cancel_scope.cancel()
     assert jain([turns[owner] for owner in ("ada", "bob", "eve", "sam")]) >= 0.9
+
+
+async def test_an_owner_who_fills_the_inbox_shuts_nobody_out(autojump_clock):
+    """Its capacity is shared, but places at the gate and turns inside go round: two of each, where 80 messages wait."""
+    clerk = Clerk()
+    agent = BareAgent("a", llm=ScriptedLLM(clerk), sessions=1, inbox=4, session_inbox=4)
+    async with agent, trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(lambda: say_on(agent, "ada", queue=4))
+        await trio.sleep(30.5)
+        begun = trio.current_time()
+        session = await agent.create_session("bob", "bob")
+        await session.wait_idle()
+        assert clerk.turns["bob"] == 1
+        assert trio.current_time() - begun <= 5
+        nursery.cancel_scope.cancel()

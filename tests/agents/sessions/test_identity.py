@@ -81,6 +81,24 @@ async def test_an_owner_is_checked_after_a_restart():
             assert (await agent.ensure_session("ada", "s")).owner == Sender("ada")
 
 
+async def test_a_stranger_does_not_wake_a_session():
+    """Nothing is loaded, no handler attached and nothing goes on because somebody else asks for it by its id."""
+    async with open_journal("memory:") as journal:
+        async with open_runtime(journal=journal) as runtime:
+            await (await runtime.start(bare())).create_session("ada", session_id="s")
+        async with open_runtime(journal=journal) as runtime:
+            agent, opened = await runtime.start(bare()), []
+            agent.on_session(lambda session: opened.append(session.id))
+            for ask in (agent.ensure_session("mallory", "s"), agent.open_session("s", owner="mallory")):
+                with pytest.raises(WrongOwner, match="no session 's' of owner 'mallory'"):
+                    await ask
+            assert opened == []
+            await agent.open_session("s", owner="ada")
+            assert opened == ["s"]
+            with pytest.raises(SessionNotFound):
+                await agent.open_session("other", owner="ada")
+
+
 async def test_a_session_below_another_users_is_refused(agent):
     """Its approvals would be decided, and its calls paid, by somebody else."""
     parent = await agent.create_session("ada", session_id="parent")
