@@ -18,9 +18,9 @@ from .context import SessionContext
 
 T = TypeVar("T")
 
-LIMIT = 100
+MAX_SCHEDULES = 100
 """Schedules of one session that may be set at a time."""
-KNOWN = 1000
+MAX_REMEMBERED_IDS = 1000
 """How many ids of schedules a session remembers, the newest: setting one again does nothing."""
 
 
@@ -126,8 +126,8 @@ def _check_may(context: SessionContext) -> None:
         raise UsageError(
             "this conversation ends with its answer, so nothing can be scheduled in it: use create_session()"
         )
-    if len(schedule_timers(context)) >= LIMIT:
-        raise TooManySchedules(context.id, LIMIT)
+    if len(schedule_timers(context)) >= MAX_SCHEDULES:
+        raise TooManySchedules(context.id, MAX_SCHEDULES)
 
 
 async def unset_schedule(context: SessionContext, schedule_id: str) -> bool:
@@ -205,7 +205,7 @@ def enter(context: SessionContext, timer: ScheduleTimer) -> None:
     if context.scheduled is None:
         context.scheduled = {}
     context.scheduled[timer.schedule.id] = timer.schedule
-    if len(context.scheduled) > KNOWN:
+    if len(context.scheduled) > MAX_REMEMBERED_IDS:
         del context.scheduled[next(iter(context.scheduled))]
     context.set_timer(timer)
 

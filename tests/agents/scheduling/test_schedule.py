@@ -24,7 +24,7 @@ from actgent.journal.memory import MemoryJournal
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.journal.wrapped import WrappedJournal
 from actgent.runtime import session_table
-from actgent.sessions.schedules import LIMIT
+from actgent.sessions.schedules import MAX_SCHEDULES
 from actgent.testing import DyingJournal
 
 TASK = "Running scheduled task: "
@@ -233,7 +233,7 @@ async def test_schedules_are_bounded(autojump_clock):
     """One that has fired makes room."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
-        for number in range(LIMIT):
+        for number in range(MAX_SCHEDULES):
             await session.schedule(f"{number}", after=10 + number * 100)
         with pytest.raises(TooManySchedules, match="100"):
             await session.schedule("one more", after=10)

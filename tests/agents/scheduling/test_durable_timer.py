@@ -1,0 +1,124 @@
+"""The index of due sessions, held to a plain model of it, without an agent and without waiting."""
+
+from hypothesis import example, given, settings, strategies as st
+
+from actgent.control.clock import Clock
+from actgent.control.durable_timer import (
+    COMPACT_FROM,
+    STILL_DUE_SECONDS,
+    DueIndex,
+    DurableTimer,
+    first_steady_time,
+    first_time,
+)
+
+NAMES = st.sampled_from("abc")
+DEEDS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), NAMES, st.integers(0, 8)),
+        st.tuples(st.just("load"), NAMES, st.integers(1, 8)),
+        st.tuples(st.just("wait"), st.integers(0, 8)),
+        st.tuples(st.just("advance"), st.integers(1, 10)),
+        st.tuples(st.just("put_back"), NAMES, st.integers(0, 5)),
+    ),
+    min_size=8,
+    max_size=60,
+)
+
+
+class Hands(Clock):
+    """A clock that stands still until it is moved."""
+
+    def __init__(self):
+        self.seconds = 1000.0
+        self._ahead = 0.0
+
+    def now(self):
+        return self.seconds + self._ahead
+
+    def steady(self):
+        return self.seconds
+
+
+class Model:
+    """Times by session, and those that are out."""
+
+    def __init__(self, clock):
+        self.clock, self.at, self.out = clock, {}, set()
+
+    def pop(self):
+        now = self.clock.steady()
+        due = sorted((at, name) for name, at in self.at.items() if at <= now and name not in self.out)
+        self.out.update(name for _, name in due)
+        return [name for _, name in due]
+
+    def put_back(self, name, delay):
+        self.out.discard(name)
+        now = self.clock.steady()
+        if name in self.at and (delay or self.at[name] <= now):
+            self.at[name] = max(self.at[name], now + (delay or STILL_DUE_SECONDS))
+
+
+@given(DEEDS)
+@example([("set", "a", 1), ("set", "a", 8), ("wait", 2)])
+@example([("set", "a", 1), ("wait", 2), ("put_back", "a", 0), ("wait", 1)])
+@example([("set", "a", 1), ("wait", 2), ("set", "a", 2), ("load", "b", 3), ("wait", 1), ("put_back", "a", 2)])
+@settings(deadline=None)
+def test_the_index_is_its_model(deeds):
+    """Each due session is handed out once, the earliest first, until it is put back; the last time that was set counts."""
+    clock = Hands()
+    index, model = DueIndex(clock), Model(clock)
+    for deed, *arguments in deeds:
+        match deed, arguments:
+            case "set", [name, seconds]:
+                at = 1000.0 + seconds if seconds else 0.0
+                index.set(name, at)
+                model.at.pop(name, None)
+                model.at |= {name: at} if at else {}
+            case "load", [name, seconds]:
+                index.load([(name, 1000.0 + seconds)])
+                model.at.setdefault(name, 1000.0 + seconds)
+            case "wait", [seconds]:
+                clock.seconds += seconds
+            case "advance", [seconds]:
+                index.advance(seconds)
+                model.at = {name: at - seconds for name, at in model.at.items()}
+            case "put_back", [name, delay] if name in model.out:
+                index.put_back(name, delay=delay)
+                model.put_back(name, delay)
+        assert index.pop() == model.pop()
+        assert len(index) == len(model.at)
+        waiting = [at for name, at in model.at.items() if name not in model.out]
+        assert index.first <= min(waiting, default=index.first)
+
+
+def test_the_earliest_time_is_told_when_it_is_set():
+    """Whoever waits for the index need not look at it again and again."""
+    told = []
+    index = DueIndex(Hands())
+    index.on_push = told.append
+    index.set("a", 1010.0)
+    index.set("a", 1010.0)
+    index.set("b", 1005.0)
+    assert (told, index.first) == ([1010.0, 1005.0], 1005.0)
+
+
+def test_changed_times_do_not_pile_up():
+    """A session whose time is set again and again has one entry, but for a bounded rest."""
+    index = DueIndex(Hands())
+    for number in range(10 * COMPACT_FROM):
+        index.set("a", 2000.0 - number * 1e-3)
+    assert len(index._heap) <= COMPACT_FROM + 1
+    assert len(index) == 1
+
+
+def test_delays_do_not_follow_a_clock_that_is_set():
+    """A date is due when people say so, a delay when its seconds are over."""
+    clock = Hands()
+    date, delay = DurableTimer("date", 1010.0), DurableTimer("delay", 1010.0, is_delay=True)
+    timers = {timer.id: timer for timer in (date, delay)}
+    clock._ahead = 60.0
+    assert (date.is_due(clock), delay.is_due(clock)) == (True, False)
+    assert first_time(timers) == 1010.0
+    assert first_steady_time(timers, clock) == 950.0
+    assert first_steady_time({}, clock) == first_time(None) == 0.0
