@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ DATA = HERE.parents[1] / "shared" / "data"
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(autouse=True)
+def _signals():
+    """The handlers of a test's own are gone after it: a command that ends ignores signals, as would all it starts."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

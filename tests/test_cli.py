@@ -68,20 +68,15 @@ def actgent(commands):
 
 @pytest.fixture
 def command(no_keys, capfd):
-    """`command(*arguments)` runs a command in this process, and leaves its signals as they were."""
+    """`command(*arguments)` runs a command in this process."""
     for name in set(os.environ) - set(environment()):
         no_keys.delenv(name)
 
     def run(*arguments, **variables):
         for name, value in variables.items():
             no_keys.setenv(name, value)
-        handlers = {number: signal.getsignal(number) for number in SIGNALS}
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main(arguments)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
         return subprocess.CompletedProcess(arguments, ended.value.code, *capfd.readouterr())
 
     return run

@@ -56,7 +56,13 @@ def test_exit_codes(start, code, wanted, complaint):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signals(start, number):
     """What nobody handles ends it, by that signal; after its end nothing is sent to anyone."""
-    with start("import time; print(1, flush=True); time.sleep(60)", **pipes()) as process:
+    code = """if True:
+        import signal, time
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has none
+        print(1, flush=True)
+        time.sleep(60)
+    """
+    with start(code, **pipes()) as process:
         assert process.stdout.readline() == b"1\n"
         assert process.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):

@@ -27,7 +27,7 @@ PAGE = 100
 
 @attrs.define
 class Tally:
-    """What was found by now."""
+    """The findings so far."""
 
     sessions: int = 0
     changed: int = 0
