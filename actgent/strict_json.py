@@ -54,7 +54,7 @@ def decode_at(text: str, start: int) -> tuple[Any, int]:
     try:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
-        raise too_deep() from None
+        raise depth_error() from None
     if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH:
         check_depth(value)
     if text.find("\\u", start, end) >= 0 or not text.isascii():
@@ -65,7 +65,7 @@ def decode_at(text: str, start: int) -> tuple[Any, int]:
 # --- what is not stored ------------------------------------------------------------------------
 
 
-def too_deep() -> ParseError:
+def depth_error() -> ParseError:
     """The error for a value with too many levels."""
     return ParseError(f"nested deeper than {MAX_DEPTH} levels")
 
@@ -78,7 +78,7 @@ def check_depth(value: Any) -> None:
             return
         members = (item for each in level for item in (each.values() if isinstance(each, dict) else each))
         level = [item for item in members if isinstance(item, dict | list)]
-    raise too_deep()
+    raise depth_error()
 
 
 def check_unicode(value: Any) -> None:

@@ -33,7 +33,7 @@ from actgent.cli.main import app, main
 from actgent.cli.models import open_models
 from actgent.cli.offline import TOOLS
 from actgent.cli.signals import Shutdown, run_until_signalled
-from actgent.cli.terminal import Conversation, Lines, Terminal, one_line, printable
+from actgent.cli.terminal import ConversationView, Lines, Terminal, one_line, printable
 from actgent.llm.base import Chat
 
 ACTGENT = Path(sys.executable).with_name("actgent")
@@ -458,7 +458,7 @@ def live(capsys):
 async def test_a_new_attempt_voids_the_text_before_it(live):
     """A retried answer begins on a line of its own, and is shown once."""
     terminal, shown = live
-    conversation = Conversation(terminal)
+    conversation = ConversationView(terminal)
     for token in (Token("Good mo", "r"), Token("Good ", "r", 1), Token("evening", "r", 1)):
         conversation.token(token.text, (token.reply_id, token.attempt))
     conversation.reply("Good evening")
@@ -469,7 +469,7 @@ async def test_a_new_attempt_voids_the_text_before_it(live):
 async def test_a_tool_call_after_text(live):
     """Text that a tool call cuts off keeps its line."""
     terminal, shown = live
-    conversation = Conversation(terminal)
+    conversation = ConversationView(terminal)
     conversation.token("Let me see", ("r", 0))
     conversation.tool(ToolResult(call_id="1", tool_name="find", content="a\nb"), {"what": "x\x1b[2J"})
     assert shown() == "Let me see\ntool: find(what='x\\x1b[2J') = a b\n"

@@ -31,7 +31,7 @@ from actgent.journal.records import (
     Opened,
     PersonAsked,
     Spent,
-    Suspended,
+    SuspendedRecord,
 )
 from actgent.messages import Message
 from actgent.testing import open_provider
@@ -106,7 +106,7 @@ def test_inspect_shows_dates_and_suspensions(folder):
 
     async def suspend():
         async with open_journal(f"sqlite:///{folder}/a.db") as journal:
-            records = (Due(at=86400.0), Suspended(message_id="m", ids=("w1", "w2")))
+            records = (Due(at=86400.0), SuspendedRecord(message_id="m", ids=("w1", "w2")))
             entry = Entry(session_id="s2", agent="clerk", records=records)
             await journal.commit(entry, epoch=await journal.acquire())
 

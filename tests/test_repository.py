@@ -183,27 +183,8 @@ LONG = {"runtime.actor.RunningAgent": 650, "runtime.session_opener.SessionOpener
 PRIVATE = 24
 """How many lines of the package look into what is private to another class; 12 is the aim."""
 TWICE = {
-    "Conversation",
-    "File",
-    "Plan",
     "Room",
     "Sender",
-    "Step",
-    "Suspended",
-    "Turn",
-    "Work",
-    "check",
-    "failure_of",
-    "mark_of",
-    "name_of",
-    "outcome_of",
-    "read_step",
-    "salvage",
-    "shortened",
-    "shown",
-    "to_text",
-    "too_deep",
-    "words_of",
 }
 """Names that two modules of different folders define for different things. It only gets shorter."""
 

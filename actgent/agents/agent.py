@@ -71,7 +71,7 @@ from actgent.turns.tool_calls import Access, Calling
 from .agent_tools import AgentRef, AgentTool, limited
 from .question import Question
 from .session import Session, SessionServices, context_of, face_of, held_by
-from .validation import check_arguments, check_call, check_call_rule, check_each, check_reducers, to_text
+from .validation import check_arguments, check_call, check_call_rule, check_each, check_reducers, joined_text
 
 F = TypeVar("F", bound=OnSession)
 H = TypeVar("H", bound=Handler)
@@ -194,9 +194,9 @@ class Agent:
             equip(self.tools, modes)
         self.profile = Profile(
             name=name,
-            role=to_text("role", role),
-            goal=to_text("goal", goal),
-            capabilities=to_text("capabilities", capabilities),
+            role=joined_text("role", role),
+            goal=joined_text("goal", goal),
+            capabilities=joined_text("capabilities", capabilities),
             instructions=known,
             types=all_types,
             tools=self.tools.specs(),

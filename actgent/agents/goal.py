@@ -16,9 +16,9 @@ from actgent.protocols.goal import (
     Progress,
     Status,
     absorb,
+    closing_words,
     progress_in,
     results_of,
-    words_of,
 )
 from actgent.protocols.renderings import conversation_text
 from actgent.tools.base import Tool
@@ -141,7 +141,7 @@ async def run_agent(
             reply = await agent.run(goal, session=session)
         except LimitReached as error:
             progress = _cut(_progress(session), error, max_iterations)
-            reply = Reply(text=words_of(progress, session.history))
+            reply = Reply(text=closing_words(progress, session.history))
         else:
             progress = _progress(session)
     wants_text = output is None and progress.status != "incomplete"

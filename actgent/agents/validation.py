@@ -96,7 +96,7 @@ def check_call(*, temperature: object, max_tokens: int | None) -> None:
         at_least_one("max_tokens", max_tokens)
 
 
-def to_text(name: str, value: object) -> str:
+def joined_text(name: str, value: object) -> str:
     """A text, or a list of texts as one.
 
     Raises:

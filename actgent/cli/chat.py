@@ -29,7 +29,7 @@ from .folders import is_folder, load_folder
 from .models import live_models, open_models, open_script
 from .offline import CHUNK, TOOLS, answer_slowly
 from .signals import Shutdown
-from .terminal import Conversation, Lines, Terminal, one_line
+from .terminal import ConversationView, Lines, Terminal, one_line
 
 _QUIT = ("/quit", "/exit")
 
@@ -128,7 +128,7 @@ async def _read(
     receive: Receive | None,
 ) -> bool:
     """Show what comes; False if it is a failure, or nobody decided what the agent's own agents asked."""
-    shown, ok = Conversation(terminal), True
+    shown, ok = ConversationView(terminal), True
     async for delivery in deliveries:
         _show(delivery, session, shown)
         if isinstance(delivery, Failure):
@@ -139,7 +139,7 @@ async def _read(
     return ok
 
 
-def _show(delivery: Delivery, session: Session, shown: Conversation) -> None:
+def _show(delivery: Delivery, session: Session, shown: ConversationView) -> None:
     match delivery:
         case Token():
             shown.token(delivery.text, (delivery.reply_id, delivery.attempt))

@@ -39,10 +39,10 @@ from actgent.journal.records import (
     Scheduled,
     Spent,
     Started,
-    Suspended,
+    SuspendedRecord,
     Unscheduled,
 )
-from actgent.journal.sqlite import back_up, check as find_problems, salvage as carry_over
+from actgent.journal.sqlite import back_up, carry_over, find_problems
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.sessions.replaying import Rebuilt, rebuild
@@ -143,7 +143,7 @@ class _Line:
         return f"{self.step:>5}  {one_line(self.who, 60)}: {text}"
 
 
-def _waiting(step: int, record: PersonAsked | Decided | Suspended | Resumed) -> _Line:
+def _waiting(step: int, record: PersonAsked | Decided | SuspendedRecord | Resumed) -> _Line:
     """Render the questions to people and their decisions."""
     match record:
         case PersonAsked(approval=approval):
@@ -151,7 +151,7 @@ def _waiting(step: int, record: PersonAsked | Decided | Suspended | Resumed) -> 
             return _Line(step, "asked", f"{approval.question} {called}", "dim")
         case Decided():
             return _Line(step, "decided", _decided(record), "dim")
-    return _Line(step, type(record).__name__.lower(), ", ".join(record.ids), "dim")
+    return _Line(step, _kind(record).lower(), ", ".join(record.ids), "dim")
 
 
 def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
@@ -173,7 +173,7 @@ def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
                 yield _Line(step, "failure", failed, "red")
             case Changed() | ActionFailed() | RolledBack():
                 yield _Line(step, "state", _describe(record), "dim")
-            case PersonAsked() | Decided() | Suspended() | Resumed():
+            case PersonAsked() | Decided() | SuspendedRecord() | Resumed():
                 yield _waiting(step, record)
             case Closed():
                 yield _Line(step, "session", "closed", "dim")
@@ -208,7 +208,12 @@ def _arguments(arguments: Mapping[str, Any] | str) -> str:
 def _all_steps(records: Sequence[Record]) -> Iterator[_Line]:
     """Every record, as it is numbered."""
     for step, record in enumerate(records, 1):
-        yield _Line(step, type(record).__name__, _describe(record))
+        yield _Line(step, _kind(record), _describe(record))
+
+
+def _kind(record: Record) -> str:
+    """Return what kind of record it is, as lists show it."""
+    return type(record).__name__.removesuffix("Record")
 
 
 def _describe(record: Record) -> str:
@@ -250,7 +255,7 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Led: _spent,
     PersonAsked: lambda r: f"{r.approval.id} {r.approval.tool_name}: {r.approval.question}",
     Decided: _decided,
-    Suspended: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",
+    SuspendedRecord: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",
     Scheduled: lambda r: f"{r.schedule_id} {r.cron or _time(r.at)} {r.zone}: {r.description}",
     Fired: lambda r: f"{r.schedule_id}{'' if r.message_id else ' was passed over'}",
     Unscheduled: lambda r: str(r.schedule_id),

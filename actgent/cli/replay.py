@@ -16,7 +16,7 @@ from actgent.testing.recorded import Recording
 from .chat import ChatOptions, arguments_of, open_agent
 from .folders import is_folder
 from .journal import load, opened, show_rebuilt
-from .terminal import Conversation, Terminal
+from .terminal import ConversationView, Terminal
 
 
 @attrs.frozen(kw_only=True)
@@ -114,7 +114,7 @@ class _Heard:
     ok: bool = True
 
     def listen(self, session: Session) -> None:
-        shown = Conversation(self.terminal)
+        shown = ConversationView(self.terminal)
         session.on_conversation(lambda reply: shown.reply(reply.text))
         session.on_tool_result(lambda result: shown.tool(result, arguments_of(session, result.call_id)))
         session.on_event(lambda event: shown.aside(f"event: {event.name} {event.data}"))

@@ -106,7 +106,7 @@ async def _wait_readable(fd: int) -> None:
         await trio.lowlevel.checkpoint()
 
 
-class Conversation:
+class ConversationView:
     """Shows what comes of one message: the growing answer, tool calls, events."""
 
     def __init__(self, terminal: Terminal) -> None:

@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from actgent.protocols.plan import Plan, Status, TodoDiff, TodoItem, change_text, mark_of, shortened
+from actgent.protocols.plan import Plan, Status, TodoDiff, TodoItem, change_text, clipped, status_mark
 
 _STYLES: dict[Status, str] = {
     "pending": "",
@@ -30,8 +30,8 @@ def todo_table(plan: Plan) -> Table:
 
 
 def _cells(item: TodoItem) -> list[Text]:
-    texts = (mark_of(item), item.id, item.description, ", ".join(item.dependencies), item.result or "")
-    return [Text(shortened(text), style=_STYLES[item.status]) for text in texts]
+    texts = (status_mark(item), item.id, item.description, ", ".join(item.dependencies), item.result or "")
+    return [Text(clipped(text), style=_STYLES[item.status]) for text in texts]
 
 
 def diff_lines(diff: TodoDiff) -> Text:

@@ -69,7 +69,7 @@ def looks_secret(text: str) -> bool:
     return _SECRET.search(text) is not None or (digits > _MAX_DIGITS and len(text) > _MAX_PLAIN)
 
 
-def shown(name: str) -> str:
+def shown_text(name: str) -> str:
     """A name as errors quote it: in one line, not endless, and not if it may be a secret."""
     if looks_secret(name):
         return "(not shown)"
@@ -95,7 +95,7 @@ class Folder:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "its path has characters that no path has"
-            raise Unreachable(shown(str(path))[1:-1], 1, f"no folder to read: {reason}") from None
+            raise Unreachable(shown_text(str(path))[1:-1], 1, f"no folder to read: {reason}") from None
         try:
             yield cls(Path(path), descriptor)
         finally:

@@ -31,7 +31,7 @@ from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS
 from actgent.protocols.base import Instruction, types_from
 
-from .folder import Folder, Unreachable, looks_secret, shown
+from .folder import Folder, Unreachable, looks_secret, shown_text
 from .front_matter import MAX_DEPTH, Document, dotted, read_yaml, split_front_matter
 from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
 
@@ -250,7 +250,9 @@ class _Reading:
                 continue
             if instruction.name.casefold() in read:
                 line = brain.line(place)
-                self._add(BRAIN, line, f"two instructions are named {shown(instruction.name)}", dotted(place))
+                self._add(
+                    BRAIN, line, f"two instructions are named {shown_text(instruction.name)}", dotted(place)
+                )
             read[instruction.name.casefold()] = instruction
         return tuple(read.values())
 
@@ -293,7 +295,7 @@ class _Reading:
             document = split_front_matter(self.folder.read(path), name=self.folder.name_of(path))
         except Unreachable as error:
             if place:
-                self._add(BRAIN, brain.line(place), f"{shown(path)}: {error.reason}", dotted(place))
+                self._add(BRAIN, brain.line(place), f"{shown_text(path)}: {error.reason}", dotted(place))
             else:  # found in the folder, and not named anywhere
                 self.problems.append(error)
             return None
@@ -344,7 +346,7 @@ class _Reading:
             )
             return _json_object(self.folder.read(target), self.folder.name_of(target), 1) or None
         except Unreachable as error:
-            self._add(path, line, f"{shown(schema)}: {error.reason}", "schemaTemplate")
+            self._add(path, line, f"{shown_text(schema)}: {error.reason}", "schemaTemplate")
         except InvalidFile as error:
             self.problems.append(error)
         return None
@@ -438,9 +440,7 @@ def _suggestion(key: str, known: list[str]) -> str:
 
 def _unknown_tool(name: str, known: Iterable[str]) -> str:
     there = ", ".join(sorted(known)) or "none"
-    return (
-        f"there is no tool {shown(name)} (there are: {there}): define it in {TOOLS}, or add it in the program"
-    )
+    return f"there is no tool {shown_text(name)} (there are: {there}): define it in {TOOLS}, or add it in the program"
 
 
 def _capped(reason: object) -> str:

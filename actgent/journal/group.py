@@ -41,8 +41,8 @@ from .reading import Found, Readings
 from .records import Record
 from .steps import (
     Head,
+    JournalStep,
     Row,
-    Step,
     begin_head,
     begins_session,
     encode_entry,
@@ -77,7 +77,7 @@ NAMED = 10
 class _Waiting:
     """A step in the queue, and whoever waits for it."""
 
-    step: Step
+    step: JournalStep
     epoch: int
     is_over: bool = False
     error: ActgentError | None = None
@@ -177,7 +177,7 @@ class GroupedJournal(Journal):
         self._is_resting = False
         """Whether that has nothing to do, or waits for what the storage has begun with."""
         self._unwritten: Counter[SessionKey] = Counter()
-        self._kept: dict[SessionKey, list[Step]] = {}
+        self._kept: dict[SessionKey, list[JournalStep]] = {}
         self._heads: OrderedDict[SessionKey, Head] = OrderedDict()
         self._numbers = itertools.count(1)
         """Of the sessions that begin in this epoch."""
@@ -532,7 +532,7 @@ class GroupedJournal(Journal):
                 f"epoch {epoch} of the journal is over, epoch {self._epoch} has begun: nothing was written"
             )
 
-    async def _wait_written(self, step: Step, epoch: int, patience: float | None = None) -> None:
+    async def _wait_written(self, step: JournalStep, epoch: int, patience: float | None = None) -> None:
         waiting = _Waiting(step, epoch)
         self._enqueue(waiting)
         self._ask_writer()
@@ -543,7 +543,7 @@ class GroupedJournal(Journal):
 
     async def _flush(self, key: SessionKey) -> None:
         """Wait for what was queued until now, of this session with its errors."""
-        await self._wait_written(Step(key, 0, b""), self._epoch)
+        await self._wait_written(JournalStep(key, 0, b""), self._epoch)
 
     def _has_unwritten(self, key: SessionKey) -> bool:
         return bool(self._unwritten[key]) or key in self._kept
@@ -570,7 +570,7 @@ class GroupedJournal(Journal):
 
     def _try_kept_again(self) -> None:
         for key in self._kept:
-            self._enqueue(_Waiting(Step(key, 0, b""), self._epoch))
+            self._enqueue(_Waiting(JournalStep(key, 0, b""), self._epoch))
 
     def _give_up(self, now: float) -> None:
         """Let nobody wait for longer than they want; the storage goes on with their steps."""
@@ -736,7 +736,7 @@ class GroupedJournal(Journal):
         await self._see_written(transaction, written)
 
     async def _read_parents(
-        self, by_session: Mapping[SessionKey, Sequence[Step]], before: Mapping[SessionKey, Head]
+        self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> None:
         """Know the heads of the sessions below which others begin."""
         above = {find_parent(join_steps(steps)) for key, steps in by_session.items() if key not in before}
@@ -745,7 +745,7 @@ class GroupedJournal(Journal):
             self._keep_heads(await self._known_heads(unknown))
 
     def _place(
-        self, by_session: Mapping[SessionKey, Sequence[Step]], before: Mapping[SessionKey, Head]
+        self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> _Transaction:
         """The rows and heads that these steps become behind what is there."""
         now, rows = time.time(), []
@@ -757,7 +757,7 @@ class GroupedJournal(Journal):
             rows.append(row)
         return _Transaction(heads, before, rows)
 
-    def _begin(self, step: Step, heads: Mapping[SessionKey, Head], now: float) -> Head:
+    def _begin(self, step: JournalStep, heads: Mapping[SessionKey, Head], now: float) -> Head:
         """The head of a new session, below one that is there, or begins with it."""
         above = find_parent(step)
         parent = None if above is None else heads.get(above) or self._heads.get(above)
@@ -778,9 +778,9 @@ class GroupedJournal(Journal):
         self._keep_heads(heads)
         self._pages.note(heads, transaction.before)
 
-    def _by_session(self, group: list[_Waiting]) -> dict[SessionKey, list[Step]]:
+    def _by_session(self, group: list[_Waiting]) -> dict[SessionKey, list[JournalStep]]:
         """The steps of a group, each session's behind those that could not be written before."""
-        by_session: dict[SessionKey, list[Step]] = {}
+        by_session: dict[SessionKey, list[JournalStep]] = {}
         for waiting in group:
             key = waiting.step.key
             if key not in by_session:

@@ -284,7 +284,7 @@ class Decided:
 
 
 @attrs.frozen(kw_only=True)
-class Suspended:
+class SuspendedRecord:
     """A turn waits for something outside, and holds no task until then."""
 
     message_id: str
@@ -377,7 +377,7 @@ Record = (
     | Due
     | PersonAsked
     | Decided
-    | Suspended
+    | SuspendedRecord
     | Resumed
     | Prompted
     | Scheduled
@@ -420,7 +420,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "due": Due,
     "asked": PersonAsked,
     "decided": Decided,
-    "suspended": Suspended,
+    "suspended": SuspendedRecord,
     "resumed": Resumed,
     "prompted": Prompted,
     "scheduled": Scheduled,

@@ -25,7 +25,19 @@ from actgent.wire import SCHEMA_VERSION
 from .base import Entry, SessionSummary
 from .encryption import Keys, is_sealed, open_sealed
 from .listing import SessionKey, State, state_of
-from .records import WIRE, Accepted, Closed, Due, Ended, Finished, Opened, Record, Resumed, Said, Suspended
+from .records import (
+    WIRE,
+    Accepted,
+    Closed,
+    Due,
+    Ended,
+    Finished,
+    Opened,
+    Record,
+    Resumed,
+    Said,
+    SuspendedRecord,
+)
 
 TO_ERASE = -1.0
 """What a head has for its earliest date where the session is to leave the journal."""
@@ -34,7 +46,7 @@ _DIGEST = 8
 
 
 @attrs.define
-class Step:
+class JournalStep:
     """An entry as bytes, with what its records do to the head."""
 
     key: SessionKey
@@ -110,7 +122,7 @@ class Head:
         )
 
 
-def encode_entry(entry: Entry) -> Step:
+def encode_entry(entry: Entry) -> JournalStep:
     """An entry as bytes, which begin with the version of their form.
 
     Raises:
@@ -121,10 +133,10 @@ def encode_entry(entry: Entry) -> Step:
     _check_text("agent", entry.agent)
     body = bytes([SCHEMA_VERSION]) + WIRE.encode(records, Record) if records else b""
     marks = [record for record in records if type(record) in _MARKING]
-    return Step(SessionKey(entry.agent, entry.session_id), len(records), body, marks)
+    return JournalStep(SessionKey(entry.agent, entry.session_id), len(records), body, marks)
 
 
-def join_steps(steps: Sequence[Step]) -> Step:
+def join_steps(steps: Sequence[JournalStep]) -> JournalStep:
     """Steps of one session that are written together, as one."""
     if len(steps) == 1:
         return steps[0]
@@ -132,7 +144,7 @@ def join_steps(steps: Sequence[Step]) -> Step:
     items = [step.body[1 + len(_array_header(step.count)) :] for step in steps]
     body = b"".join([bytes([SCHEMA_VERSION]), _array_header(count), *items])
     marks = [mark for step in steps for mark in step.marks]
-    return Step(steps[0].key, count, body, marks)
+    return JournalStep(steps[0].key, count, body, marks)
 
 
 def _array_header(count: int) -> bytes:
@@ -186,14 +198,14 @@ def read_records(row: Row) -> tuple[Record, ...]:
     return _decode(row.body)
 
 
-def read_step(row: Row, key: SessionKey) -> Step:
+def decode_step(row: Row, key: SessionKey) -> JournalStep:
     """The step that a row of this session was made from.
 
     Raises:
         JournalVersion, WireError: a newer actgent wrote it.
     """
     marks = [record for record in read_records(row) if type(record) in _MARKING]
-    return Step(key, row.count, row.body, marks)
+    return JournalStep(key, row.count, row.body, marks)
 
 
 def read_key(rows: Iterable[Row]) -> SessionKey:
@@ -247,12 +259,12 @@ def name_series(epoch: int, number: int) -> str:
     return f"\x1f{epoch:x}.{number:x}"
 
 
-def begins_session(step: Step) -> bool:
+def begins_session(step: JournalStep) -> bool:
     """Return whether a session begins with this step, if nothing of it is there."""
     return _opened_in(step) is not None
 
 
-def find_parent(step: Step) -> SessionKey | None:
+def find_parent(step: JournalStep) -> SessionKey | None:
     """The session below which the one of this first step stands."""
     opened = _opened_in(step)
     if opened is None or opened.parent_id is None:
@@ -260,11 +272,11 @@ def find_parent(step: Step) -> SessionKey | None:
     return SessionKey(_clean(opened.parent_agent or step.key.agent), _clean(opened.parent_id))
 
 
-def _opened_in(step: Step) -> Opened | None:
+def _opened_in(step: JournalStep) -> Opened | None:
     return next((mark for mark in step.marks if isinstance(mark, Opened)), None)
 
 
-def begin_head(step: Step, series: str, parent: Head | None, *, now: float) -> Head:
+def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: float) -> Head:
     """The head of a session before its first step, which decides what never changes."""
     opened, above = _opened_in(step), find_parent(step)
     root = step.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
@@ -282,7 +294,7 @@ def begin_head(step: Step, series: str, parent: Head | None, *, now: float) -> H
 
 
 def place_step(
-    step: Step, before: Head, *, now: float, identity: bytes, keys: Keys | None = None
+    step: JournalStep, before: Head, *, now: float, identity: bytes, keys: Keys | None = None
 ) -> tuple[Row, Head]:
     """The row that a step becomes behind what is there, encrypted if there are keys, and the head that follows."""
     first, body = before.records + 1, step.body
@@ -322,7 +334,7 @@ def _set_due(head: Head, record: Due) -> None:
     head.due = float(record.at)
 
 
-def _suspend(head: Head, _: Suspended) -> None:
+def _suspend(head: Head, _: SuspendedRecord) -> None:
     head.suspended = True
 
 
@@ -334,7 +346,7 @@ _MARKS: dict[type, Callable[[Head, Any], None]] = {
     Accepted: _accept,
     Ended: _end,
     Due: _set_due,
-    Suspended: _suspend,
+    SuspendedRecord: _suspend,
     Resumed: _resume,
     Closed: _close,
 }

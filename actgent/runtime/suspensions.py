@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.errors import Interrupted
-from actgent.journal.records import Resumed, Suspended
+from actgent.journal.records import Resumed, SuspendedRecord
 from actgent.messages import Message, Priority
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Suspension, Turn
@@ -101,7 +101,7 @@ class Suspensions:
         if (
             log is not None and context.suspension is not None and ids
         ):  # or somebody is just deciding over the last one
-            log.note(Suspended(message_id=context.suspension.message.id, ids=ids))
+            log.note(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
 
     def newer(self, message: Message) -> str:
         """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""

@@ -25,7 +25,7 @@ from actgent.approvals import (
 )
 from actgent.control.durable_timer import DurableTimer
 from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, AskPerson, NotSuspended
-from actgent.journal.records import Decided, PersonAsked, Record, Resumed, Said, Suspended
+from actgent.journal.records import Decided, PersonAsked, Record, Resumed, Said, SuspendedRecord
 from actgent.messages import Message, ToolCall
 
 REMEMBERED = 1000
@@ -96,7 +96,7 @@ class ApprovalLedger:
     """By the ids of calls that have no result yet."""
     _decisions: dict[str, Decision] = attrs.field(factory=dict)
 
-    def apply(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
+    def apply(self, record: PersonAsked | Decided | SuspendedRecord | Resumed) -> None:
         """Apply a record that was journaled, now or before a restart."""
         match record:
             case PersonAsked(approval=approval):
@@ -108,7 +108,7 @@ class ApprovalLedger:
                 if decided is not None:  # or it was withdrawn meanwhile
                     self._verdicts[decided.call_id] = Verdict(decided, decision)
                     self._remember(known, decision)
-            case Suspended():
+            case SuspendedRecord():
                 self.is_suspended = True
             case Resumed():
                 self.is_suspended = False
@@ -277,7 +277,7 @@ def restore_ledger(records: Iterable[Record]) -> ApprovalLedger:
     ledger = ApprovalLedger()
     for record in records:
         match record:
-            case PersonAsked() | Decided() | Suspended() | Resumed():
+            case PersonAsked() | Decided() | SuspendedRecord() | Resumed():
                 ledger.apply(record)
             case Said(message=message):
                 ledger.close(result.call_id for result in message.tool_results)

@@ -23,7 +23,7 @@ from actgent.journal.records import (
     Prompted,
     Resumed,
     Said,
-    Suspended,
+    SuspendedRecord,
 )
 from actgent.memory.base import ModelView
 from actgent.messages import (
@@ -203,7 +203,7 @@ class SessionContext:
             self.approvals = ApprovalLedger()
         return self.approvals
 
-    def record_approval(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
+    def record_approval(self, record: PersonAsked | Decided | SuspendedRecord | Resumed) -> None:
         """Record a step of an approval: asked, decided, suspended or resumed."""
         self.ledger().apply(record)
         if type(record) is PersonAsked:

@@ -32,7 +32,7 @@ from actgent.journal.records import (
     Scheduled,
     Spent,
     Started,
-    Suspended,
+    SuspendedRecord,
     Unscheduled,
 )
 from actgent.messages import Message, Sender
@@ -129,7 +129,7 @@ class _Reader:
     def _read_aside(self, record: Record) -> None:
         """What concerns the session as a whole."""
         match record:
-            case PersonAsked() | Decided() | Suspended() | Resumed():
+            case PersonAsked() | Decided() | SuspendedRecord() | Resumed():
                 self._read_approval(record)
             case Prompted(system=system):
                 self._context.system = system
@@ -140,7 +140,7 @@ class _Reader:
             case Closed():
                 self._is_closed = True
 
-    def _read_approval(self, record: PersonAsked | Decided | Suspended | Resumed) -> None:
+    def _read_approval(self, record: PersonAsked | Decided | SuspendedRecord | Resumed) -> None:
         self._context.ledger().apply(record)
         if isinstance(record, PersonAsked) and self._turn is not None:
             self._turn.apply(record)

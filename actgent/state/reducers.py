@@ -73,6 +73,6 @@ GROW: Mapping[str, Callable[[Any, Any], None]] = {
 """The same in place, for a list or mapping that the reducer of that name has made."""
 
 
-def name_of(reducer: Reducer) -> str:
+def reducer_name(reducer: Reducer) -> str:
     """The name that journals know a reducer by; empty for one of a developer's own."""
     return next((name for name, known in REDUCERS.items() if known is reducer), "")

@@ -29,7 +29,7 @@ from actgent.journal.records import ActionFailed, Changed, RolledBack
 from actgent.logs import logger_of
 
 from .builder import Growing
-from .reducers import Reducer, name_of
+from .reducers import Reducer, reducer_name
 
 Pair = tuple[str, Any]
 Action = Callable[..., Any]
@@ -232,7 +232,7 @@ class Store(State):
             reducer = self._reducers.get(key)
             if reducer is None:
                 values[key] = changes[key] = value
-            elif (known := name_of(reducer)) and key not in changes:
+            elif (known := reducer_name(reducer)) and key not in changes:
                 values[key] = reducer(values.get(key), value)
                 changes[key], reduced[key] = value, known
             else:  # what it makes is written, since nobody else may know the reducer, or it was not the only one

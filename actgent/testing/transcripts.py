@@ -7,7 +7,7 @@ from actgent.errors import ConfigurationError
 from actgent.llm.base import Chat, ChatMessage
 from actgent.messages import Text, ToolCall, ToolResult
 
-from .dialects import DIALECTS, Problems, Turn, adjacent_pairs, merged, no_prefill, unique_calls
+from .dialects import DIALECTS, Problems, TranscriptTurn, adjacent_pairs, merged, no_prefill, unique_calls
 
 Transcript = Chat | Mapping[str, Any] | Sequence[ChatMessage] | Sequence[Mapping[str, Any]]
 """A neutral conversation, a request body of a wire, or only the messages (or input items) of one."""
@@ -68,7 +68,7 @@ def _message(where: str, message: ChatMessage) -> Problems:
             yield f"{where}: a tool result in a message of the role {message.role}"
 
 
-def _turn(index: int, message: ChatMessage) -> Turn:
+def _turn(index: int, message: ChatMessage) -> TranscriptTurn:
     calls = tuple(part.id for part in message.parts if isinstance(part, ToolCall) and part.native)
     results = tuple(part.call_id for part in message.parts if isinstance(part, ToolResult) and part.native)
-    return Turn(f"messages[{index}]", message.role, calls, results)
+    return TranscriptTurn(f"messages[{index}]", message.role, calls, results)

@@ -8,7 +8,7 @@ import attrs
 
 from actgent.approvals import Approval, Ask
 from actgent.errors import AskPerson
-from actgent.journal.records import PersonAsked, Suspended
+from actgent.journal.records import PersonAsked, SuspendedRecord
 from actgent.messages import ToolCall
 from actgent.sessions.approval_ledger import ApprovalLedger, approval_for, question_of
 from actgent.sessions.context import SessionContext
@@ -72,7 +72,7 @@ class ApprovalRequests:
             await self._tell_parents(context, approval)
         turn.check()
         if ledger.open:
-            context.record_approval(Suspended(message_id=turn.message.id, ids=tuple(ledger.open)))
+            context.record_approval(SuspendedRecord(message_id=turn.message.id, ids=tuple(ledger.open)))
             if context.log is not None:
                 context.log.flush_soon()
 

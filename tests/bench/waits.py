@@ -18,7 +18,7 @@ from trio.lowlevel import checkpoint
 from actgent import LLM, Approve, BareAgent, Sender, Text, ToolCall, open_runtime, tool
 from actgent.approvals import Approval, approval_id
 from actgent.journal.base import Entry
-from actgent.journal.records import Accepted, Appended, Due, Opened, PersonAsked, Said, Suspended
+from actgent.journal.records import Accepted, Appended, Due, Opened, PersonAsked, Said, SuspendedRecord
 from actgent.llm.base import Answer, Chat, OnText
 from actgent.messages import Message, ToolResult
 
@@ -164,7 +164,7 @@ def entry(session_id: str, deadline: float) -> Entry:
             Said(message=answer, stop="tool_calls", calls=1),
             PersonAsked(approval=approval),
             Due(at=deadline),
-            Suspended(message_id=said.id, ids=(asked,)),
+            SuspendedRecord(message_id=said.id, ids=(asked,)),
         ),
     )
 

@@ -15,7 +15,7 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed
 from actgent.journal.opening import open_journal
-from actgent.journal.sqlite import back_up, backup as backups, check
+from actgent.journal.sqlite import back_up, backup as backups, find_problems
 
 WRITING = """
     import sys, trio
@@ -136,7 +136,7 @@ async def test_a_running_runtime_copies_its_journal(tmp_path, durability, monkey
                     await agent.run("meanwhile " * 100, session=session)
                     await trio.lowlevel.checkpoint()
         assert made[0].sessions == 10
-    assert check(copy) == []
+    assert find_problems(copy) == []
     async with open_runtime(journal=f"sqlite:///{copy}") as runtime:
         agent = await runtime.start(agent_of())
         for number in range(10):

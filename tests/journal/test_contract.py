@@ -25,7 +25,7 @@ from actgent.journal.records import (
     Resumed,
     Said,
     Started,
-    Suspended,
+    SuspendedRecord,
 )
 from actgent.journal.wrapped import RelaxedJournal
 from actgent.messages import File, Priority, Sender
@@ -180,7 +180,7 @@ async def test_suspended_sessions_are_not_listed_as_unfinished(journal, make_wri
     """A start would open them for nothing; once resumed they are listed again, and a summary tells."""
     writer = make_writer(journal, await journal.acquire())
     message = writer.message("1")
-    await writer.commit(Accepted(message=message), Suspended(message_id=message.id, ids=("w1", "w2")))
+    await writer.commit(Accepted(message=message), SuspendedRecord(message_id=message.id, ids=("w1", "w2")))
     assert await journal.unfinished("a") == []
     assert await journal.waiting() == {}
     assert [(s.suspended, s.unfinished) for s in await journal.sessions()] == [(True, 1)]
@@ -196,7 +196,9 @@ async def test_suspended_sessions_are_listed_page_by_page(journal, make_writer):
     for number in range(8):
         writer = make_writer(journal, epoch, f"s{number}", "b" if number == 3 else "a")
         await writer.open()
-        await writer.commit(Accepted(message=writer.message("1")), Suspended(message_id="1", ids=("w",)))
+        await writer.commit(
+            Accepted(message=writer.message("1")), SuspendedRecord(message_id="1", ids=("w",))
+        )
     await make_writer(journal, epoch, "s2").commit(Resumed(ids=("w",)))
     await make_writer(journal, epoch, "s4").commit(Closed())
     assert await journal.suspended("a", limit=3) == ["s0", "s1", "s5"]
@@ -210,7 +212,7 @@ async def test_an_urgent_message_ends_a_suspension(journal, make_writer):
     writer = make_writer(journal, await journal.acquire())
     await writer.commit(
         Accepted(message=writer.message("1")),
-        Suspended(message_id="1", ids=("w",)),
+        SuspendedRecord(message_id="1", ids=("w",)),
         Accepted(message=writer.message("2")),
     )
     assert await journal.unfinished("a") == []
@@ -240,7 +242,7 @@ async def test_what_is_due_and_suspended_outlives_the_block(lasting_url, make_wr
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.commit(
-            Accepted(message=writer.message("hi")), Due(at=7.25), Suspended(message_id="m", ids=("w",))
+            Accepted(message=writer.message("hi")), Due(at=7.25), SuspendedRecord(message_id="m", ids=("w",))
         )
     async with open_journal(lasting_url) as journal:
         writer.journal, writer.epoch = journal, await journal.acquire()

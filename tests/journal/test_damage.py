@@ -11,8 +11,8 @@ import pytest
 
 from actgent.errors import JournalDamaged, JournalVersion
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Due, Said, Suspended
-from actgent.journal.sqlite import check, salvage
+from actgent.journal.records import Accepted, Due, Said, SuspendedRecord
+from actgent.journal.sqlite import carry_over, find_problems
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.messages import Message, Sender, Text
 
@@ -120,7 +120,7 @@ async def test_damage_is_named_and_other_sessions_run(judge, image, times, harm,
             old.unlink()
         copy_image(path, harmed)
         harm(Path(f"{harmed}{LOG if place == 'log' else ''}"), random.Random(seed))
-        problems = check(harmed)
+        problems = find_problems(harmed)
         refused.append(SESSIONS - await judge(harmed, confirmed))
         assert problems or not refused[-1], (harm, place, seed)
     if place == "log":
@@ -137,7 +137,7 @@ async def test_a_bit_in_a_record_harms_its_session_only(judge, image):
     place = data.index(b"question question")
     path.write_bytes(data[:place] + b"Q" + data[place + 1 :])
     assert await judge(path, confirmed) == SESSIONS - 1
-    (problem,) = check(path)
+    (problem,) = find_problems(path)
     assert (problem.session_id in confirmed, problem.record is not None) == (True, True)
 
 
@@ -163,7 +163,7 @@ async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(judge, tmp_path, m
         copy_image(live, path)
     path.write_bytes(random.Random(1).randbytes(4096) + path.read_bytes()[4096:])
     copy_image(path, other)
-    assert salvage(path, tmp_path / "saved.db").losses == ()
+    assert carry_over(path, tmp_path / "saved.db").losses == ()
     assert await judge(tmp_path / "saved.db", {"s": writer.confirmed}) == 1
     assert await judge(path, {"s": writer.confirmed}) == 1
     async with open_journal(f"sqlite:///{live}-2") as journal:
@@ -184,10 +184,10 @@ async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image
     assert not path.with_name(f"{path.name}{LOG}").exists()
     without = path.with_name("without.db")
     shutil.copy(path, without)
-    assert check(path) == []
+    assert find_problems(path) == []
     assert await judge(path, confirmed) == SESSIONS
     assert await judge(without, confirmed) == 0
-    assert salvage(without, path.with_name("saved.db")).losses == ()
+    assert carry_over(without, path.with_name("saved.db")).losses == ()
 
 
 async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
@@ -207,7 +207,7 @@ async def test_a_good_file_has_no_problems(image):
     """And checking it changes nothing."""
     path, _ = image
     before = path.read_bytes()
-    assert check(path) == []
+    assert find_problems(path) == []
     assert path.read_bytes() == before
 
 
@@ -217,10 +217,10 @@ async def test_dates_and_suspensions_are_salvaged_and_travel(tmp_path, make_writ
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())
         message = writer.message("hi")
-        waits = Suspended(message_id=message.id, ids=("w",))
+        waits = SuspendedRecord(message_id=message.id, ids=("w",))
         await writer.commit(Accepted(message=message), Due(at=5.5), waits)
         exported = await read_sessions(journal)
-    salvage(tmp_path / "a.db", tmp_path / "b.db")
+    carry_over(tmp_path / "a.db", tmp_path / "b.db")
     for url in (f"sqlite:///{tmp_path}/b.db", "memory:"):
         async with open_journal(url) as journal:
             epoch = await journal.acquire()
@@ -239,8 +239,8 @@ async def test_salvage_carries_over_what_is_good(image, tmp_path, times, harm):
         harmed, saved = tmp_path / f"harmed{seed}.db", tmp_path / f"saved{seed}.db"
         copy_image(path, harmed)
         harm(harmed, random.Random(seed))
-        salvaged = salvage(harmed, saved)
-        assert check(saved) == []
+        salvaged = carry_over(harmed, saved)
+        assert find_problems(saved) == []
         async with open_journal(f"sqlite:///{saved}") as journal:
             await journal.acquire()
             for session_id, records in confirmed.items():
@@ -278,7 +278,7 @@ async def test_a_session_that_lost_its_last_records_is_named(saved_file, tmp_pat
     db = apsw.Connection(str(saved_file))
     db.execute("DELETE FROM steps WHERE rowid = (SELECT max(rowid) FROM steps)")
     db.close()
-    salvaged = salvage(saved_file, tmp_path / "new.db")
+    salvaged = carry_over(saved_file, tmp_path / "new.db")
     assert salvaged.losses == ("b",)
     assert await _agents(tmp_path / "new.db") == {"a": whole["a"], "b": ("clerk", whole["b"][1] - 1)}
 
@@ -289,7 +289,7 @@ async def test_a_session_without_a_head_keeps_its_agent(saved_file, tmp_path):
     db = apsw.Connection(str(saved_file))
     db.execute("DELETE FROM sessions WHERE session_id = 'a'")
     db.close()
-    salvaged = salvage(saved_file, tmp_path / "new.db")
+    salvaged = carry_over(saved_file, tmp_path / "new.db")
     assert salvaged.losses == ("a",)
     assert await _agents(tmp_path / "new.db") == whole
 
@@ -301,7 +301,7 @@ async def test_a_destroyed_last_page_costs_what_stood_on_it(saved_file, tmp_path
     page = data.index(b"last of b") // 4096 * 4096
     data[page : page + 4096] = bytes(4096)
     saved_file.write_bytes(data)
-    salvaged = salvage(saved_file, tmp_path / "new.db")
+    salvaged = carry_over(saved_file, tmp_path / "new.db")
     assert salvaged.losses == ("b",)
     found = await _agents(tmp_path / "new.db")
     assert found["a"] == whole["a"]

@@ -16,7 +16,7 @@ import trio
 from actgent.errors import JournalError, JournalFailed, JournalFull
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed
-from actgent.journal.sqlite import SQLiteJournal, check
+from actgent.journal.sqlite import SQLiteJournal, find_problems
 
 # --- kill -9 -----------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ async def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path, make_disk,
                 assert len(loaded) <= len(writer.confirmed) + 1
                 await again.turn()
                 assert await again.load() == loaded + again.confirmed
-        assert check(after) == []
+        assert find_problems(after) == []
     assert hits > cuts / 2  # cuts that left something unsynced
 
 

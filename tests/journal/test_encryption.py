@@ -13,7 +13,7 @@ from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalError, JournalKeyError
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.sqlite import back_up, check, salvage
+from actgent.journal.sqlite import back_up, carry_over, find_problems
 from actgent.journal.steps import checksum_row
 
 pytest.importorskip("cryptography", reason="the extra `encryption` is not installed")
@@ -126,18 +126,18 @@ async def test_commands_work_with_the_keys(path, keys, tmp_path, capsys):
     await say(url, SECRET)
     keys(new=2, old=1)
     await say(url, "more")
-    assert check(path) == []
+    assert find_problems(path) == []
     back_up(path, tmp_path / "backup.db")
-    assert check(tmp_path / "backup.db") == []
-    assert salvage(path, tmp_path / "new.db").losses == ()
+    assert find_problems(tmp_path / "backup.db") == []
+    assert carry_over(path, tmp_path / "new.db").losses == ()
     assert SECRET.encode() not in bytes_beside(path)
     keys(new=2)
     assert await say(f"sqlite:///{tmp_path}/new.db", "last") == [SECRET, "yes", "more", "yes", "last", "yes"]
-    assert [type(problem) for problem in check(path)] == [JournalKeyError]
+    assert [type(problem) for problem in find_problems(path)] == [JournalKeyError]
     with pytest.raises(JournalError):
         back_up(path, tmp_path / "other.db")
     with pytest.raises(JournalKeyError):
-        salvage(path, tmp_path / "third.db")
+        carry_over(path, tmp_path / "third.db")
 
 
 def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
@@ -147,7 +147,7 @@ def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
     exported, other = str(tmp_path / "out.sessions"), str(tmp_path / "other.db")
     for arguments in (
         ["inspect", str(path), "s"],
-        ["journal", "check", str(path)],
+        ["journal", "find_problems", str(path)],
         ["journal", "export", str(path), exported],
         ["journal", "import", other, exported],
     ):
@@ -201,4 +201,4 @@ async def test_a_torn_row_is_damage_and_no_wrong_key(path, keys):
     await say(f"sqlite:///{path}", SECRET)
     with contextlib.closing(apsw.Connection(str(path))) as db:
         db.execute("UPDATE steps SET body = zeroblob(length(body)) WHERE rowid = 1")
-    assert [type(problem).__name__ for problem in check(path)] == ["JournalDamaged"]
+    assert [type(problem).__name__ for problem in find_problems(path)] == ["JournalDamaged"]

@@ -12,7 +12,7 @@ from actgent.journal.group import LEAVING
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed
-from actgent.journal.sqlite.file import File
+from actgent.journal.sqlite.file import SqliteFile
 
 
 class StubbornJournal(MemoryJournal):
@@ -122,13 +122,13 @@ async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how, lives):
 
 async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch, make_writer):
     """Not before: who left it behind may still write."""
-    goes_on, write = threading.Event(), File.write
+    goes_on, write = threading.Event(), SqliteFile.write
 
     def hanging(self, *args):
         goes_on.wait(60)
         write(self, *args)
 
-    monkeypatch.setattr(File, "write", hanging)
+    monkeypatch.setattr(SqliteFile, "write", hanging)
     monkeypatch.setattr("actgent.journal.group.LEAVING", 0.2)
     url = f"sqlite:///{tmp_path}/a.db"
     async with open_journal(url) as journal:

@@ -8,7 +8,7 @@ import pytest
 
 from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Closed, Due, Ended, Opened, Suspended
+from actgent.journal.records import Accepted, Closed, Due, Ended, Opened, SuspendedRecord
 from actgent.journal.steps import encode_entry
 from actgent.messages import Message, Sender, Text
 
@@ -105,7 +105,7 @@ async def test_a_journal_of_version_1_goes_on(old_url):
     """Its sessions are read, listed, written and find their dates, now and when it is opened again."""
     open_id = "closed False"
     expected = records_of(open_id)
-    added = (Due(at=5.0), Suspended(message_id="hi", ids=("w",)))
+    added = (Due(at=5.0), SuspendedRecord(message_id="hi", ids=("w",)))
     async with open_journal(old_url) as journal:
         epoch = await journal.acquire()
         assert epoch == 4

@@ -10,7 +10,7 @@ from actgent.journal.base import Entry
 from actgent.journal.listing import SessionFilter
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Changed, Closed, Ended, Opened, Suspended
+from actgent.journal.records import Accepted, Changed, Closed, Ended, Opened, SuspendedRecord
 from actgent.messages import Message, Sender, Text
 
 SESSIONS = 10_000
@@ -113,7 +113,7 @@ async def test_states_are_listed_and_counted(keeper):
     said = {session_id: message(session_id) for session_id in ("working", "suspended")}
     for session_id, each in said.items():
         await keeper.write(session_id, "a", Accepted(message=each))
-    await keeper.write("suspended", "a", Suspended(message_id=said["suspended"].id, ids=("w",)))
+    await keeper.write("suspended", "a", SuspendedRecord(message_id=said["suspended"].id, ids=("w",)))
     await keeper.write("closed", "a", Closed())
     for state in ("working", "suspended", "closed"):
         (summary,) = await journal.page(SessionFilter(state=state))
@@ -183,7 +183,7 @@ async def test_lists_are_right_while_sessions_change(keeper):
             case "end" if key in open_messages:
                 await keeper.write(session_id, agent, Ended(message_id=open_messages.pop(key).id))
             case "suspend":
-                await keeper.write(session_id, agent, Suspended(message_id="m", ids=("w",)))
+                await keeper.write(session_id, agent, SuspendedRecord(message_id="m", ids=("w",)))
             case "close":
                 await keeper.write(session_id, agent, Closed())
             case "delete":

@@ -12,7 +12,7 @@ from actgent.journal.records import (
     PersonAsked,
     Resumed,
     Said,
-    Suspended,
+    SuspendedRecord,
 )
 from actgent.journal.transfer import ExportedSession
 from actgent.journal.transfer.renaming import renamed, with_new_ids
@@ -63,7 +63,7 @@ def test_approvals_are_genuine_in_the_copy():
     records = (
         Said(message=message("s")),
         PersonAsked(approval=approval),
-        Suspended(message_id="m", ids=(old, "timer")),
+        SuspendedRecord(message_id="m", ids=(old, "timer")),
         Decided(approval_id=old, decision=Reject("no"), at=2.0),
         Resumed(ids=(old,)),
     )

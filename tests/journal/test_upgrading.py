@@ -18,7 +18,7 @@ from actgent.journal import postgres
 from actgent.journal.listing import SessionFilter
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.sqlite import check, file as sqlite_file, salvage
+from actgent.journal.sqlite import carry_over, file as sqlite_file, find_problems
 from actgent.journal.transfer import load_sessions, write_sessions
 
 HEAD = "session_id, agent, owner, parent_id, created_at, updated_at, records, pending, closed, checksum, due, suspended"
@@ -238,9 +238,9 @@ async def test_a_damaged_file_is_checked_and_salvaged_as_it_is(stored, tmp_path)
     database = apsw.Connection(str(tmp_path / "old.db"))
     database.execute("UPDATE steps SET body = x'00' WHERE session_id = 'over'")
     database.close()
-    (problem,) = check(tmp_path / "old.db")
+    (problem,) = find_problems(tmp_path / "old.db")
     assert problem.session_id == "over"
-    saved = salvage(tmp_path / "old.db", tmp_path / "new.db")
+    saved = carry_over(tmp_path / "old.db", tmp_path / "new.db")
     assert (saved.sessions, saved.losses) == (8, ("over",))
     async with open_journal(f"sqlite:///{tmp_path}/new.db") as journal:
         await journal.acquire()

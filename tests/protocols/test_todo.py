@@ -8,12 +8,12 @@ from actgent.protocols.plan.todo import (
     Plan,
     TodoChange,
     TodoItem,
+    clipped,
     diff_text,
     diff_todo,
-    mark_of,
     next_item,
-    outcome_of,
-    shortened,
+    run_status,
+    status_mark,
     todo_text,
     without_blocked,
 )
@@ -82,16 +82,16 @@ def test_blocked_items_are_cancelled():
 def test_only_completed_items_are_a_success(status):
     """Every other status is partial, or suspended."""
     done = attrs.evolve(A, status="completed")
-    assert outcome_of(Plan(items=[done])) == "success"
-    other = outcome_of(Plan(items=[done, attrs.evolve(B, status=status)]))
+    assert run_status(Plan(items=[done])) == "success"
+    other = run_status(Plan(items=[done, attrs.evolve(B, status=status)]))
     assert other == ("suspended" if status == "waiting" else "partial")
 
 
 def test_warnings_and_missing_tools_are_no_success():
     """What was left out was not done."""
     done = attrs.evolve(A, status="completed")
-    assert outcome_of(Plan(items=[done], warnings=["todo item 2 was left out"])) == "partial"
-    assert outcome_of(Plan(items=[attrs.evolve(done, validation="failed")])) == "partial"
+    assert run_status(Plan(items=[done], warnings=["todo item 2 was left out"])) == "partial"
+    assert run_status(Plan(items=[attrs.evolve(done, validation="failed")])) == "partial"
 
 
 def test_plain_text():
@@ -106,10 +106,10 @@ def test_plain_text():
         "[ ] b: second (after a)",
         "(todo item 3 was left out)",
     ]
-    assert len({mark_of(attrs.evolve(A, status=status)) for status in STATUSES}) == len(STATUSES)
+    assert len({status_mark(attrs.evolve(A, status=status)) for status in STATUSES}) == len(STATUSES)
 
 
 def test_long_texts_are_shortened():
     """To one line of the given length."""
-    assert shortened("a  b\nc", 10) == "a b c"
-    assert shortened("x" * 20, 10) == "xxxxxxx..."
+    assert clipped("a  b\nc", 10) == "a b c"
+    assert clipped("x" * 20, 10) == "xxxxxxx..."

@@ -3,6 +3,6 @@
 from .backup import back_up
 from .journal import SQLiteJournal
 from .lock import lock_path
-from .salvage import check, salvage
+from .salvage import carry_over, find_problems
 
-__all__ = ["SQLiteJournal", "back_up", "check", "lock_path", "salvage"]
+__all__ = ["SQLiteJournal", "back_up", "carry_over", "find_problems", "lock_path"]

@@ -15,7 +15,7 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def failure_of(error: OSError) -> JournalFull | JournalFailed:
+def disk_failure(error: OSError) -> JournalFull | JournalFailed:
     """The journal's error for one of the system."""
     if is_full(error):
         return JournalFull(f"{NO_SPACE} ({error.strerror})")

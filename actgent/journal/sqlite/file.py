@@ -40,7 +40,7 @@ from actgent.journal.steps import (
     unsealed,
 )
 
-from .disk_errors import NO_SPACE, WRITABLE, failure_of
+from .disk_errors import NO_SPACE, WRITABLE, disk_failure
 from .lock import Lock
 from .place import Place, check_alone
 from .wal import Log, log_path, may_be_journal, read_identity, read_log
@@ -187,7 +187,7 @@ def _ours(error: BaseException) -> JournalError | Fenced | None:  # noqa: PLR091
         case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
             return JournalFailed(f"the journal's file cannot be opened or written ({error}): {WRITABLE}")
         case OSError():
-            return failure_of(error)
+            return disk_failure(error)
         case apsw.Error():
             return JournalFailed(f"the journal's file failed: {error}")
     return None
@@ -229,7 +229,7 @@ def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
     return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
 
 
-def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "File":
+def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "SqliteFile":
     """Set up a fresh connection, bring the schema up to date and look for damage; nothing is changed before."""
     if db.readonly("main"):
         raise JournalFailed("the journal's file is read-only: let this user write it, or copy it")
@@ -244,7 +244,7 @@ def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "
     elif db.execute("SELECT count(*) FROM sqlite_schema").get:
         raise ConfigurationError("the file is a SQLite database of another program: name another file")
     _migrate(db, version)
-    file = File(db, lock)
+    file = SqliteFile(db, lock)
     if lock is not None:
         lock.note(file.identity, file.commits)  # before the first page is written, which a power cut may tear
     file.set_open(True)
@@ -332,7 +332,7 @@ class transaction:  # noqa: N801 - a block; as a generator it would cost several
 # --- the open file -----------------------------------------------------------------------
 
 
-class File:
+class SqliteFile:
     """The file, opened; its methods run in SQLite's thread."""
 
     def __init__(self, db: apsw.Connection, lock: Lock | None) -> None:

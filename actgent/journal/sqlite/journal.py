@@ -23,7 +23,7 @@ from actgent.journal.steps import Head, Row
 from actgent.journal.storage_thread import StorageThread
 
 from .backup import PageCopy, drafted, forget_log, seal
-from .file import File, check_kind, examine, prepare, translated
+from .file import SqliteFile, check_kind, examine, prepare, translated
 from .lock import Lock
 from .place import Place
 
@@ -40,7 +40,7 @@ class SQLiteJournal(GroupedJournal):
         self._thread: StorageThread | None = None
         self._lock: Lock | None = None
         self._db: apsw.Connection | None = None
-        self._file: File | None = None
+        self._file: SqliteFile | None = None
 
     async def _take(self) -> int:
         if self._thread is None:
@@ -98,10 +98,10 @@ class SQLiteJournal(GroupedJournal):
     # --- what it reads and writes ---------------------------------------------------------------
 
     async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
-        return await self._run(File.read_heads, keys)
+        return await self._run(SqliteFile.read_heads, keys)
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
-        await self._run(File.write, rows, heads)
+        await self._run(SqliteFile.write, rows, heads)
 
     @property
     def _may_start(self) -> bool:
@@ -122,57 +122,57 @@ class SQLiteJournal(GroupedJournal):
             self._thread.ring()
 
     async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
-        await self._run(File.take_back, key, head)
+        await self._run(SqliteFile.take_back, key, head)
 
     async def _newest_body(self) -> bytes | None:
-        return await self._run(File.newest_body)
+        return await self._run(SqliteFile.newest_body)
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         return await self._run(_read_some, keys)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
-        return await self._run(File.list_unfinished, agent)
+        return await self._run(SqliteFile.list_unfinished, agent)
 
     async def _count_waiting(self) -> dict[str, int]:
-        return await self._run(File.count_waiting)
+        return await self._run(SqliteFile.count_waiting)
 
     async def _list_due(self, agent: str) -> list[tuple[str, float]]:
-        return await self._run(File.list_due, agent)
+        return await self._run(SqliteFile.list_due, agent)
 
     async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
-        return await self._run(File.list_suspended, agent, after, limit)
+        return await self._run(SqliteFile.list_suspended, agent, after, limit)
 
     async def _list_heads(self, agent: str | None) -> list[Head]:
-        return await self._run(File.list_heads, agent)
+        return await self._run(SqliteFile.list_heads, agent)
 
     async def _list_agents(self, session_id: str) -> list[str]:
-        return await self._run(File.list_agents, session_id)
+        return await self._run(SqliteFile.list_agents, session_id)
 
     async def _list_children(self, key: SessionKey) -> list[Head]:
-        return await self._run(File.list_children, key)
+        return await self._run(SqliteFile.list_children, key)
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        return await self._run(File.list_changed, after, limit)
+        return await self._run(SqliteFile.list_changed, after, limit)
 
     async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
-        await self._run(File.put_in_order, keys)
+        await self._run(SqliteFile.put_in_order, keys)
 
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        return await self._run(File.select_page, wanted, after, limit)
+        return await self._run(SqliteFile.select_page, wanted, after, limit)
 
     async def count_states(self) -> dict[tuple[str, State], int]:
-        return await self._run(File.count_states)
+        return await self._run(SqliteFile.count_states)
 
     async def _list_to_erase(self, limit: int) -> list[SessionKey]:
-        return await self._run(File.list_to_erase, limit)
+        return await self._run(SqliteFile.list_to_erase, limit)
 
     async def _erase_trees(
         self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
     ) -> list[SessionKey]:
-        return await self._run(File.erase_trees, roots, unchanged_since)
+        return await self._run(SqliteFile.erase_trees, roots, unchanged_since)
 
     async def _erase(self, key: SessionKey, epoch: int) -> None:
-        await self._run(File.erase, key)
+        await self._run(SqliteFile.erase, key)
 
     async def backup(self, target: Path) -> Backup:
         await self._flush(EVERYONE)
@@ -214,11 +214,11 @@ def _advice(path: Path) -> str:
     )
 
 
-def _read_some(file: File, keys: Sequence[SessionKey]) -> list[Found]:
+def _read_some(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
     return read_each(keys, partial(_call, file.read))
 
 
-def _write(file: File, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey]) -> None:
+def _write(file: SqliteFile, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey]) -> None:
     if new and file.read_heads(new):
         raise HeadFound
     file.write(rows, heads)
@@ -229,15 +229,15 @@ def _call(fn: Callable[..., T], *args: Any) -> T:
         return fn(*args)
 
 
-def _begin_copy(source: Any, draft: Path, _: File) -> PageCopy:
+def _begin_copy(source: Any, draft: Path, _: SqliteFile) -> PageCopy:
     return PageCopy(source, draft)
 
 
-def _copy_on(copy: PageCopy, _: File) -> bool:
+def _copy_on(copy: PageCopy, _: SqliteFile) -> bool:
     return copy.step()
 
 
-def _end_copy(copy: PageCopy, _: File) -> None:
+def _end_copy(copy: PageCopy, _: SqliteFile) -> None:
     copy.end()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actgent.errors import Fenced, JournalFailed
 
-from .disk_errors import failure_of, is_full
+from .disk_errors import disk_failure, is_full
 
 
 class Lock:
@@ -28,7 +28,7 @@ class Lock:
             self._fd = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             if is_full(error):
-                raise failure_of(error) from error
+                raise disk_failure(error) from error
             raise JournalFailed(
                 f"the folder of the journal {path.name} cannot be written ({error.strerror}), where its lock has to "
                 "stand: make it, or name or copy the journal elsewhere"
@@ -46,7 +46,7 @@ class Lock:
             os.pwrite(self._fd, owner.encode()[:_NOTE_AT].ljust(_NOTE_AT), 0)
         except OSError as error:
             os.close(self._fd)
-            raise failure_of(error) from error
+            raise disk_failure(error) from error
         _locks.add(self)
 
     def note(self, identity: bytes, commits: int) -> None:

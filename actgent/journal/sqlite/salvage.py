@@ -15,19 +15,19 @@ from actgent.journal.encryption import current_keys
 from actgent.journal.listing import SessionKey
 from actgent.journal.steps import (
     Head,
+    JournalStep,
     Row,
-    Step,
     begin_head,
+    decode_step,
     find_parent,
     is_good,
     name_series,
     place_step,
     read_key,
-    read_step,
     unsealed,
 )
 
-from .file import Facts, File, check_kind, examine, prepare, translated
+from .file import Facts, SqliteFile, check_kind, examine, prepare, translated
 from .lock import Lock
 from .wal import log_path, read_identity
 
@@ -45,7 +45,7 @@ class Salvaged:
     """Sessions whose last records, or all of them, are lost."""
 
 
-def check(path: Path) -> list[JournalError]:
+def find_problems(path: Path) -> list[JournalError]:
     """Everything that is wrong with a journal's file; nothing is changed.
 
     Raises:
@@ -61,7 +61,7 @@ def check(path: Path) -> list[JournalError]:
         return list(problems_in(file))
 
 
-def problems_in(file: File) -> Iterator[JournalError]:
+def problems_in(file: SqliteFile) -> Iterator[JournalError]:
     """Everything that is wrong in an open file."""
     structure = file.structure_problem()
     if structure:
@@ -81,7 +81,7 @@ def problems_in(file: File) -> Iterator[JournalError]:
             yield JournalDamaged(str(problem), session_id=key.session_id)
 
 
-def salvage(path: Path, new_path: Path) -> Salvaged:
+def carry_over(path: Path, new_path: Path) -> Salvaged:
     """Write a new journal with each session up to its first bad record; the old file is not changed.
 
     Raises:
@@ -171,7 +171,7 @@ def _heads(db: apsw.Connection, series: str) -> Heads:
     return found
 
 
-def _carry_over(file: File, rows: dict[str, list[Row]], heads: Heads) -> Salvaged:
+def _carry_over(file: SqliteFile, rows: dict[str, list[Row]], heads: Heads) -> Salvaged:
     losses = [heads[series][0].session_id for series in heads if series not in rows]
     saved: dict[SessionKey, Head] = {}
     for number, (series, its_rows) in enumerate(rows.items()):
@@ -188,7 +188,7 @@ def _carry_over(file: File, rows: dict[str, list[Row]], heads: Heads) -> Salvage
 
 
 def _placed(
-    steps: Iterable[Step], series: str, saved: Mapping[SessionKey, Head], identity: bytes
+    steps: Iterable[JournalStep], series: str, saved: Mapping[SessionKey, Head], identity: bytes
 ) -> tuple[list[Row], Head | None]:
     """The rows of a session in the new file, and its head, whose parent was carried over before it."""
     kept: list[Row] = []
@@ -203,11 +203,11 @@ def _placed(
     return kept, head
 
 
-def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[Step]:
+def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[JournalStep]:
     """The steps of a session up to its first gap."""
     place = 1
     for row in rows:
         if row.first != place:
             return
-        yield read_step(row, key)
+        yield decode_step(row, key)
         place += row.count

@@ -17,7 +17,7 @@ from actgent.journal.records import (
     Record,
     Resumed,
     Said,
-    Suspended,
+    SuspendedRecord,
     message_id_of,
 )
 
@@ -55,7 +55,7 @@ def renamed(
                 return attrs.evolve(record, approval=approvals[approval.id])
             case Decided(approval_id=old):
                 return attrs.evolve(record, approval_id=names.get(old, old))
-            case Suspended(ids=waits) | Resumed(ids=waits):
+            case SuspendedRecord(ids=waits) | Resumed(ids=waits):
                 return attrs.evolve(record, ids=tuple(names.get(wait, wait) for wait in waits))
         return record
 

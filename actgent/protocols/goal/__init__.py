@@ -2,6 +2,15 @@
 
 from .decisions import CustomAction
 from .progress import Progress, Status, absorb, progress_in, results_of
-from .protocol import Goal, words_of
+from .protocol import Goal, closing_words
 
-__all__ = ["CustomAction", "Goal", "Progress", "Status", "absorb", "progress_in", "results_of", "words_of"]
+__all__ = [
+    "CustomAction",
+    "Goal",
+    "Progress",
+    "Status",
+    "absorb",
+    "closing_words",
+    "progress_in",
+    "results_of",
+]

@@ -272,7 +272,7 @@ class Goal(Protocol):
     ) -> list[Outcome]:
         progress.iterations = min(progress.calls + 1, self.iterations)
         progress.phase, progress.status, progress.error = "ended", status, error
-        said = Say(text=words_of(progress, view.record), data=data, message_type=status)
+        said = Say(text=closing_words(progress, view.record), data=data, message_type=status)
         return [_keeping(progress), said]
 
     @property
@@ -340,7 +340,7 @@ def _feedback(progress: Progress) -> list[str]:
     return lines
 
 
-def words_of(progress: Progress, record: Sequence[Message]) -> str:
+def closing_words(progress: Progress, record: Sequence[Message]) -> str:
     """Render the user's text: the answer, or else what was found; and what is missing, if it is not achieved."""
     evaluation = progress.evaluation or {}
     found: str = progress.summary or _listed(progress, record) or "Nothing was found."

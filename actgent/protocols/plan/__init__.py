@@ -1,7 +1,7 @@
 """The protocol in three stages: plan, execute a todo list item by item, and say what came of it."""
 
 from .protocol import CONFIG, ROLES, Planning, plan_of
-from .todo import Plan, Status, TodoDiff, TodoItem, change_text, mark_of, shortened, todo_text
+from .todo import Plan, Status, TodoDiff, TodoItem, change_text, clipped, status_mark, todo_text
 
 __all__ = [
     "CONFIG",
@@ -12,8 +12,8 @@ __all__ = [
     "TodoDiff",
     "TodoItem",
     "change_text",
-    "mark_of",
+    "clipped",
     "plan_of",
-    "shortened",
+    "status_mark",
     "todo_text",
 ]

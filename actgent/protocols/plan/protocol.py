@@ -40,11 +40,11 @@ from .todo import (
     Plan,
     TodoDiff,
     TodoItem,
+    clipped,
     diff_todo,
     next_item,
-    outcome_of,
     refined,
-    shortened,
+    run_status,
     todo_text,
     updated,
     without_blocked,
@@ -208,7 +208,7 @@ class Planning(Protocol):
             told += [_change(plan), *_differences(before, plan)]
         return [*told, *self._step(said, view, plan, work)]
 
-    def _step(self, said: Executed, view: View, plan: Plan, work: "Work") -> list[Outcome]:
+    def _step(self, said: Executed, view: View, plan: Plan, work: "ItemWork") -> list[Outcome]:
         """Return the outcome of an item's answer: tools, another round, or the item's end."""
         item, is_last = work.item, work.rounds >= self.rounds
         if is_last and (said.calls or said.decision == "continue"):
@@ -266,7 +266,7 @@ class Planning(Protocol):
         plan = plan_of(view.state)
         if plan is None or view.stage is None:  # native calls took the place of a plan
             return [attrs.evolve(said, message_type="success" if _has_results(view) else "partial")]
-        status = outcome_of(plan)
+        status = run_status(plan)
         return [_change(attrs.evolve(plan, status=status)), attrs.evolve(said, message_type=status)]
 
 
@@ -319,7 +319,7 @@ def _enabled(state: Mapping[str, Any]) -> str:
 
 
 @attrs.frozen
-class Work:
+class ItemWork:
     """What was done for an item so far."""
 
     item: TodoItem
@@ -329,7 +329,7 @@ class Work:
     """What the last tool gave."""
 
 
-def _work(view: View, item: TodoItem) -> Work:
+def _work(view: View, item: TodoItem) -> ItemWork:
     messages = list(_since(view, item.begun_after))
     results = [r for m in reversed(messages) if m.sender.kind == "tool" for r in m.tool_results]
     good = [result for result in results if result.status == "success"]
@@ -337,7 +337,7 @@ def _work(view: View, item: TodoItem) -> Work:
         called = dict.fromkeys((*item.called_tools, *(result.tool_name for result in good)))
         item = attrs.evolve(item, called_tools=called)
     rounds = sum(message.stage == EXECUTE for message in messages)
-    return Work(item, rounds, good[-1].content if good else None)
+    return ItemWork(item, rounds, good[-1].content if good else None)
 
 
 def _rounds(view: View, item: TodoItem) -> int:
@@ -375,7 +375,7 @@ def _refinement(plan: Plan | None) -> str:
 def _outputs(plan: Plan) -> str:
     outputs = plan.outputs
     limit = min(MAX_OUTPUT, MAX_OUTPUTS // max(len(outputs), 1))
-    lines = [f"- {item_id}: {shortened(output, limit)}" for item_id, output in outputs.items()]
+    lines = [f"- {item_id}: {clipped(output, limit)}" for item_id, output in outputs.items()]
     return "\n".join(("What the finished items came to:", *lines)) if lines else ""
 
 

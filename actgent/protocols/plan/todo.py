@@ -209,7 +209,7 @@ def _standing(item: TodoItem | None) -> str:
     return "not in the plan" if item is None else item.status
 
 
-def outcome_of(plan: Plan) -> RunStatus:
+def run_status(plan: Plan) -> RunStatus:
     """Judge a plan: `success` only if each item was completed, with its required tools, and none was left out."""
     if any(item.status == "waiting" for item in plan.items):
         return "suspended"
@@ -302,9 +302,9 @@ def todo_text(plan: Plan) -> str:
     """A plan for people and prompts: a line an item, its result below it."""
     lines = [line for line in (plan.title, plan.outline) if line]
     for item in plan.items:
-        lines.append(f"{mark_of(item)} {item.id}: {item.description}{_needs(item)}")
+        lines.append(f"{status_mark(item)} {item.id}: {item.description}{_needs(item)}")
         if item.result:
-            lines.append(f"      {shortened(item.result)}")
+            lines.append(f"      {clipped(item.result)}")
     lines += [f"({warning})" for warning in plan.warnings]
     return "\n".join(lines)
 
@@ -321,12 +321,12 @@ def change_text(change: TodoChange) -> str:
     return f"{sign} {change.item.id}: {what or change.item.description}"
 
 
-def mark_of(item: TodoItem) -> str:
+def status_mark(item: TodoItem) -> str:
     """The status as a mark of three characters."""
     return _MARKS[item.status]
 
 
-def shortened(text: str, limit: int = _SHOWN_RESULT) -> str:
+def clipped(text: str, limit: int = _SHOWN_RESULT) -> str:
     """A text in one line of at most `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
@@ -337,4 +337,4 @@ def _needs(item: TodoItem) -> str:
 
 
 def _shown(value: Any) -> str:
-    return shortened(", ".join(value) if isinstance(value, tuple) else str(value))
+    return clipped(", ".join(value) if isinstance(value, tuple) else str(value))

@@ -7,8 +7,8 @@ from .exchange import (
     Dialect,
     MalformedRequest,
     Pace,
-    Plan,
     ProviderRequest,
+    ReplyPlan,
     answer_plan,
     error_plan,
     to_answer,
@@ -16,7 +16,7 @@ from .exchange import (
 )
 from .openai_chat import OpenAIChatDialect
 from .openai_responses import OpenAIResponsesDialect
-from .rules import Problems, Turn, adjacent_pairs, merged, no_prefill, unique_calls
+from .rules import Problems, TranscriptTurn, adjacent_pairs, merged, no_prefill, unique_calls
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect for dialect in (OpenAIChatDialect(), OpenAIResponsesDialect(), AnthropicDialect())
@@ -31,10 +31,10 @@ __all__ = [
     "OpenAIChatDialect",
     "OpenAIResponsesDialect",
     "Pace",
-    "Plan",
     "Problems",
     "ProviderRequest",
-    "Turn",
+    "ReplyPlan",
+    "TranscriptTurn",
     "adjacent_pairs",
     "answer_plan",
     "error_plan",

@@ -7,7 +7,7 @@ from typing import Any
 
 from .rules import (
     Problems,
-    Turn,
+    TranscriptTurn,
     adjacent_pairs,
     in_range,
     merged,
@@ -135,12 +135,12 @@ def _kinds(content: object) -> Iterator[object]:
         yield block.get("type") if isinstance(block, dict) else None
 
 
-def _turn(where: str, item: Mapping[str, Any]) -> Turn:
+def _turn(where: str, item: Mapping[str, Any]) -> TranscriptTurn:
     content = item.get("content")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     calls = tuple(str(block.get("id")) for block in blocks if block.get("type") == "tool_use")
     results = tuple(str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result")
-    return Turn(where, str(item.get("role")), calls, results)
+    return TranscriptTurn(where, str(item.get("role")), calls, results)
 
 
 def _is_paused(item: Mapping[str, Any]) -> bool:

@@ -128,7 +128,7 @@ Ending = Literal["whole", "cut", "reset", "silent"]
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class ReplyPlan:
     """What goes back, decided before the first byte is sent."""
 
     pieces: Sequence[bytes] = ()
@@ -259,23 +259,23 @@ def usage_of(answer: Answer, request: ProviderRequest) -> Usage:
     return Usage(input_tokens=1 + len(request.body) // 4, output_tokens=1 + (said + asked) // 4)
 
 
-def answer_plan(said: Said, request: ProviderRequest, pace: Pace) -> Plan:
+def answer_plan(said: Said, request: ProviderRequest, pace: Pace) -> ReplyPlan:
     """The faultless way to send what was said."""
     answer, dialect = to_answer(said), request.dialect
     if request.is_stream:
         events = tuple(dialect.events(answer, request, chunk=pace.chunk))
         headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-        return Plan(pieces=events, headers=headers, delay=pace.delay, gap=pace.gap)
+        return ReplyPlan(pieces=events, headers=headers, delay=pace.delay, gap=pace.gap)
     return json_plan(dialect.body(answer, request), delay=pace.delay)
 
 
-def json_plan(body: Mapping[str, Any], *, status: int = 200, delay: float = 0.0) -> Plan:
+def json_plan(body: Mapping[str, Any], *, status: int = 200, delay: float = 0.0) -> ReplyPlan:
     """One JSON body."""
     data = encode(body)
     headers = {"content-type": "application/json"}
-    return Plan(pieces=(data,), status=status, headers=headers, length=len(data), delay=delay)
+    return ReplyPlan(pieces=(data,), status=status, headers=headers, length=len(data), delay=delay)
 
 
-def error_plan(error: ErrorBody) -> Plan:
+def error_plan(error: ErrorBody) -> ReplyPlan:
     """An error before the answer began."""
     return json_plan(error.body, status=error.status)

@@ -6,7 +6,7 @@ from typing import Any
 
 from .rules import (
     Problems,
-    Turn,
+    TranscriptTurn,
     adjacent_pairs,
     in_range,
     merged,
@@ -105,10 +105,10 @@ def _arguments(where: str, arguments: object) -> Problems:
         yield f"{where}: expected a string with JSON in it, got {type(arguments).__name__}"
 
 
-def _chat_turn(where: str, item: Mapping[str, Any]) -> Turn:
+def _chat_turn(where: str, item: Mapping[str, Any]) -> TranscriptTurn:
     calls = item.get("tool_calls") or ()
     results = (item.get("tool_call_id"),) if item.get("role") == "tool" else ()
-    return Turn(where, str(item.get("role")), tuple(_ids(calls, "id")), tuple(map(str, results)))
+    return TranscriptTurn(where, str(item.get("role")), tuple(_ids(calls, "id")), tuple(map(str, results)))
 
 
 def _ids(items: object, field: str) -> Iterator[str]:
@@ -228,5 +228,5 @@ def _reasoning_goes_on(items: list[tuple[str, Mapping[str, Any]]]) -> Problems:
             yield f"{where}: a reasoning item without the item that has to follow it"
 
 
-def _responses_turn(where: str, item: Mapping[str, Any]) -> Turn:
-    return Turn(where, str(item.get("role")))
+def _responses_turn(where: str, item: Mapping[str, Any]) -> TranscriptTurn:
+    return TranscriptTurn(where, str(item.get("role")))

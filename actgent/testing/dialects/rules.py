@@ -13,7 +13,7 @@ TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @attrs.frozen
-class Turn:
+class TranscriptTurn:
     """What the pairing of calls and results needs of one message."""
 
     where: str
@@ -22,21 +22,21 @@ class Turn:
     results: tuple[str, ...] = ()
 
 
-_NOBODY = Turn("the end", "")
+_NOBODY = TranscriptTurn("the end", "")
 
 
-def merged(turns: Iterable[Turn], *, roles: Sequence[str]) -> list[Turn]:
+def merged(turns: Iterable[TranscriptTurn], *, roles: Sequence[str]) -> list[TranscriptTurn]:
     """Turns of the same role that follow each other as one, for the roles that are read so."""
-    whole: list[Turn] = []
+    whole: list[TranscriptTurn] = []
     for turn in turns:
         if whole and turn.role == whole[-1].role and turn.role in roles:
             last = whole.pop()
-            turn = Turn(last.where, last.role, last.calls + turn.calls, last.results + turn.results)  # noqa: PLW2901
+            turn = TranscriptTurn(last.where, last.role, last.calls + turn.calls, last.results + turn.results)  # noqa: PLW2901
         whole.append(turn)
     return whole
 
 
-def adjacent_pairs(turns: Sequence[Turn]) -> Problems:
+def adjacent_pairs(turns: Sequence[TranscriptTurn]) -> Problems:
     """Every call has exactly one result, in the turn straight after it."""
     for before, turn in itertools.pairwise([_NOBODY, *turns, _NOBODY]):
         if missing := [key for key in before.calls if key not in turn.results]:
@@ -49,13 +49,13 @@ def adjacent_pairs(turns: Sequence[Turn]) -> Problems:
             yield f"{turn.where}: two calls with the id {key}"
 
 
-def unique_calls(turns: Iterable[Turn]) -> Problems:
+def unique_calls(turns: Iterable[TranscriptTurn]) -> Problems:
     """No call id stands twice in the whole conversation."""
     for key in repeated(key for turn in turns for key in turn.calls):
         yield f"messages: call ids must be unique, {key} stands twice"
 
 
-def no_prefill(turns: Sequence[Turn]) -> Problems:
+def no_prefill(turns: Sequence[TranscriptTurn]) -> Problems:
     """The last word is not the model's own."""
     if turns and turns[-1].role == "assistant" and not turns[-1].calls:
         yield f"{turns[-1].where}: the conversation ends with an assistant message (prefill); it must end with user or tool"

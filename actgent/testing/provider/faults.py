@@ -14,14 +14,14 @@ from email.utils import format_datetime
 import attrs
 
 from actgent.llm.scripted import Said
-from actgent.testing.dialects import Pace, Plan, ProviderRequest, answer_plan, error_plan
+from actgent.testing.dialects import Pace, ProviderRequest, ReplyPlan, answer_plan, error_plan
 
 
 class Fault(abc.ABC):
     """Something that goes wrong with one exchange."""
 
     @abc.abstractmethod
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         """Make the reply that stands in for a faultless answer."""
 
 
@@ -29,7 +29,7 @@ Scripted = Said | Fault
 """One entry of a provider's script."""
 
 
-def plan_for(scripted: Scripted, request: ProviderRequest, pace: Pace) -> Plan:
+def plan_for(scripted: Scripted, request: ProviderRequest, pace: Pace) -> ReplyPlan:
     """Make the reply for one entry of a script."""
     if isinstance(scripted, Fault):
         return scripted.plan(request, pace)
@@ -50,7 +50,7 @@ class ErrorStatus(Fault):
     """Seconds, or a time with its zone, which goes out as an HTTP date (RFC 9110, 10.2.3)."""
     headers: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
 
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = error_plan(request.dialect.error(self.status, code=self.code, message=self.message))
         headers = {**plan.headers, **_retry_after(self.retry_after), **self.headers}
         return attrs.evolve(plan, headers=headers, delay=pace.delay)
@@ -78,7 +78,7 @@ class CutStream(Fault):
     octets: int | None = attrs.field(default=None, kw_only=True)
     is_reset: bool = attrs.field(default=False, kw_only=True)
 
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
         pieces = _first(plan, request, events=self.events, octets=self.octets)
         return attrs.evolve(plan, pieces=pieces, ending="reset" if self.is_reset else "cut")
@@ -95,7 +95,7 @@ class EarlyEnd(Fault):
     events: int | None = attrs.field(default=None, kw_only=True)
     octets: int | None = attrs.field(default=None, kw_only=True)
 
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
         pieces = _first(plan, request, events=self.events, octets=self.octets)
         length = None if plan.length is None else sum(map(len, pieces))
@@ -111,7 +111,7 @@ class ErrorEvent(Fault):
     code: str | None = attrs.field(default=None, kw_only=True)
     message: str | None = attrs.field(default=None, kw_only=True)
 
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         if not request.is_stream:
             return ErrorStatus(500, code=self.code, message=self.message).plan(request, pace)
         plan = plan_for(self.answer, request, pace)
@@ -131,7 +131,7 @@ class Slow(Fault):
     gap: float | None = attrs.field(default=None, kw_only=True)
     octets: int | None = attrs.field(default=None, kw_only=True)
 
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
         gap = 0.0 if self.gap is None and self.octets is not None else self.gap
         return attrs.evolve(plan, delay=self.delay, gap=gap, octets=self.octets)
@@ -145,9 +145,9 @@ class RawAnswer(Fault):
     status: int = attrs.field(default=200, kw_only=True)
     content_type: str = attrs.field(default="text/html", kw_only=True)
 
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         headers = {"content-type": self.content_type}
-        return Plan(
+        return ReplyPlan(
             pieces=(self.body,), status=self.status, headers=headers, length=len(self.body), delay=pace.delay
         )
 
@@ -159,7 +159,7 @@ class Silence(Fault):
     answer: Scripted = ""
     events: int = attrs.field(default=0, kw_only=True)
 
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
         pieces = plan.pieces[: self.events]
         return attrs.evolve(plan, pieces=pieces, is_head_sent=bool(pieces), ending="silent")
@@ -171,8 +171,8 @@ class Hangup(Fault):
 
     is_reset: bool = attrs.field(default=False, kw_only=True)
 
-    def plan(self, request: ProviderRequest, pace: Pace) -> Plan:
-        return Plan(is_head_sent=False, delay=pace.delay, ending="reset" if self.is_reset else "cut")
+    def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
+        return ReplyPlan(is_head_sent=False, delay=pace.delay, ending="reset" if self.is_reset else "cut")
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def refused_url() -> Iterator[str]:
 
 
 def _first(
-    plan: Plan, request: ProviderRequest, *, events: int | None, octets: int | None
+    plan: ReplyPlan, request: ProviderRequest, *, events: int | None, octets: int | None
 ) -> tuple[bytes, ...]:
     """The pieces that still go out; of a body, which has no events, half where no bytes are counted."""
     if octets is not None:

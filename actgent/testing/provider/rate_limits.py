@@ -12,7 +12,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import Usage
-from actgent.testing.dialects import Plan, ProviderRequest, error_plan
+from actgent.testing.dialects import ProviderRequest, ReplyPlan, error_plan
 
 _ANTHROPIC_STEP = 1000
 """Anthropic tells remaining tokens to the nearest thousand."""
@@ -87,7 +87,7 @@ class Meter:
         """Number of a request -> tokens reserved, and tokens used."""
         self.refused = 0
 
-    def enter(self, request: ProviderRequest, now: float) -> Plan | None:
+    def enter(self, request: ProviderRequest, now: float) -> ReplyPlan | None:
         """Take a request in, or the 429 that it gets."""
         most = self._limits.concurrency
         if most is not None and len(self._running) >= most:
@@ -115,7 +115,7 @@ class Meter:
             if cell.kind == "tokens":
                 cell.spend(used - reserved, now)
 
-    def _refuse(self, request: ProviderRequest, text: str, wait: float | None, now: float) -> Plan:
+    def _refuse(self, request: ProviderRequest, text: str, wait: float | None, now: float) -> ReplyPlan:
         self.refused += 1
         plan = error_plan(request.dialect.error(429, message=text))
         headers = {**plan.headers, **self.headers(request, now)}

@@ -24,8 +24,8 @@ from actgent.testing.dialects import (
     Dialect,
     MalformedRequest,
     Pace,
-    Plan,
     ProviderRequest,
+    ReplyPlan,
     error_plan,
     to_answer,
     usage_of,
@@ -115,7 +115,7 @@ class Provider:
 
     # --- deciding ------------------------------------------------------------------------
 
-    async def _decide(self, number: int, head: h11.Request, body: bytes) -> Plan:
+    async def _decide(self, number: int, head: h11.Request, body: bytes) -> ReplyPlan:
         """Choose the reply to one request."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
         dialect = _BY_PATH.get(path)
@@ -128,7 +128,7 @@ class Provider:
         refusal = self._refusal(request) or self._meter.enter(request, trio.current_time())
         return self._identified(refusal or await self._play(request), request)
 
-    def _refusal(self, request: ProviderRequest) -> Plan | None:
+    def _refusal(self, request: ProviderRequest) -> ReplyPlan | None:
         """The error that a real provider answers before it thinks."""
         error = request.dialect.error
         if self._api_key is not None and _key(request.headers) != self._api_key:
@@ -137,7 +137,7 @@ class Provider:
             return error_plan(error(400, message="; ".join(request.problems)))
         return None
 
-    async def _play(self, request: ProviderRequest) -> Plan:
+    async def _play(self, request: ProviderRequest) -> ReplyPlan:
         try:
             scripted = await self._scripted(request)
             self._count_usage(scripted, request)
@@ -166,7 +166,7 @@ class Provider:
         return await answer if inspect.isawaitable(answer) else answer
 
     @staticmethod
-    def _identified(plan: Plan, request: ProviderRequest) -> Plan:
+    def _identified(plan: ReplyPlan, request: ProviderRequest) -> ReplyPlan:
         headers = {request.dialect.request_id_header: f"req_{request.number:08d}", **plan.headers}
         return attrs.evolve(plan, headers=headers)
 
@@ -232,7 +232,7 @@ class _Connection:
             await self.send(error_plan(_OTHERWISE.error(413)))
             raise _Gone
 
-    async def send(self, plan: Plan) -> None:
+    async def send(self, plan: ReplyPlan) -> None:
         """Act out a plan; raises `_Gone` where the plan, or the client, ends the connection."""
         if plan.delay:
             await self._pause(plan.delay)
@@ -242,19 +242,19 @@ class _Connection:
             await self._send_slowly(plan, plan.gap)
         await self._end(plan)
 
-    async def _send_at_once(self, plan: Plan) -> None:
+    async def _send_at_once(self, plan: ReplyPlan) -> None:
         """In one write: small answers are what most tests and demos have."""
         if data := b"".join((self._head(plan), self._data(b"".join(plan.pieces)), self._tail(plan))):
             await self.stream.send_all(data)
 
-    async def _send_slowly(self, plan: Plan, gap: float) -> None:
+    async def _send_slowly(self, plan: ReplyPlan, gap: float) -> None:
         await self.stream.send_all(self._head(plan))
         for piece in _portions(plan):
             await self._pause(gap)
             await self.stream.send_all(self._data(piece))
         await self.stream.send_all(self._tail(plan))
 
-    def _head(self, plan: Plan) -> bytes:
+    def _head(self, plan: ReplyPlan) -> bytes:
         if not plan.is_head_sent:
             return b""
         headers = [*plan.headers.items()]
@@ -265,10 +265,10 @@ class _Connection:
     def _data(self, data: bytes) -> bytes:
         return (self._http.send(h11.Data(data=data)) or b"") if data else b""
 
-    def _tail(self, plan: Plan) -> bytes:
+    def _tail(self, plan: ReplyPlan) -> bytes:
         return self._http.send(h11.EndOfMessage()) or b"" if plan.ending == "whole" else b""
 
-    async def _end(self, plan: Plan) -> None:
+    async def _end(self, plan: ReplyPlan) -> None:
         if plan.ending == "silent":
             await self._pause(math.inf)
         if plan.ending == "reset":
@@ -341,7 +341,7 @@ async def open_provider(
     provider.check_script()
 
 
-def _portions(plan: Plan) -> Iterable[bytes]:
+def _portions(plan: ReplyPlan) -> Iterable[bytes]:
     if plan.octets is None:
         return plan.pieces
     data, size = b"".join(plan.pieces), plan.octets
