@@ -9,6 +9,12 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 ESSENTIAL = {
+    "actors.py": [
+        "'What do we have?': There are 420 crowns in the till.",
+        "not delivered: 80 to till, it failed 1 times, last with PermissionError",
+        "'And now?': There are 500 crowns in the till.",
+        "<Runtime: 1 agents, 2 actors, 0 dead letters>",
+    ],
     "agent_generator.py": [
         "agent_generator: Error: The agent was not made: an agent's folder is named with",
         "agent_generator: made poet",

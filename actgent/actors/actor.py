@@ -171,7 +171,10 @@ class ActorContext:
 
 
 class Actor:
-    """Subclass it and write `receive`. One object lives from start to failure; a restart makes a new one."""
+    """Subclass it and write `receive`. One object lives from start to failure; a restart makes a new one.
+
+    Agents and actors run beside each other: docs/control.md, "Actors without a model, beside agents".
+    """
 
     async def started(self, context: ActorContext) -> None:
         """Called before the first message of this object; `context` spawns children."""
