@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from actgent.control.wait_graph import WaitNode, waiting, way_back
+from actgent.actors.wait_graph import WaitNode, waiting, way_back
 from actgent.errors import WaitCycle
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, is_inside, running_turn

@@ -11,10 +11,10 @@ import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account
 from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
 from actgent.control.schedule import Schedule
-from actgent.control.wait_graph import WaitNode
 from actgent.errors import NotRunning
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (

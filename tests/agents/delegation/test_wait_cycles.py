@@ -17,7 +17,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.control.wait_graph import WaitNode, waiting
+from actgent.actors.wait_graph import WaitNode, waiting
 
 
 def go_once(chat):

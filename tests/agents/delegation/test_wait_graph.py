@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from actgent.control.wait_graph import WaitNode, waiting, way_back
+from actgent.actors.wait_graph import WaitNode, waiting, way_back
 
 
 def nodes(count):
