@@ -15,6 +15,7 @@ from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
 from .ref import ActorRef, Envelope
 from .supervision import Supervision
+from .wait_graph import WaitNode
 
 __all__ = ["Actor", "ActorContext", "DeadLetter"]
 _log = logger_of(__name__)
@@ -41,6 +42,12 @@ def calling_actor() -> "ActorContext | None":
     return actor if top.context.get(running_actor) is actor else None
 
 
+def waiting_actor() -> WaitNode | None:
+    """The node of the actor that the calling task is part of, in the graph of waits."""
+    actor = calling_actor()
+    return None if actor is None else actor.ref.wait_node
+
+
 class ActorContext:
     """One running actor's place: its address, its children, and the messages that it takes one after the other."""
 
@@ -62,7 +69,9 @@ class ActorContext:
         self._cell: Cell | None = None
         self.task: trio.lowlevel.Task | None = None
         """The task that runs this life."""
-        self.ref = ActorRef(name, self.inbox, around.timer, stop=self.stop, bury=around.bury)
+        self.ref = ActorRef(
+            name, self.inbox, around.timer, stop=self.stop, bury=around.bury, find_waiter=around.find_waiter
+        )
 
     def __repr__(self) -> str:
         state = "gone" if self.ref.is_gone else f"{len(self.inbox)} waiting"

@@ -17,7 +17,7 @@ import itertools
 import logging
 import math
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -33,6 +33,7 @@ from .inbox import PriorityInbox
 from .ref import Address
 from .supervision import Restarts, Supervision, root_cause
 from .timer import Timer
+from .wait_graph import WaitNode
 
 _log = logger_of(__name__)
 
@@ -71,6 +72,8 @@ class Surroundings:
     grace: float = GRACE
     events: EventStream
     timer: Timer = attrs.field(factory=Timer)
+    find_waiter: Callable[[], WaitNode | None]
+    """Tells which actor or session the calling task works for."""
     dead_letters: DeadLetters = attrs.field(factory=DeadLetters)
     running: "dict[str, Cell]" = attrs.field(factory=dict)
     serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))

@@ -15,6 +15,7 @@ from actgent.messages import Priority
 from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
 from .timer import Timer
+from .wait_graph import WaitNode, check_cycle, waiting
 
 
 class Promise:
@@ -98,12 +99,16 @@ class ActorRef(Address):
         *,
         stop: Callable[[], None],
         bury: Callable[[DeadLetter], None],
+        find_waiter: Callable[[], WaitNode | None],
     ) -> None:
         self.name = name
         self._inbox = inbox
         self._timer = timer
         self._stop = stop
         self._bury = bury
+        self._find_waiter = find_waiter
+        self.wait_node = WaitNode(name)
+        """The actor, as far as others wait for it, and it for others."""
         self._gone: str | None = None
 
     def __repr__(self) -> str:
@@ -141,10 +146,19 @@ class ActorRef(Address):
 
         Raises:
             DeadlineExceeded: no answer in time.
+            WaitCycle: the actor waits for the one that asks, itself or through others, so it could never answer.
             ActorFailed: the actor is gone, or gave the message up after repeated failures.
         """
         if self._gone is not None:
             raise ActorFailed(self.name, self._gone)
+        waiter = self._find_waiter()
+        if waiter is None:
+            return await self._ask(payload, priority, deadline)
+        check_cycle(waiter, self.wait_node)
+        with waiting(waiter, self.wait_node):
+            return await self._ask(payload, priority, deadline)
+
+    async def _ask(self, payload: Any, priority: Priority, deadline: float) -> Any:
         promise = Promise()
         envelope = Envelope(payload=payload, priority=priority, deadline=deadline, promise=promise)
         now = trio.current_time()

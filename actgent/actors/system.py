@@ -8,7 +8,7 @@ import trio
 from actgent.errors import ActorFailed
 from actgent.events import EventStream
 
-from .actor import Actor, start
+from .actor import Actor, start, waiting_actor
 from .cell import GRACE, Body, Cell, Siblings, Surroundings
 from .dead_letters import DEAD_LETTERS, DeadLetter
 from .ref import ActorRef, Address
@@ -146,6 +146,7 @@ async def open_system(
         capacity=capacity,
         grace=grace,
         events=events or EventStream(),
+        find_waiter=waiting_actor,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(around.timer.run, name="timer")

@@ -14,13 +14,15 @@ from contextlib import contextmanager
 
 import attrs
 
+from actgent.errors import WaitCycle
+
 
 @attrs.define(eq=False)
 class WaitNode:
-    """A session that waits, or is waited for."""
+    """A session or an actor that waits, or is waited for."""
 
     name: str
-    """As errors show it: `agent/session`."""
+    """As errors show it: `agent/session`, or the actor's name."""
     waits_for: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
     """How many of its tools and handlers wait for each of these."""
     awaited_by: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
@@ -98,3 +100,15 @@ def _trail(node: WaitNode | None, reached_from: dict[WaitNode, WaitNode | None])
         trail.append(node)
         node = reached_from[node]
     return trail
+
+
+def check_cycle(waiter: WaitNode, target: WaitNode) -> None:
+    """Refuse a wait that would never end.
+
+    Raises:
+        WaitCycle: it would not.
+    """
+    if waiter is target or (target.waits_for and waiter.awaited_by):
+        way = way_back(waiter, target)
+        if way.path:
+            raise WaitCycle([node.name for node in way.path])

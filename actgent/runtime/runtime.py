@@ -38,6 +38,7 @@ from .approval_decisions import list_approvals
 from .delegation import Delegation
 from .directory import Directory
 from .retention import Retention, Sweeper
+from .slots import find_waiter
 
 Durability = typing.Literal["full", "relaxed"]
 SAID = 10
@@ -80,7 +81,7 @@ class Runtime:
         self.journal = journal
         self.epoch = epoch
         self.propagation = propagation
-        around = Surroundings(policy=supervision, events=events)
+        around = Surroundings(policy=supervision, events=events, find_waiter=find_waiter)
         self._system = ActorSystem(nursery, around)
         self.timer = around.timer
         self.bury = around.bury

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from actgent.actors.wait_graph import WaitNode, waiting, way_back
-from actgent.errors import WaitCycle
+from actgent.actors.actor import waiting_actor
+from actgent.actors.wait_graph import WaitNode, check_cycle as check_wait, waiting, way_back
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, is_inside, running_turn
 
@@ -30,7 +30,8 @@ def slot_lent(target: SessionContext | None = None) -> Iterator[None]:
     if (
         turn is None or host is None or not is_inside(turn)
     ):  # a task of one's own may know the turn, and is none of it
-        yield
+        with nullcontext() if target is None else _awaiting_for_actor(target):
+            yield
         return
     with nullcontext() if target is None else awaiting(target):
         is_lent = host.lend_slot(turn)
@@ -61,6 +62,31 @@ def awaiting(target: SessionContext) -> Iterator[None]:
         _drop_node(target)
 
 
+@contextmanager
+def _awaiting_for_actor(target: SessionContext) -> Iterator[None]:
+    """Note that the plain actor that we are part of waits for a session.
+
+    Raises:
+        WaitCycle: the session waits for it, itself or through others.
+    """
+    waiter = waiting_actor()
+    if waiter is None:
+        yield
+        return
+    check_wait(waiter, _node_of(target))
+    try:
+        with waiting(waiter, _node_of(target)):
+            yield
+    finally:
+        _drop_node(target)
+
+
+def find_waiter() -> WaitNode | None:
+    """The session whose turn the calling task is part of, or else the plain actor."""
+    context = running_session()
+    return waiting_actor() if context is None else _node_of(context)
+
+
 def would_wait_for_itself(target: SessionContext) -> bool:
     """Whether the session whose turn we are in would wait for itself if it waited for `target`."""
     waiter = running_session()
@@ -76,9 +102,7 @@ def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
         WaitCycle: it would not.
     """
     if waiter is target or (waiter.wait_node is not None and target.wait_node is not None):
-        way = way_back(_node_of(waiter), _node_of(target))
-        if way.path:
-            raise WaitCycle([node.name for node in way.path])
+        check_wait(_node_of(waiter), _node_of(target))
 
 
 def _node_of(context: SessionContext) -> WaitNode:

@@ -1,10 +1,12 @@
 """Plain actors and agents in one runtime: one address, one supervision, one end, one list of dead letters."""
 
+import re
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent import BareAgent, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
 from actgent.actors import Actor, ActorContext, Supervision
 from actgent.errors import (
     ActorFailed,
@@ -13,6 +15,7 @@ from actgent.errors import (
     NotRunning,
     Stopped,
     UsageError,
+    WaitCycle,
 )
 from actgent.testing import assert_no_leaks
 
@@ -273,3 +276,54 @@ async def test_children_of_an_actor_are_found_and_end_with_it(autojump_clock):
         runtime.stop("parent")
         await wait_all_tasks_blocked()
         assert runtime.count == 0
+
+
+# --- circles -----------------------------------------------------------------------------
+
+
+async def test_an_actor_that_asks_an_agent_in_a_circle_is_refused_at_once(autojump_clock):
+    """The agent's tool asks the actor that waits for the agent: the error is the tool's result, and nobody waits."""
+    results = []
+    async with open_runtime() as runtime:
+        clerk = await runtime.spawn(lambda: Clerk(runtime, "tutor"), name="clerk")
+
+        @tool
+        async def ask_clerk() -> str:
+            """Ask the clerk."""
+            return await clerk.ask("what?")
+
+        def answer(chat):
+            last = chat.messages[-1].parts[-1]
+            if isinstance(last, ToolResult):
+                results.append(str(last.error))
+                return "done"
+            return ToolCall("ask_clerk", {})
+
+        await runtime.start(BareAgent("tutor", llm=ScriptedLLM(answer), tools=[ask_clerk]))
+        assert await clerk.ask("hi") == "done"
+    assert trio.current_time() == 0
+    assert re.search(r"WaitCycle.*wait for each other for ever: tutor/\S+ -> clerk -> tutor/", results[0])
+
+
+async def test_an_actor_that_asks_itself_is_refused_at_once(autojump_clock):
+    """Alone, or through another one; whoever only tells, or asks from a task of its own, is not."""
+    outcomes = []
+
+    class Asking(Actor):
+        async def receive(self, payload):
+            if payload == "answer":
+                return "answered"
+            name, *rest = payload
+            try:
+                outcomes.append(await runtime.find(name).ask(rest or "answer", deadline=5))
+            except WaitCycle as error:
+                outcomes.append(error.path)
+
+    async with open_runtime() as runtime:
+        for name in "ab":
+            await runtime.spawn(Asking, name=name)
+        await runtime.find("a").ask("a")
+        await runtime.find("a").ask("ba")
+        await runtime.find("a").ask("b")
+    assert outcomes == [("a", "a"), ("b", "a", "b"), None, "answered"]
+    assert trio.current_time() == 0
