@@ -15,7 +15,7 @@ from actgent.messages import Priority
 from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
 from .timer import Timer
-from .wait_graph import WaitNode, check_cycle, waiting
+from .wait_graph import WaitNode, refuse_cycle, waiting
 
 
 class Promise:
@@ -154,7 +154,7 @@ class ActorRef(Address):
         waiter = self._find_waiter()
         if waiter is None:
             return await self._ask(payload, priority, deadline)
-        check_cycle(waiter, self.wait_node)
+        refuse_cycle(waiter, self.wait_node)
         with waiting(waiter, self.wait_node):
             return await self._ask(payload, priority, deadline)
 

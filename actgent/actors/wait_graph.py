@@ -102,7 +102,7 @@ def _trail(node: WaitNode | None, reached_from: dict[WaitNode, WaitNode | None])
     return trail
 
 
-def check_cycle(waiter: WaitNode, target: WaitNode) -> None:
+def refuse_cycle(waiter: WaitNode, target: WaitNode) -> None:
     """Refuse a wait that would never end.
 
     Raises:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from actgent.actors.actor import waiting_actor
-from actgent.actors.wait_graph import WaitNode, check_cycle as check_wait, waiting, way_back
+from actgent.actors.wait_graph import WaitNode, refuse_cycle, waiting, way_back
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, is_inside, running_turn
 
@@ -73,7 +73,7 @@ def _awaiting_for_actor(target: SessionContext) -> Iterator[None]:
     if waiter is None:
         yield
         return
-    check_wait(waiter, _node_of(target))
+    refuse_cycle(waiter, _node_of(target))
     try:
         with waiting(waiter, _node_of(target)):
             yield
@@ -102,7 +102,7 @@ def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
         WaitCycle: it would not.
     """
     if waiter is target or (waiter.wait_node is not None and target.wait_node is not None):
-        check_wait(_node_of(waiter), _node_of(target))
+        refuse_cycle(_node_of(waiter), _node_of(target))
 
 
 def _node_of(context: SessionContext) -> WaitNode:
