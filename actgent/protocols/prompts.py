@@ -132,7 +132,7 @@ class PromptManager:
         return self._system
 
     def assistant_prompt(self, session: PromptSession) -> str:
-        """The agent's own words behind the system prompt; empty where the template has none.
+        """Render the agent's own words behind the system prompt; empty if the template has none.
 
         Raises:
             ConfigurationError: the template is broken; the text names it and the line.
@@ -149,7 +149,7 @@ class PromptManager:
         return text
 
     def user_prompt(self, session: PromptSession, view: View, request: Request) -> str:
-        """What is said behind the conversation in this pass: the user template, then what the request adds.
+        """Render what is said behind the conversation in this pass: the user template, then the text of the request.
 
         Raises:
             ConfigurationError: the template is broken; the text names it and the line.
@@ -170,7 +170,7 @@ class PromptManager:
     def messages(
         self, session: PromptSession, memory: ModelView, user_prompt: str, *, is_paused: bool = False
     ) -> Sequence[ChatMessage]:
-        """The conversation to send: the assistant prompt, what memory shows, and the user prompt.
+        """Put together the conversation to send: the assistant prompt, what memory shows, and the user prompt.
 
         Raises:
             ContextOverflow: it does not fit.
@@ -185,7 +185,7 @@ class PromptManager:
         return preceded_by(messages, ChatMessage("assistant", (Text(said),))) if said else messages
 
     def fingerprint(self, system: str, tools: Sequence[ToolSpec]) -> str:
-        """What stands for the prompt in the journal, so that a replay can tell that it changed."""
+        """Return the checksum of a prompt and its tools, by which a replay tells that they changed."""
         if tools is not self._tools_seen:
             self._tools_seen = tools
             words = f"{tools!r}{self.template.assistant_template}"
@@ -209,7 +209,7 @@ class PromptManager:
 
 
 def _facts(session: PromptSession) -> Mapping[str, str]:
-    """What templates may say of a session; names are chosen by people, and say nothing for the system."""
+    """Return the facts of a session that templates may say; names are chosen by people, and say nothing for the system."""
     return {"id": session.id, "owner": unmarked(session.owner.name)}
 
 

@@ -224,6 +224,10 @@ async def test_the_end_of_a_message_that_failed_by_the_journal_is_written_first(
         await trio.sleep(2)
         (head,) = journal._stored_heads.values()
         assert not head.pending
+        stored = await journal.load("s")  # nothing was said since: a kill now finds this, and no more
+    assert [(each.message_id, each.failed) for each in stored if isinstance(each, Ended)] == [
+        ("m", "journal")
+    ]
     assert paid == []
 
 
