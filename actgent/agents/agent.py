@@ -599,7 +599,7 @@ class Agent:
             raise ConfigurationError(f"session= takes a Session, not {session!r}")
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
-        below = context_of(session).system if session is not None else None
+        below = context_of(session).conversation.system if session is not None else None
         system = None
         if layer is not None and not at_end:
             system = layer.apply(self.system_prompt if below is None else below, self.profile)

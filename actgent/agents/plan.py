@@ -200,7 +200,7 @@ def _enabled_in(state: Mapping[str, Any]) -> Sequence[str] | None:
 
 def _limit_history(session: Session) -> None:
     """Show as much of what was said as the session's configuration says, which a journal may have kept."""
-    view = context_of(session).view
+    view = context_of(session).conversation.view
     if isinstance(view, LimitedView):
         view.limit = session.state.get(CONFIG, {}).get("history")
 

@@ -76,7 +76,7 @@ class RouterAgent(Agent):
             parts=to_parts(reply.text),
             correlation_id=turn.message.id,
         )
-        context.append(said)
+        context.conversation.append(said)
         if context.log is not None:
             context.log.note(Said(message=said, calls=turn.progress.calls))
         return attrs.evolve(reply, id=f"{route.id}/reply")

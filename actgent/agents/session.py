@@ -432,12 +432,12 @@ class Session:
     @property
     def history(self) -> tuple[Message, ...]:
         """Everything that happened, oldest first."""
-        return self._context.history
+        return self._context.conversation.history
 
     @property
     def on_busy(self) -> OnBusy:
         """What messages do while the session works: queue, collect, interrupt or reject."""
-        return self._context.on_busy
+        return self._context.mail.on_busy
 
     @property
     def state(self) -> Store:
@@ -447,7 +447,7 @@ class Session:
     @property
     def usage(self) -> Usage:
         """What the session's model calls took."""
-        return self._context.usage
+        return self._context.conversation.usage
 
     @property
     def budget(self) -> Budget | None:

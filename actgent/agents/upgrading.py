@@ -19,6 +19,7 @@ from actgent.messages import Message, Sender, ToolCall
 from actgent.protocols.base import CallTools, View
 from actgent.sessions.approval_ledger import ApprovalLedger, edited, grants_of
 from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import Conversation
 from actgent.sessions.restore import owner_of, restore
 from actgent.sessions.turn import TurnCheckpoint
 from actgent.tools.base import ToolContext
@@ -42,7 +43,7 @@ async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> O
     """What an agent makes of a session at its next start."""
     if owner_of(records) is None:
         return Outlook(changes=("its records do not begin as those of a session",))
-    context = SessionContext(session_id, Sender("nobody"), ShortTermMemory().open_view())
+    context = SessionContext(session_id, Sender("nobody"), Conversation(ShortTermMemory().open_view()))
     restored = await restore(records, context)
     context.owner = restored.owner
     good: list[str] = []
@@ -60,7 +61,7 @@ async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> O
 
 def _turn(agent: Agent, context: SessionContext, resume: TurnCheckpoint) -> Iterator[tuple[str, bool]]:
     """What becomes of a turn that had begun, each with whether somebody should know before."""
-    last = context.last_said
+    last = context.conversation.last_message
     if last is None or not resume.stop:
         yield "the model is asked", False
         return
@@ -127,10 +128,12 @@ def _text_answer(
     agent: Agent, context: SessionContext, resume: TurnCheckpoint, last: Message
 ) -> tuple[str, bool]:
     """What becomes of an answer whose calls, if any, stand in its text."""
-    asked = next((each for each in reversed(context.record) if each.id == last.causation_id), last)
+    asked = next(
+        (each for each in reversed(context.conversation.messages) if each.id == last.causation_id), last
+    )
     view = View(
         message=asked,
-        record=context.record,
+        record=context.conversation.messages,
         state=context.state_at(resume.state_number),
         stage=asked.stage,
         profile=agent.profile,
@@ -159,6 +162,6 @@ def _text_answer(
 def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Record]) -> str:
     """Whether the model was asked with another prompt or other tools last."""
     last = next((each.prompt for each in reversed(records) if isinstance(each, Said) and each.prompt), "")
-    system = agent.system_prompt if context.system is None else context.system
+    system = agent.system_prompt if context.conversation.system is None else context.conversation.system
     now = agent.prompts.fingerprint(system, agent.tools.specs())
     return "" if last in ("", now) else "its prompt or its tools are other ones"

@@ -5,7 +5,7 @@ A timer is an id and a time. What it does when it fires is a row in a table that
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
@@ -43,14 +43,14 @@ class DurableTimer:
         return self.at if self.is_delay else clock.steady_of(self.at)
 
 
-def first_time(timers: dict[str, DurableTimer] | None) -> float:
+def first_time(timers: Mapping[str, DurableTimer]) -> float:
     """Return the Unix time of the first timer; 0 if there is none."""
-    return min((timer.at for timer in timers.values()), default=0.0) if timers else 0.0
+    return min((timer.at for timer in timers.values()), default=0.0)
 
 
-def first_steady_time(timers: dict[str, DurableTimer] | None, clock: Clock) -> float:
+def first_steady_time(timers: Mapping[str, DurableTimer], clock: Clock) -> float:
     """Return the time of the first timer by `Clock.steady`; 0 if there is none."""
-    return min((timer.steady_at(clock) for timer in timers.values()), default=0.0) if timers else 0.0
+    return min((timer.steady_at(clock) for timer in timers.values()), default=0.0)
 
 
 class DueIndex:

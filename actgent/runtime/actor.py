@@ -226,7 +226,7 @@ class RunningAgent:
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
             joined = () if message.on_busy == "queue" else self._collect(message)
-            acceptance = context.take_acceptance(joined[-1] if joined else message)
+            acceptance = context.mail.take(joined[-1] if joined else message)
             turn = self.edges.begin_turn(context, acceptance, joined[:-1])
             self.stop_if_outdated(turn)
             self._turns.start_with(turn.variables, context, turn)
@@ -307,7 +307,7 @@ class RunningAgent:
             if urgent is None:
                 self._let_go(context)
         if urgent is not None and self._turns is not None:
-            self.start(context, context.take_acceptance(urgent))
+            self.start(context, context.mail.take(urgent))
         if self.inbox.owners and urgent is None and self.inbox.is_wanted_by_others(context.id):
             await self._settle()
             self._pump()
@@ -434,18 +434,16 @@ class RunningAgent:
 
     def go_on(self, context: SessionContext, messages: Sequence[Message]) -> None:
         """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first."""
-        context.pending += len(messages)
+        context.mail.pending += len(messages)
         if messages:
             self.sessions.stir(context)
         waiting = list(messages)
         if context.resume is not None and context.approvals is not None and context.approvals.is_suspended:
-            context.pending += len(context.resume.joined)
+            context.mail.pending += len(context.resume.joined)
             self.suspensions.lay_down(context, waiting.pop(0))
         elif context.resume is not None:
-            context.pending += len(context.resume.joined)
-            self._held_up.append(
-                (context, self.edges.begin_turn(context, context.take_acceptance(waiting.pop(0))))
-            )
+            context.mail.pending += len(context.resume.joined)
+            self._held_up.append((context, self.edges.begin_turn(context, context.mail.take(waiting.pop(0)))))
         for place, message in enumerate(waiting):
             self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
         if messages and context.turn is None and context.suspension is None:
@@ -503,11 +501,11 @@ class RunningAgent:
 
     def pin(self, context: SessionContext) -> None:
         """Keep a session that is awake so, until it is unpinned as often."""
-        context.pins += 1
+        context.mail.pins += 1
         self.sessions.stir(context)
 
     def unpin(self, context: SessionContext) -> None:
-        context.pins -= 1
+        context.mail.pins -= 1
         self.forget_if_over(context)
         self.sessions.rest(context)
 
@@ -643,7 +641,7 @@ class RunningAgent:
                 await after.wait()
             while messages:
                 if context.task is not None and messages[0].id == context.task.message_id:
-                    acceptance = context.acceptance(messages[0].id)
+                    acceptance = context.mail.find(messages[0].id)
                     assert acceptance is not None  # noqa: S101 - it has not ended
                     await run_with(acceptance.variables, self._report(context, error))
                 await self.edges.fail_unstarted(context, messages.pop(0), error)
@@ -695,7 +693,7 @@ class RunningAgent:
 def _is_over(context: SessionContext) -> bool:
     """Whether a session was closed or let go, and nothing is on its way in, queued or running."""
     is_over = context.closed or (context.transient and not context.reports_due)
-    return is_over and not context.pending and not context.pins
+    return is_over and not context.mail.pending and not context.mail.pins
 
 
 def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:

@@ -56,7 +56,7 @@ class Reception:
         self._host.check_open(context)
         if once:
             message = await self._wait_for_first(context, message)
-            if context.has_accepted(message.id):
+            if context.mail.has_accepted(message.id):
                 if waiter is not None:
                     join(context, message.id, waiter)
                 await trio.lowlevel.checkpoint()
@@ -75,7 +75,7 @@ class Reception:
         if waiter is not None and context.suspension is not None:
             self._stand_behind(context, waiter)
         if once and not (waiter is not None and waiter.is_sent_away):
-            context.remember_accepted(message.id)
+            context.mail.remember_accepted(message.id)
         if context.log is None:  # with a journal it has paused long enough
             await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -136,7 +136,7 @@ class Reception:
 
     def _start_at_once(self, context: SessionContext, acceptance: Acceptance) -> None:
         """The session of a message that needs no place and no write was claimed for it."""
-        context.pending += 1
+        context.mail.pending += 1
         self._sessions.stir(context)
         if self._host.events.watched:
             self._publish(acceptance.message)
@@ -144,7 +144,7 @@ class Reception:
 
     def _expect(self, context: SessionContext, acceptance: Acceptance) -> None:
         """A message is on its way in."""
-        context.expect(acceptance)
+        context.mail.expect(acceptance)
         self._sessions.stir(context)
         if context.suspension is not None:  # it may have slept meanwhile
             self._inbox.park(context.id)
@@ -186,7 +186,7 @@ class Reception:
         acceptance.is_in = True
         acceptance.settle()
         if self._host.try_claim_place(place):
-            self._start(context, context.take_acceptance(acceptance.message))
+            self._start(context, context.mail.take(acceptance.message))
         else:
             self._inbox.fill(place)
             self._announce(context, acceptance.message)
@@ -204,7 +204,7 @@ class Reception:
         if (log := acceptance.log) is not None:
             self._note_refused(context, acceptance, log)
             log.flush_soon()
-        context.refuse(acceptance)
+        context.mail.refuse(acceptance)
         self._host.forget_if_over(context)
         self._sessions.rest(context)
 
@@ -238,7 +238,7 @@ class Reception:
             InboxFull: the first one waited for room as long as this one may.
             SessionClosed, NotRunning: nothing can take it any more.
         """
-        while (first := context.acceptance(message.id)) is not None and not first.is_in:
+        while (first := context.mail.find(message.id)) is not None and not first.is_in:
             message = await self._wait_settled(context, message, first)
             self._host.check_reachable(context)
         return message
@@ -289,14 +289,14 @@ class Reception:
         """Refuse what came in behind a turn that waits for people by now, of callers that do not wait for those."""
         if not (ids := _waits_for(context)):
             return
-        for acceptance in tuple((context.acceptances or {}).values()):
+        for acceptance in tuple((context.mail.acceptances or {}).values()):
             waiter = acceptance.waiter
             for guest in acceptance.guests:
                 if not guest.is_patient:
                     guest.suspend(ids)
             acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
             if waiter is not None and acceptance.is_in and not waiter.is_patient:
-                context.forget_accepted(acceptance.message.id)
+                context.mail.forget_accepted(acceptance.message.id)
                 if acceptance.place is not None:
                     self._inbox.take_out(acceptance.place)
                 acceptance.place = None

@@ -26,11 +26,14 @@ from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message
 from actgent.logs import Each, logger_of
 from actgent.messages import Message, OnBusy, Sender, new_secret
 from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import Conversation
 from actgent.sessions.double_texting import check_rule
 from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.incoming import Content, message_to
+from actgent.sessions.mail import Mail
 from actgent.sessions.restore import is_unused, owner_of, restore
 from actgent.sessions.tasks import Task, TaskDeadline
+from actgent.sessions.tree import SessionTree
 from actgent.sessions.turn_future import TurnWaiter
 from actgent.state.reducers import Reducer
 
@@ -98,15 +101,12 @@ class SessionOpener:
         context = SessionContext(
             session_id or new_secret(),
             owner,
-            self.running.core.memory.open_view(),
+            Conversation(self.running.core.memory.open_view(), system=system),
             self.running.name,
-            reducers=self.reducers,
             host=self.running,
-            parent=parent,
-            parent_key=None if parent is None else parent.key,
-            system=system,
-            on_busy=self.on_busy if on_busy is None else check_rule(on_busy),
-            task=task,
+            mail=Mail(self.on_busy if on_busy is None else check_rule(on_busy)),
+            reducers=self.reducers,
+            tree=SessionTree(parent, parent.key, task=task) if parent is not None else None,
         )
         context.face = self.make_face(context)
         self.running.open(context)
@@ -178,7 +178,7 @@ class SessionOpener:
 
     async def withdraw(self, context: SessionContext) -> None:
         """Leave no trace of a session that nobody got; what its handlers said in it ends first."""
-        if context.pending:
+        if context.mail.pending:
             if context.log is not None:
                 context.log.is_unused = True
             self.running.let_go(context)
@@ -386,17 +386,16 @@ class SessionOpener:
         context = SessionContext(
             session_id,
             opened.owner,
-            self.running.core.memory.open_view(),
+            Conversation(self.running.core.memory.open_view(), system=opened.system),
             running.name,
             is_former=not opened.agent,
+            mail=Mail(opened.on_busy or self.on_busy),
             reducers=self.reducers,
-            on_busy=opened.on_busy or self.on_busy,
-            system=opened.system,
         )
         restored = await restore(records, context)
         if restored.is_closed:
             raise SessionClosed(session_id)
-        running.propagation.restore_all((context.acceptances or {}).values())
+        running.propagation.restore_all((context.mail.acceptances or {}).values())
         context.log = running.new_log(session_id, due=restored.due)
         _mark_temporary(context, opened, records)
         await running.edges.ledger.restore(context, running.name, restored)
@@ -439,12 +438,12 @@ class SessionOpener:
     def _find_parent(self, context: SessionContext, opened: Opened, waiting: Sequence[Message]) -> None:
         """Put a session that came back where it was among the others."""
         if opened.parent_id:
-            parent = context.parent_key = SessionKey(opened.parent_agent, opened.parent_id)
-            context.parent = self.trees.find(parent)
+            parent = context.tree.parent_key = SessionKey(opened.parent_agent, opened.parent_id)
+            context.tree.parent = self.trees.find(parent)
             if context.parent is None:
                 self.trees.wait_for_parent(parent, context)
         if opened.parent_id and opened.transient:
-            context.task = Task(
+            task = context.tree.task = Task(
                 message_id_of(context.id),
                 TurnWaiter(self.running.edges.options, is_patient=True),
                 opened.parent_agent,
@@ -455,8 +454,8 @@ class SessionOpener:
                 deadline=opened.deadline,
                 seconds=round(opened.deadline - opened.created_at, 3),
             )
-            if opened.deadline and any(message.id == context.task.message_id for message in waiting):
-                context.set_timer(TaskDeadline(context.task.deadline, context.task.seconds))
+            if opened.deadline and any(message.id == task.message_id for message in waiting):
+                context.set_timer(TaskDeadline(task.deadline, task.seconds))
         self.trees.attach_children(context)
 
     async def _is_orphan(self, context: SessionContext) -> bool:
@@ -466,7 +465,7 @@ class SessionOpener:
         if task is None or task.reports or journal is None or not task.parent_agent:
             return False
         if context.parent is not None:
-            return not context.parent.pending
+            return not context.parent.mail.pending
         return task.parent_id not in await journal.unfinished(task.parent_agent)
 
 
@@ -571,7 +570,7 @@ def _opened(
         created_at=now,
         on_busy=on_busy,
         limits=limits,
-        system=context.system,
+        system=context.conversation.system,
         within=tuple(
             account.key
             for account in context.accounts

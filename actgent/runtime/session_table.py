@@ -182,5 +182,5 @@ class Trees:
         """A session came back that others have waited for."""
         for child in self._parentless.pop(parent.key, ()):
             if not child.closed:
-                child.parent = parent
+                child.tree.parent = parent
                 parent.add_child(child)

@@ -106,12 +106,13 @@ def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
 
 
 def _node_of(context: SessionContext) -> WaitNode:
-    if context.wait_node is None:
-        context.wait_node = WaitNode(f"{context.agent}/{context.id}")
-    return context.wait_node
+    tree = context.tree
+    if tree.wait_node is None:
+        tree.wait_node = WaitNode(f"{context.agent}/{context.id}")
+    return tree.wait_node
 
 
 def _drop_node(context: SessionContext) -> None:
     """A session that has nothing to do with waits holds nothing for them."""
     if context.wait_node is not None and context.wait_node.is_alone:
-        context.wait_node = None
+        context.tree.wait_node = None

@@ -56,7 +56,7 @@ class Suspensions:
             self.send_away(context)
             for waiter in _queued(context):
                 waiter.hold()
-            context.tell_idle()
+            context.mail.tell_idle()
             self._sessions.rest(context)
 
     def take_up(self, context: SessionContext, error: Exception | None = None) -> None:
@@ -113,5 +113,5 @@ class Suspensions:
 
 def _queued(context: SessionContext) -> list[TurnWaiter]:
     """Those whose messages wait behind the session's turn, and who wait for people, too."""
-    waiters = [each.waiter for each in (context.acceptances or {}).values() if each.is_in]
+    waiters = [each.waiter for each in (context.mail.acceptances or {}).values() if each.is_in]
     return [each for each in waiters if each is not None and each.is_patient and not each.abandoned]

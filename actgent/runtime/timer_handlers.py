@@ -112,7 +112,7 @@ def _variables(running: RunningAgent, timer: ScheduleTimer) -> Context:
 
 def _is_busy(running: RunningAgent, context: SessionContext, timer: ScheduleTimer) -> bool:
     """Return True if the message that the schedule sent last has not been dealt with."""
-    if not timer.last_id or not context.pending:
+    if not timer.last_id or not context.mail.pending:
         return False
     for begun in (context.turn, context.suspension):
         if begun is not None and begun.message.id == timer.last_id:
@@ -122,5 +122,5 @@ def _is_busy(running: RunningAgent, context: SessionContext, timer: ScheduleTime
 
 def _set_again(context: SessionContext, timer: ScheduleTimer) -> None:
     """Set a timer as before whose message did not get in, unless somebody removed the schedule meanwhile."""
-    if not timer.schedule.cron or timer.id in (context.timers or {}):
+    if not timer.schedule.cron or timer.id in context.timers:
         context.set_timer(timer)

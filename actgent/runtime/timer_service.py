@@ -174,7 +174,7 @@ class TimerService:
     async def _fire_due(self, context: SessionContext) -> float:
         """Fire the due timers of a session, each by itself; returns the seconds until those that failed fire again."""
         delays = [0.0]
-        for timer in sorted((context.timers or {}).values(), key=lambda each: each.at):
+        for timer in sorted(context.timers.values(), key=lambda each: each.at):
             if not timer.is_due(self.index.clock):
                 continue
             try:

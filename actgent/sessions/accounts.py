@@ -60,14 +60,14 @@ class Ledger:
         if limits:
             key = AccountKey(session_id=context.id, agent=agent)
             own = [self.open(key, limits, log=context.log, spent=spent)]
-        context.accounts = tuple(dict.fromkeys((*own, *context.accounts, *above)))
+        context.tree.accounts = tuple(dict.fromkeys((*own, *context.accounts, *above)))
 
     async def restore(self, context: SessionContext, agent: str, restored: Restored) -> None:
         """Give a session from the journal the accounts that it had, and its waiting messages those of their askers."""
-        context.accounts = await self._find_all(restored.opened.within)
+        context.tree.accounts = await self._find_all(restored.opened.within)
         self.open_session(context, agent, restored.opened.limits, spent=restored.spent)
         for accepted in restored.bounded:
-            acceptance = context.acceptance(accepted.message.id)
+            acceptance = context.mail.find(accepted.message.id)
             assert acceptance is not None  # noqa: S101 - it was restored with its message
             within = await self._find_all(accepted.within)
             acceptance.asked = Asked(
@@ -147,7 +147,8 @@ class Ledger:
         """The account of a turn's tree, with what the turn has taken up to now."""
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
         spent = Amounts(
-            model_calls=turn.progress.calls, tool_calls=_tool_calls(context.record, turn.message.id)
+            model_calls=turn.progress.calls,
+            tool_calls=_tool_calls(context.conversation.messages, turn.message.id),
         )
         account = self.open(key, limits, log=context.log, spent=spent)
         account.note(spent, turn.answer.id, limits)

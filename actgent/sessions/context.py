@@ -2,7 +2,7 @@
 
 import math
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, Literal
@@ -14,7 +14,6 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account
 from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
-from actgent.control.schedule import Schedule
 from actgent.errors import NotRunning
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
@@ -25,15 +24,9 @@ from actgent.journal.records import (
     Said,
     SuspendedRecord,
 )
-from actgent.memory.base import ModelView
 from actgent.messages import (
-    NO_USAGE,
     Message,
-    OnBusy,
     Sender,
-    ToolCall,
-    Usage,
-    new_id,
 )
 from actgent.printable import counted, shown
 from actgent.state.reducers import Reducer
@@ -42,18 +35,21 @@ from actgent.state.store import StateRecord, Store
 from .acceptance import Acceptance
 from .approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
 from .children import Children
+from .conversation import Conversation
 from .handlers import Handlers
+from .mail import Mail
 from .scopes import scope_of
 from .session_log import SessionLog
+from .session_timers import SessionTimers
 from .tasks import Task
+from .tree import SessionTree
 from .turn import Suspension, Turn, TurnCheckpoint
-from .turn_future import Outcome, TurnWaiter
+from .turn_future import TurnWaiter
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]
 """Suspended: it waits for people and for nothing else."""
-ACCEPTED_IDS = 10_000
-"""How many message ids given by callers a session remembers, the newest."""
+_NO_TIMERS: Mapping[str, DurableTimer] = MappingProxyType({})
 
 
 class SessionHost(typing.Protocol):
@@ -78,79 +74,40 @@ class SessionContext:
 
     id: str
     owner: Sender
-    view: ModelView
+    conversation: Conversation
     agent: str = ""
     """Whose session it is: its id is unique for this agent."""
     is_former: bool = False
     """True: it is of a journal in which ids were unique without an agent; what it gives to others is named as it was."""
-    parent: "SessionContext | None" = None
-    parent_key: SessionKey | None = None
-    """Whose parent that is, also while that is not in memory."""
-    record: list[Message] = attrs.field(factory=list)
     handlers: Handlers = attrs.field(factory=Handlers)
     face: object = None
-    """The user's end, handed to handlers and tools; None while the session sleeps, or where it has none."""
+    """The user's end, handed to handlers and tools; None while the session sleeps, or if it has none."""
     host: SessionHost | None = None
-    """The agent at work; None where the session is only looked at."""
-    usage: Usage = NO_USAGE
-    pending: int = 0
-    """Outside messages that are on their way in, queued or being dealt with."""
+    """The agent at work; None while the session is only looked at."""
+    mail: Mail = attrs.field(factory=Mail)
     turn: Turn | None = None
     closed: bool = False
-    system: str | None = None
-    """The session's system prompt; None is the agent's."""
     transient: bool = False
     """True: the session ends with its last message."""
-    on_busy: OnBusy = "queue"
-    """What messages do that say nothing themselves."""
     log: SessionLog | None = None
-    """The session's end of the journal; None without one."""
-    acceptances: dict[str, Acceptance] | None = None
-    """Of the messages that were sent and have not had their turn, by their ids."""
-    pins: int = 0
-    """How many callers hold it awake."""
-    unkept: TurnCheckpoint | None = None
-    """Its last turn, if the journal failed for it: who sends its message again has it go on."""
+    """Writes this session's records; None if the runtime has no journal."""
     resume: TurnCheckpoint | None = None
     """A turn that is to go on where it was."""
-    open_calls: tuple[ToolCall, ...] = ()
-    """Calls of the record's last answer that have no result yet."""
     approvals: ApprovalLedger | None = None
-    """What it asks of people, where it ever did."""
+    """Its questions to people, once it had any."""
     suspension: Suspension | None = None
-    """The turn that waits for people, where one does."""
-    children: "Children[SessionContext] | None" = None
-    accounts: tuple[Account, ...] = ()
-    """Its own, where it is bounded as a whole, and those of the sessions above it that are."""
-    task: Task | None = None
-    """What it was opened for by another session, if it was."""
-    wait_node: WaitNode | None = None
-    """Its place in the graph of waits, while it waits for a session or a session waits for it."""
+    """The turn that waits for people, if one does."""
     reducers: Mapping[str, Reducer] | None = None
     """The agent's, for the state."""
-    timers: dict[str, DurableTimer] | None = None
-    """By their ids; see `set_timer`."""
     due_index: DueIndex | None = None
-    """Where its agent looks for sessions that are due, while the session is in memory."""
-    scheduled: dict[str, Schedule] | None = None
-    """Schedules that were set, by their ids, also those that have fired."""
-    scheduling: dict[str, trio.Event] | None = None
-    """Schedules that are just being written, by their ids."""
+    """The index in which its agent finds sessions that are due, while the session is in memory."""
+    _timers: SessionTimers | None = None
+    _tree: "SessionTree[SessionContext] | None" = None
     _state: Store | None = None
-    _call_ids: set[str] | None = None
-    _accepted: dict[str, None] | None = None
-    _told: dict[str, str] | None = None
-    """The marks of the last notes in the record, by their sources."""
-    _idle: trio.lowlevel.ParkingLot | None = None
-    _scope: str = ""
-    outcomes: dict[str, Outcome] | None = None
-    """What messages came to that may be repeated; see `repetitions`."""
-    _history: tuple[Message, ...] = ()
-    """The record when it was last asked for as a whole."""
 
     def __repr__(self) -> str:
         name = shown(f"{self.agent}/{self.id}")
-        return f"<SessionContext {name} {self.status}, {counted(len(self.record), 'message')}>"
+        return f"<SessionContext {name} {self.status}, {counted(len(self.conversation.messages), 'message')}>"
 
     @property
     def status(self) -> Status:
@@ -159,7 +116,7 @@ class SessionContext:
             return "closed"
         if self.suspension is not None:
             return "suspended"
-        return "working" if self.pending else "idle"
+        return "working" if self.mail.pending else "idle"
 
     @property
     def key(self) -> SessionKey:
@@ -168,9 +125,7 @@ class SessionContext:
     @property
     def scope(self) -> str:
         """What the ids begin with that it gives to others; no other session's do."""
-        if not self._scope:
-            self._scope = self.id if self.is_former else scope_of(self.agent, self.id)
-        return self._scope
+        return self.id if self.is_former else scope_of(self.agent, self.id)
 
     @property
     def seen_state(self) -> Mapping[str, Any]:
@@ -217,7 +172,7 @@ class SessionContext:
         at = math.inf if self.approvals is None else self.approvals.deadline
         if at == math.inf:
             self.drop_timer(APPROVAL_TIMER)
-        elif (timer := (self.timers or {}).get(APPROVAL_TIMER)) is None or timer.at != at:
+        elif (timer := self.timers.get(APPROVAL_TIMER)) is None or timer.at != at:
             self.set_timer(ApprovalDeadline(at))
 
     def is_persons(self, message: Message) -> bool:
@@ -228,135 +183,31 @@ class SessionContext:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing of it is still to come, or to be written."""
-        has_work = self.is_busy or self.pending or self.turn is not None or self.timers or self.closed
+        has_work = self.is_busy or self.mail.pending or self.turn is not None or self.timers or self.closed
         return not has_work and (self.log is None or self.log.is_idle)
 
     @property
     def is_busy(self) -> bool:
         """Whether it has more to do than to wait for people."""
-        return bool(self.pins) or self.pending > (0 if self.suspension is None else self.suspension.messages)
+        return bool(self.mail.pins) or self.mail.pending > (
+            0 if self.suspension is None else self.suspension.messages
+        )
 
-    # --- the record ----------------------------------------------------------------------
-
-    def append(self, message: Message, *, answered: bool = False) -> None:
-        """Write the record's next message."""
-        self.record.append(message)
-        self.view.add(message, answered=answered)
-        if not answered and message.is_note:
-            self._told = {**(self._told or {}), message.sender.name: message.causation_id or ""}
-
-    @property
-    def history(self) -> tuple[Message, ...]:
-        """The record as a whole; copied once for all who ask before it grows."""
-        if len(self._history) != len(self.record):
-            self._history = tuple(self.record)
-        return self._history
-
-    @property
-    def last_said(self) -> Message | None:
-        """The record's last message that is no note."""
-        for message in reversed(self.record):
-            if not message.is_note:
-                return message
-        return None
-
-    def told(self, source: str) -> str | None:
-        """The mark of the last note of a source; None where there is none."""
-        return None if self._told is None else self._told.get(source)
+    # --- the conversation ----------------------------------------------------------------
 
     def add_aside(self, message: Message) -> None:
         """Write a message into the record that is not to be answered, between turns."""
-        self.append(message)
+        self.conversation.append(message)
         if self.log is not None:
             self.log.note(Said(message=message))
             self.log.flush_soon()
 
     def set_system(self, prompt: str) -> None:
         """Another system prompt from the next model call on."""
-        self.system = prompt
+        self.conversation.system = prompt
         if self.log is not None:
             self.log.note(Prompted(system=prompt))
             self.log.flush_soon()
-
-    def know_calls(self, ids: Iterable[str]) -> None:
-        """These ids of calls are taken."""
-        for call_id in ids:
-            if self._call_ids is None:
-                self._call_ids = set()
-            self._call_ids.add(call_id)
-
-    def adopt(self, call: ToolCall, otherwise: str = "") -> ToolCall:
-        """Give a call an id that no other call of the session has: its own if it is one, or else `otherwise`."""
-        if self._call_ids is None:
-            self._call_ids = set()
-        theirs = call.provider_id if call.provider_id is not None else call.id
-        ours = theirs if theirs and theirs not in self._call_ids else otherwise or new_id()
-        self._call_ids.add(ours)
-        if ours == call.id:
-            return call
-        return ToolCall(
-            call.name,
-            call.arguments,
-            ours,
-            provider_id=call.provider_id,
-            native=call.native,
-            mapped=call.mapped,
-        )
-
-    # --- what comes in -------------------------------------------------------------------
-
-    def has_accepted(self, message_id: str) -> bool:
-        """Whether a message id given by a caller came before."""
-        return self._accepted is not None and message_id in self._accepted
-
-    def remember_accepted(self, message_id: str) -> None:
-        """A message id given by a caller is not to come again."""
-        if self._accepted is None:
-            self._accepted = {}
-        self._accepted[message_id] = None
-        if len(self._accepted) > ACCEPTED_IDS:
-            del self._accepted[next(iter(self._accepted))]
-
-    def forget_accepted(self, message_id: str) -> None:
-        """The message was sent away again, or the journal failed for it, so its id may come again."""
-        if self._accepted is not None:
-            self._accepted.pop(message_id, None)
-
-    def expect(self, acceptance: Acceptance) -> None:
-        """A message is on its way in."""
-        self.pending += 1
-        self.bring_back(acceptance)
-
-    def bring_back(self, acceptance: Acceptance) -> None:
-        """A message waits for its turn, perhaps since before a restart."""
-        if self.acceptances is None:
-            self.acceptances = {}
-        self.acceptances[acceptance.message.id] = acceptance
-
-    def forget_message(self, message_id: str, *, is_refused: bool) -> None:
-        """A message ended before a restart; the id of one that was refused may come again."""
-        if self.acceptances is not None:
-            self.acceptances.pop(message_id, None)
-        if is_refused:
-            self.forget_accepted(message_id)
-
-    def acceptance(self, message_id: str) -> Acceptance | None:
-        """That of a message that has not had its turn."""
-        return None if self.acceptances is None else self.acceptances.get(message_id)
-
-    def refuse(self, acceptance: Acceptance) -> None:
-        """The message did not get in after all, so its id may come again."""
-        self.take_acceptance(acceptance.message)
-        self.settle()
-        acceptance.settle()
-
-    def take_acceptance(self, message: Message) -> Acceptance:
-        """The message's turn begins, or it ends without one."""
-        assert self.acceptances is not None  # noqa: S101 - each message in the inbox has one
-        acceptance = self.acceptances.pop(message.id)
-        if not self.acceptances:
-            self.acceptances = None
-        return acceptance
 
     def waiter_of(self, acceptance: Acceptance) -> TurnWaiter | None:
         """The caller that waits for what comes of a message."""
@@ -366,16 +217,26 @@ class SessionContext:
 
     # --- timers --------------------------------------------------------------------------
 
+    @property
+    def timers(self) -> Mapping[str, DurableTimer]:
+        """The timers that are set, by their ids; see `set_timer`."""
+        return _NO_TIMERS if self._timers is None else self._timers.due
+
+    @property
+    def schedules(self) -> SessionTimers:
+        """The schedules that were set, and those that are just being written."""
+        if self._timers is None:
+            self._timers = SessionTimers()
+        return self._timers
+
     def set_timer(self, timer: DurableTimer) -> None:
         """Set a timer, replacing the one with the same id. Written to the journal with the session's next step."""
-        if self.timers is None:
-            self.timers = {}
-        self.timers[timer.id] = timer
+        self.schedules.due[timer.id] = timer
         self.report_next_timer()
 
     def drop_timer(self, timer_id: str) -> None:
         """Cancel a timer, if it is set. Written to the journal with the session's next step."""
-        if self.timers is not None and self.timers.pop(timer_id, None) is not None:
+        if self._timers is not None and self._timers.due.pop(timer_id, None) is not None:
             self.report_next_timer()
 
     def report_next_timer(self) -> None:
@@ -388,6 +249,40 @@ class SessionContext:
     # --- the tree ------------------------------------------------------------------------
 
     @property
+    def tree(self) -> "SessionTree[SessionContext]":
+        """Its relations to other sessions, to be written to."""
+        if self._tree is None:
+            self._tree = SessionTree()
+        return self._tree
+
+    @property
+    def parent(self) -> "SessionContext | None":
+        return None if self._tree is None else self._tree.parent
+
+    @property
+    def parent_key(self) -> SessionKey | None:
+        return None if self._tree is None else self._tree.parent_key
+
+    @property
+    def children(self) -> "Children[SessionContext] | None":
+        return None if self._tree is None else self._tree.children
+
+    @property
+    def task(self) -> Task | None:
+        """The task that another session opened it for, if one did."""
+        return None if self._tree is None else self._tree.task
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """Its own, if it is bounded as a whole, and those of the sessions above it that are."""
+        return () if self._tree is None else self._tree.accounts
+
+    @property
+    def wait_node(self) -> WaitNode | None:
+        """Its place in the graph of waits, while it waits for a session or a session waits for it."""
+        return None if self._tree is None else self._tree.wait_node
+
+    @property
     def works_for(self) -> str:
         """The name of the owner of the session above all: where places are rare, owners take turns."""
         context = self
@@ -396,9 +291,10 @@ class SessionContext:
         return context.owner.name
 
     def add_child(self, child: "SessionContext") -> None:
-        if self.children is None:
-            self.children = Children()
-        self.children.add(child)
+        tree = self.tree
+        if tree.children is None:
+            tree.children = Children()
+        tree.children.add(child)
         if child.may_ask:
             child.tell_asking()
 
@@ -432,26 +328,14 @@ class SessionContext:
 
     # --- idleness ------------------------------------------------------------------------
 
-    def settle(self, count: int = 1) -> None:
-        """So many outside messages are dealt with."""
-        self.pending -= count
-        if not self.pending:
-            self.tell_idle()
-
-    def tell_idle(self) -> None:
-        """Nothing can go on, or nothing is left."""
-        if self._idle is not None:
-            self._idle.unpark_all()
-
     async def wait_idle(self) -> None:
         """Wait until no outside message is left, or people are waited for."""
-        if not self.pending or self.suspension is not None:
+        mail = self.mail
+        if not mail.pending or self.suspension is not None:
             await trio.lowlevel.checkpoint()
-        while self.pending and self.suspension is None:
-            if self._idle is None:
-                self._idle = trio.lowlevel.ParkingLot()
-            await self._idle.park()
-        self._idle = None
+        while mail.pending and self.suspension is None:
+            await mail.park()
+        mail.forget_idle()
 
 
 def host_of(context: SessionContext) -> SessionHost:

@@ -38,7 +38,7 @@ def check_busy(context: SessionContext, message: Message) -> None:
     Raises:
         SessionBusy: it works.
     """
-    if message.on_busy == "reject" and context.pending and message.priority is not Priority.URGENT:
+    if message.on_busy == "reject" and context.mail.pending and message.priority is not Priority.URGENT:
         raise SessionBusy(context.id)
 
 

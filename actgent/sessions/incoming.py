@@ -75,7 +75,7 @@ def message_to(
         parts=sayable_parts(content),
         priority=priority if type(priority) is Priority else Priority.named(priority),
         deadline=deadline,
-        on_busy=context.on_busy if on_busy is None else check_rule(on_busy),
+        on_busy=context.mail.on_busy if on_busy is None else check_rule(on_busy),
         traceparent=None if trace is None else valid_traceparent(trace),
     )
 
@@ -88,6 +88,6 @@ def question_to(
     message_id: str | None = None,
 ) -> Message:
     """Make a message that somebody waits for: its turn is its own, so it is not collected with others."""
-    rule = context.on_busy
+    rule = context.mail.on_busy
     on_busy: OnBusy = "queue" if rule == "collect" else rule
     return message_to(context, content, sender, priority, message_id=message_id, on_busy=on_busy)

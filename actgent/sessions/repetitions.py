@@ -25,13 +25,13 @@ KNOWN = 100
 
 def keep_outcome_of(context: SessionContext, message_id: str, outcome: Outcome) -> None:
     """Keep what a message came to, if it may be repeated."""
-    if not context.has_accepted(message_id) or isinstance(outcome.error, Stopped):
+    if not context.mail.has_accepted(message_id) or isinstance(outcome.error, Stopped):
         return
-    if context.outcomes is None:
-        context.outcomes = {}
-    context.outcomes[message_id] = outcome
-    if len(context.outcomes) > KNOWN:
-        del context.outcomes[next(iter(context.outcomes))]
+    if context.mail.outcomes is None:
+        context.mail.outcomes = {}
+    context.mail.outcomes[message_id] = outcome
+    if len(context.mail.outcomes) > KNOWN:
+        del context.mail.outcomes[next(iter(context.mail.outcomes))]
 
 
 def keep_outcome(context: SessionContext, turn: Turn, outcome: Outcome) -> None:
@@ -68,7 +68,7 @@ def join(context: SessionContext, message_id: str, waiter: TurnWaiter) -> None:
         Suspended: its turn, or one before it, waits for people, and this one does not.
     """
     waiter.is_joined = True
-    known = context.outcomes.get(message_id) if context.outcomes else None
+    known = context.mail.outcomes.get(message_id) if context.mail.outcomes else None
     turn, suspension = context.turn, context.suspension
     if known is not None:
         _tell(waiter, message_id, known)
@@ -78,7 +78,7 @@ def join(context: SessionContext, message_id: str, waiter: TurnWaiter) -> None:
         waiter.suspend(tuple(context.ledger().open))
     elif suspension is not None and suspension.message.id == message_id:
         suspension.add_guest(waiter)
-    elif (acceptance := context.acceptance(message_id)) is not None:
+    elif (acceptance := context.mail.find(message_id)) is not None:
         acceptance.guests = (*acceptance.guests, waiter)
     else:
         raise AlreadyAnswered(message_id, context.id)

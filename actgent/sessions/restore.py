@@ -112,7 +112,7 @@ class _Reader:
                 self._unkept = None
                 joined = self._joined() if joins else ()
                 self._turn = TurnCheckpoint(message_id, joined, limits=record.limits)
-                self._context.append(self._waiting[message_id], answered=True)
+                self._context.conversation.append(self._waiting[message_id], answered=True)
             case Said():
                 self._say(record)
             case Changed() | ActionFailed() | RolledBack():
@@ -132,7 +132,7 @@ class _Reader:
             case PersonAsked() | Decided() | SuspendedRecord() | Resumed():
                 self._read_approval(record)
             case Prompted(system=system):
-                self._context.system = system
+                self._context.conversation.system = system
             case Due(at=at):
                 self._due = at
             case Scheduled() | Fired() | Unscheduled():
@@ -154,20 +154,20 @@ class _Reader:
     def _accept(self, record: Accepted) -> None:
         message = record.message
         self._waiting[message.id] = message
-        self._context.remember_accepted(message.id)
+        self._context.mail.remember_accepted(message.id)
         if record.limits or record.within or record.depth:
             self._bounded[message.id] = record
         acceptance = Acceptance(message, Context())
         acceptance.options, acceptance.baggage, acceptance.is_in = record.options, record.baggage, True
-        self._context.bring_back(acceptance)
+        self._context.mail.bring_back(acceptance)
 
     def _end(self, message_id: str, failed: str | None) -> None:
         if self._waiting.pop(message_id, None) is not None:
-            self._context.forget_message(message_id, is_refused=failed in (REFUSED, NOT_KEPT))
+            self._context.mail.forget(message_id, is_refused=failed in (REFUSED, NOT_KEPT))
         self._bounded.pop(message_id, None)
         if self._turn is not None and self._turn.message_id == message_id:
             self._close_calls(self._turn)
-            goes_on = failed == NOT_KEPT and can_go_on(self._context.last_said)
+            goes_on = failed == NOT_KEPT and can_go_on(self._context.conversation.last_message)
             self._unkept = self._turn if goes_on else None
             self._turn = None
 
@@ -190,23 +190,23 @@ class _Reader:
         if not message.is_note:
             self._asking = message if message.tool_calls and not message.cut else None
         self._take(message)
-        self._context.usage += said.usage
+        self._context.conversation.usage += said.usage
         if self._turn is not None:
             self._turn.say(said, state_number=self._context.state_number)
 
     def _take(self, message: Message) -> None:
         """Put a message of the agent's into the conversation."""
-        self._context.append(message)
+        self._context.conversation.append(message)
         # Calls that stood in text are known by their results alone; those of an open answer are read again.
-        self._context.know_calls(call.id for call in message.tool_calls)
-        self._context.know_calls(result.call_id for result in message.tool_results)
+        self._context.conversation.reserve_call_ids(call.id for call in message.tool_calls)
+        self._context.conversation.reserve_call_ids(result.call_id for result in message.tool_results)
         if self._context.approvals is not None:
             self._context.approvals.close(result.call_id for result in message.tool_results)
 
     def result(self, opened: Opened) -> Restored:
         if self._context.approvals is not None:
             self._context.watch_deadline()
-        turn, self._context.unkept = self._turn, self._unkept
+        turn, self._context.mail.unkept = self._turn, self._unkept
         order = list(self._waiting.values())
         if turn is not None and turn.message_id in self._waiting:
             first = self._waiting[turn.message_id]

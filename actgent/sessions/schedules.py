@@ -52,7 +52,7 @@ def _timer_id(schedule_id: str) -> str:
 
 def schedule_timers(context: SessionContext) -> dict[str, ScheduleTimer]:
     """Return the timers of the schedules that are set in a session, by the ids of the schedules."""
-    timers = (context.timers or {}).values()
+    timers = context.timers.values()
     return {timer.schedule.id: timer for timer in timers if isinstance(timer, ScheduleTimer)}
 
 
@@ -79,9 +79,10 @@ async def set_schedule(
         UsageError: the session ends with the turn that runs.
         JournalError: it could not be written, and is not set.
     """
-    while context.scheduling and schedule.id in context.scheduling:
-        await context.scheduling[schedule.id].wait()
-    known = (context.scheduled or {}).get(schedule.id)
+    schedules = context.schedules
+    while schedule.id in schedules.writing:
+        await schedules.writing[schedule.id].wait()
+    known = schedules.scheduled.get(schedule.id)
     if known is not None:
         await trio.lowlevel.checkpoint()
         return known
@@ -100,7 +101,7 @@ async def _set(context: SessionContext, timer: ScheduleTimer) -> None:
         await _write(context, _record(timer))
     except BaseException:
         context.drop_timer(timer.id)
-        (context.scheduled or {}).pop(timer.schedule.id, None)
+        context.schedules.scheduled.pop(timer.schedule.id, None)
         if context.log is not None:  # cancelled, it may be written
             context.log.note(Unscheduled(schedule_id=timer.schedule.id, withdrawn=True))
             context.log.flush_soon()
@@ -110,14 +111,12 @@ async def _set(context: SessionContext, timer: ScheduleTimer) -> None:
 @contextmanager
 def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
     """Let others that set the same wait for the block."""
-    if context.scheduling is None:
-        context.scheduling = {}
-    done = context.scheduling[schedule_id] = trio.Event()
+    writing = context.schedules.writing
+    done = writing[schedule_id] = trio.Event()
     try:
         yield
     finally:
-        del context.scheduling[schedule_id]
-        context.scheduling = context.scheduling or None
+        del writing[schedule_id]
         done.set()
 
 
@@ -196,17 +195,16 @@ def restore_schedule(context: SessionContext, record: Scheduled | Fired | Unsche
             apply_fired(context, record)
         case Unscheduled():
             context.drop_timer(_timer_id(record.schedule_id))
-            if record.withdrawn and context.scheduled is not None:
-                context.scheduled.pop(record.schedule_id, None)
+            if record.withdrawn:
+                context.schedules.scheduled.pop(record.schedule_id, None)
 
 
 def enter(context: SessionContext, timer: ScheduleTimer) -> None:
     """Set the timer of a schedule, whose id is known from now on."""
-    if context.scheduled is None:
-        context.scheduled = {}
-    context.scheduled[timer.schedule.id] = timer.schedule
-    if len(context.scheduled) > MAX_REMEMBERED_IDS:
-        del context.scheduled[next(iter(context.scheduled))]
+    known = context.schedules.scheduled
+    known[timer.schedule.id] = timer.schedule
+    if len(known) > MAX_REMEMBERED_IDS:
+        del known[next(iter(known))]
     context.set_timer(timer)
 
 

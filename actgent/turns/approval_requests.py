@@ -61,7 +61,7 @@ class ApprovalRequests:
             if approval.id not in ledger.open:
                 context.record_approval(PersonAsked(approval=approval))
         turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.asked])
-        context.open_calls = tuple(batch.calls)
+        context.conversation.open_calls = tuple(batch.calls)
         if context.log is not None:
             context.log.keep(batch.finished())
             await context.log.flush()

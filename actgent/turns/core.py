@@ -109,17 +109,17 @@ class AgentCore:
 
     async def _resume(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> Message | None:
         """Do what was due when the process ended; returns the message to go on with."""
-        last = context.last_said
+        last = context.conversation.last_message
         assert last is not None  # noqa: S101 - the turn began with a message
         if not resume.stop:
             turn.results.extend(last.tool_results)
             await self.calling.deliver(context, turn)
             return last
         turn.answer.id = last.id
-        message = next(m for m in reversed(context.record) if m.id == last.causation_id)
+        message = next(m for m in reversed(context.conversation.messages) if m.id == last.causation_id)
         answer = Answer(parts=last.parts, stop=cast("StopReason", resume.stop))
         calls = () if last.cut else last.tool_calls
-        context.open_calls = calls
+        context.conversation.open_calls = calls
         view = self._view(context, turn, message)
         view.state = context.state_at(resume.state_number)
         if not calls and self._is_lost(turn, view, answer, resume):
@@ -209,7 +209,7 @@ class AgentCore:
 
     async def tell_idle(self, context: SessionContext) -> None:
         """What was done beside a session is durable on return, and is in its record unless a turn runs."""
-        is_idle = context.turn is None and context.resume is None and not context.open_calls
+        is_idle = context.turn is None and context.resume is None and not context.conversation.open_calls
         if is_idle and self.modes is not None:
             tell_notes(context, (self.modes,))
         if context.log is not None:
@@ -220,8 +220,8 @@ class AgentCore:
 
     def remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
         """Write the message into the record; tool results stand there already, right behind their calls."""
-        if context.last_said is not message:
-            context.append(message, answered=True)
+        if context.conversation.last_message is not message:
+            context.conversation.append(message, answered=True)
             if context.log is not None:
                 context.log.note(_entering(message, turn))
         turn.check()
@@ -230,14 +230,14 @@ class AgentCore:
     def _remember_joined(self, context: SessionContext, turn: Turn) -> None:
         """Write what the turn answers besides into the record, before the message that it is about."""
         for place, message in enumerate(turn.joined):
-            context.append(message, answered=True)
+            context.conversation.append(message, answered=True)
             if context.log is not None:
                 context.log.note(Appended(message_id=message.id, joins=place > 0))
 
     def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
         return View(
             message=message,
-            record=context.record,
+            record=context.conversation.messages,
             state=context.seen_state,
             stage=message.stage,
             calls=turn.progress.calls,
@@ -260,10 +260,12 @@ class AgentCore:
         prompt = prompts.user_prompt(context, view, request)
         if turn.answer.aside or options.tail:
             prompt = "\n\n".join(filter(None, (turn.answer.aside, options.tail, prompt)))
-        system = options.system if options.system is not None else context.system
+        system = options.system if options.system is not None else context.conversation.system
         chat = Chat(
             system=prompts.system_prompt() if system is None else system,
-            messages=prompts.messages(context, context.view, prompt, is_paused=turn.answer.is_paused),
+            messages=prompts.messages(
+                context, context.conversation.view, prompt, is_paused=turn.answer.is_paused
+            ),
             tools=view.tools,
             temperature=options.temperature,
             max_tokens=options.max_tokens,

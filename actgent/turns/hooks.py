@@ -46,8 +46,8 @@ class Hooks:
 
     async def tell(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
         """Show the listeners what the record has gained; one that fails does not keep the next from hearing."""
-        while turn.told < len(context.record):
-            message = context.record[turn.told]
+        while turn.told < len(context.conversation.messages):
+            message = context.conversation.messages[turn.told]
             turn.told += 1
             if message.sender.kind == "system":
                 continue

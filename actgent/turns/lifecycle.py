@@ -66,7 +66,7 @@ class TurnEdges:
         """
         waiter = context.waiter_of(acceptance)
         options = self._restored_options(acceptance) if waiter is None else waiter.options
-        told = len(context.record)
+        told = len(context.conversation.messages)
         limits = options.limits or self.limits
         turn = context.turn = Turn(
             acceptance.message,
@@ -78,8 +78,8 @@ class TurnEdges:
             told=told,
             joined=joined,
         )
-        if context.unkept is not None:
-            self._go_on(context, turn, context.unkept)
+        if context.mail.unkept is not None:
+            self._go_on(context, turn, context.mail.unkept)
         if context.resume is not None:
             self._take_up(context, turn, context.resume)
         if (
@@ -89,7 +89,7 @@ class TurnEdges:
             or turn.joined
             or turn.checkpoint is not None
         ):
-            askers = [context.take_acceptance(each).asked for each in turn.joined]
+            askers = [context.mail.take(each).asked for each in turn.joined]
             self.ledger.begin(context, turn, self.agent, askers=[*askers, acceptance.asked])
         if context.closed:  # it came in while the session was closing
             turn.stop_with(SessionClosed(context.id))
@@ -107,7 +107,7 @@ class TurnEdges:
 
     def _go_on(self, context: SessionContext, turn: Turn, unkept: TurnCheckpoint) -> None:
         """The message of a turn for which the journal failed was sent again: it goes on where it was."""
-        context.unkept = None
+        context.mail.unkept = None
         if unkept.message_id == turn.message.id and not turn.joined and context.log is not None:
             context.resume = unkept
             context.log.note(Appended(message_id=turn.message.id, again=True))
@@ -141,7 +141,7 @@ class TurnEdges:
         context.suspension = None
         turn = suspension.turn
         if turn is None:
-            turn = self.begin_turn(context, context.take_acceptance(suspension.message))
+            turn = self.begin_turn(context, context.mail.take(suspension.message))
         context.turn = turn
         turn.control.resume()
         for guest in suspension.guests:
@@ -194,14 +194,14 @@ class TurnEdges:
 
     async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
         """End a message that never had its turn."""
-        acceptance = context.take_acceptance(message)
+        acceptance = context.mail.take(message)
         waiter = context.waiter_of(acceptance)
         try:
             listeners = acceptance.guests if waiter is None else (waiter, *acceptance.guests)
             told = self.dispatcher.fail(context, message.id, error, listeners=listeners)
             await run_with(acceptance.variables, told)
         finally:
-            context.settle()
+            context.mail.mark_done()
             if context.log is not None and not isinstance(error, Stopped):
                 self._write_end(context, context.log, message, error=error)
             keep_outcome_of(context, message.id, Outcome(error=error))
@@ -216,7 +216,7 @@ class TurnEdges:
         if turn.listeners:
             settle_listeners(context, turn)
         turn.control.end()
-        context.settle(1 + len(turn.joined))
+        context.mail.mark_done(1 + len(turn.joined))
         if context.approvals is not None and context.approvals.is_suspended:
             context.record_approval(Resumed())
         if context.log is not None:
@@ -229,7 +229,9 @@ class TurnEdges:
                 blame=turn.control.blame,
             )
             if turn.control.error is not None and kind_of(turn.control.error) == NOT_KEPT:
-                context.unkept = checkpoint_of(turn, context.last_said, state_number=context.state_number)
+                context.mail.unkept = checkpoint_of(
+                    turn, context.conversation.last_message, state_number=context.state_number
+                )
         self.observer.end_turn(context, turn)
 
     def _write_end(
@@ -246,8 +248,8 @@ class TurnEdges:
         failed = None if error is None else kind_of(error, blame)
         if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
             for message in messages:
-                context.forget_accepted(message.id)
-        closes = context.transient and not context.pending and not context.reports_due
+                context.mail.forget_accepted(message.id)
+        closes = context.transient and not context.mail.pending and not context.reports_due
         log.end(*[message.id for message in messages], failed=failed, closes=closes)
 
     # --- the seconds that it may take ------------------------------------------------------

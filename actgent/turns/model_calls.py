@@ -125,7 +125,7 @@ class ModelCalls:
         if growth is not None and (text := growth.text.read()):
             parts = (Text(text),)
             said = self._said(context, parts, turn.answer.id, turn.message, cut=True)
-            context.append(said)
+            context.conversation.append(said)
             if context.log is not None:
                 context.log.note(Said(message=said, calls=turn.progress.calls))
 
@@ -137,10 +137,12 @@ class ModelCalls:
         parts = answer.parts
         calls: tuple[ToolCall, ...] = ()
         if answer.tool_calls:
-            parts = tuple([context.adopt(p) if isinstance(p, ToolCall) else p for p in parts])
+            parts = tuple(
+                [context.conversation.assign_call_id(p) if isinstance(p, ToolCall) else p for p in parts]
+            )
             calls = () if cut else tuple([p for p in parts if isinstance(p, ToolCall)])
         said = self._said(context, parts, turn.answer.id, message, cut=cut)
-        context.append(said)
+        context.conversation.append(said)
         if context.log is not None:
             context.log.note(
                 Said(
@@ -153,7 +155,7 @@ class ModelCalls:
                     prompt=prompt,
                 )
             )
-        context.open_calls = calls
+        context.conversation.open_calls = calls
         return calls
 
     def _said(
@@ -172,7 +174,7 @@ class ModelCalls:
     def _count_usage(self, context: SessionContext, turn: Turn, answer: Answer) -> None:
         if answer.usage is not NO_USAGE:
             turn.progress.usage += answer.usage
-            context.usage += answer.usage
+            context.conversation.usage += answer.usage
 
 
 def _waited(llm: LLM, session_id: str) -> float:

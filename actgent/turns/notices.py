@@ -13,16 +13,16 @@ def tell_notes(
 ) -> None:
     """Write what is due into the record; `calls` and `repairs` are the counts of the turn that runs."""
     for source in sources:
-        for note in source.due(context.seen_state, context.told(source.name)):
+        for note in source.due(context.seen_state, context.conversation.last_notice(source.name)):
             said = _to_message(context, source, note)
-            context.append(said)
+            context.conversation.append(said)
             if context.log is not None:
                 context.log.note(Said(message=said, calls=calls, repairs=repairs))
 
 
 def _to_message(context: SessionContext, source: NoteSource, note: Note) -> Message:
     return Message(
-        id=f"{source.name}/{note.mark}/{len(context.record)}",
+        id=f"{source.name}/{note.mark}/{len(context.conversation.messages)}",
         session_id=context.id,
         sender=Sender(source.name, "system"),
         parts=(Text(note.text),),

@@ -85,7 +85,7 @@ class Calling:
         None: some of them wait for people, and `turn.pending_approvals` is what to go on with when all have decided.
         """
         known = [
-            call if call.id else context.adopt(call, f"{turn.answer.id}/call/{place}")
+            call if call.id else context.conversation.assign_call_id(call, f"{turn.answer.id}/call/{place}")
             for place, call in enumerate(calls)
         ]
         batch = self._batch(context, turn, known)
@@ -125,8 +125,8 @@ class Calling:
 
     async def give_up(self, context: SessionContext, turn: Turn) -> None:
         """Close calls that will not run any more, and tell what was not told yet."""
-        if context.open_calls:
-            batch = self._batch(context, turn, context.open_calls)
+        if context.conversation.open_calls:
+            batch = self._batch(context, turn, context.conversation.open_calls)
             self._close(context, turn, turn.message, batch, None, is_over=True)
         await self.deliver(context, turn)
 
@@ -234,7 +234,7 @@ class Calling:
             called.append(call)
             if progress.identical > most:
                 raise self._repeating(context, turn, f"identical calls of {call.name!r} in a row")
-            if len(called) > FEWEST and (again := circle(called, most, context.record)):
+            if len(called) > FEWEST and (again := circle(called, most, context.conversation.messages)):
                 names = ", ".join(repr(each.name) for each in again)
                 raise self._repeating(
                     context, turn, f"rounds of the same calls ({names}) with the same results"
@@ -268,10 +268,10 @@ class Calling:
         """
         results = batch.results()
         closing = message.caused(TOOLS, results, stage=stage)
-        context.append(closing)
+        context.conversation.append(closing)
         if context.log is not None and (is_over or turn.is_ending):
             context.log.say_results(_closing(closing, turn))
-        context.open_calls = ()
+        context.conversation.open_calls = ()
         if context.approvals is not None:
             context.approvals.close(call.id for call in batch.calls)
             context.watch_deadline()

@@ -212,9 +212,15 @@ class World:
             if agent._opener.running.inbox.statistics().claimed:
                 self.problems.append(f"{agent.name} has sessions that are claimed")
         for context in _contexts(agents):
-            left = (context.turn, context.suspension, context.wait_node, context.open_calls, context.children)
+            left = (
+                context.turn,
+                context.suspension,
+                context.wait_node,
+                context.conversation.open_calls,
+                context.children,
+            )
             ledger = context.approvals
-            if any(left) or context.pending or context.transient:
+            if any(left) or context.mail.pending or context.transient:
                 self.problems.append(f"{context.id} is left with {left}")
             if ledger is not None and (ledger.has_open or ledger.is_suspended):
                 self.problems.append(f"{context.id} still asks")

@@ -297,9 +297,15 @@ def check_agent(agent):
     assert len(running.inbox) == 0
     assert (running._held_up, running.openers, opener._opening) == ([], {}, {})
     for context in running.sessions.values():
-        left = (context.acceptances, context.pending, context.pins, context._idle, context.scheduling)
+        left = (
+            context.mail.acceptances,
+            context.mail.pending,
+            context.mail.pins,
+            context.mail._idle,
+            context.schedules.writing,
+        )
         assert left == (None, 0, 0, None, None)
-        assert (context.turn, context.open_calls, context.suspension) == (None, (), None)
+        assert (context.turn, context.conversation.open_calls, context.suspension) == (None, (), None)
         assert not context.transient
 
 

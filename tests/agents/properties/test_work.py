@@ -27,6 +27,8 @@ from actgent.journal.records import Decided, PersonAsked
 from actgent.runtime.approval_decisions import open_approvals
 from actgent.sessions.approval_ledger import approval_for
 from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import Conversation
+from actgent.sessions.tree import SessionTree
 
 
 class Steps:
@@ -125,16 +127,18 @@ class Tree:
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.contexts = [SessionContext("0", Sender("ada"), None)]
+        self.contexts = [SessionContext("0", Sender("ada"), Conversation(None))]
         self.orphans = []
         self.asked = 0
 
     def open(self):
         parent = self.random.choice(self.contexts)
-        context = SessionContext(str(len(self.contexts)), Sender("ada"), None, parent=parent)
+        context = SessionContext(
+            str(len(self.contexts)), Sender("ada"), Conversation(None), tree=SessionTree(parent)
+        )
         self.contexts.append(context)
         if self.random.random() < 0.3:  # it came back before its parent
-            context.parent = None
+            context.tree.parent = None
             self.orphans.append((parent, context))
         else:
             parent.add_child(context)
@@ -142,7 +146,7 @@ class Tree:
     def attach(self):
         if self.orphans:
             parent, context = self.orphans.pop(self.random.randrange(len(self.orphans)))
-            context.parent = parent
+            context.tree.parent = parent
             parent.add_child(context)
 
     def close(self):

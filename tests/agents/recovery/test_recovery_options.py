@@ -121,7 +121,7 @@ async def test_a_conversation_keeps_what_was_added_and_its_prompt(autojump_clock
             conversation.add_message("user", "My name is Ada.")
             conversation.add_message("assistant", "Good to know.")
             conversation.set_system_prompt("You are a clerk.")
-            prompt, history = conversation.session._context.system, conversation.history
+            prompt, history = conversation.session._context.conversation.system, conversation.history
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(make())
             session = await agent.open_session(conversation._session._held.id)

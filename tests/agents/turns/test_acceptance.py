@@ -270,7 +270,7 @@ async def test_a_schedule_that_is_set_again_waits_for_the_first(first_is, autoju
         assert len(set_at) == (1 if first_is == "cancelled" else 2)
         assert min(set_at) >= begun + 1
         assert len(session.schedules) == 1
-        assert session._context.scheduling is None
+        assert session._context.schedules.writing == {}
         await trio.sleep(100)
         assert [message.text for message in session.history if message.sender.kind == "system"] == [
             "Running scheduled task: water the flowers"
@@ -298,7 +298,7 @@ async def test_a_schedule_that_was_cancelled_may_be_set_again_after_a_restart(au
 def left_in(session):
     """What a session's memory keeps of messages that have ended."""
     context = session._context
-    return (context.acceptances, context.pending, context.pins, context._idle)
+    return (context.mail.acceptances, context.mail.pending, context.mail.pins, context.mail._idle)
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])

@@ -1,0 +1,113 @@
+"""A session's messages on their way in: counted, known by their ids, and waited for."""
+
+import attrs
+import trio
+
+from actgent.messages import Message, OnBusy
+
+from .acceptance import Acceptance
+from .turn import TurnCheckpoint
+from .turn_future import Outcome
+
+ACCEPTED_IDS = 10_000
+"""How many message ids given by callers a session remembers, the newest."""
+
+
+@attrs.define(eq=False)
+class Mail:
+    """What a session was sent and has not dealt with, and the ids that may not come again."""
+
+    on_busy: OnBusy = "queue"
+    """The rule of messages that bring none of their own."""
+    pending: int = 0
+    """Outside messages that are on their way in, queued or being dealt with."""
+    pins: int = 0
+    """The callers that hold the session awake."""
+    acceptances: dict[str, Acceptance] | None = None
+    """Those of the messages that were sent and have not had their turn, by their ids."""
+    outcomes: dict[str, Outcome] | None = None
+    """Outcomes of messages that may be repeated; see `repetitions`."""
+    unkept: TurnCheckpoint | None = None
+    """The last turn, if the journal failed for it: when its message is sent again, it goes on."""
+    _accepted: dict[str, None] | None = None
+    _idle: trio.lowlevel.ParkingLot | None = None
+
+    # --- ids that were given by callers ---------------------------------------------------
+
+    def has_accepted(self, message_id: str) -> bool:
+        """Return True if a message id given by a caller came before."""
+        return self._accepted is not None and message_id in self._accepted
+
+    def remember_accepted(self, message_id: str) -> None:
+        """Refuse a message id given by a caller from now on."""
+        if self._accepted is None:
+            self._accepted = {}
+        self._accepted[message_id] = None
+        if len(self._accepted) > ACCEPTED_IDS:
+            del self._accepted[next(iter(self._accepted))]
+
+    def forget_accepted(self, message_id: str) -> None:
+        """Let an id come again: its message was sent away, or the journal failed for it."""
+        if self._accepted is not None:
+            self._accepted.pop(message_id, None)
+
+    # --- messages -------------------------------------------------------------------------
+
+    def expect(self, acceptance: Acceptance) -> None:
+        """Count a message that is on its way in."""
+        self.pending += 1
+        self.bring_back(acceptance)
+
+    def bring_back(self, acceptance: Acceptance) -> None:
+        """Keep a message that waits for its turn, perhaps since before a restart."""
+        if self.acceptances is None:
+            self.acceptances = {}
+        self.acceptances[acceptance.message.id] = acceptance
+
+    def forget(self, message_id: str, *, is_refused: bool) -> None:
+        """Drop a message that ended before a restart; the id of one that was refused may come again."""
+        if self.acceptances is not None:
+            self.acceptances.pop(message_id, None)
+        if is_refused:
+            self.forget_accepted(message_id)
+
+    def find(self, message_id: str) -> Acceptance | None:
+        """Return the acceptance of a message that has not had its turn."""
+        return None if self.acceptances is None else self.acceptances.get(message_id)
+
+    def refuse(self, acceptance: Acceptance) -> None:
+        """Take back a message that did not get in after all, so that its id may come again."""
+        self.take(acceptance.message)
+        self.mark_done()
+        acceptance.settle()
+
+    def take(self, message: Message) -> Acceptance:
+        """Take a message out: its turn begins, or it ends without one."""
+        assert self.acceptances is not None  # noqa: S101 - each message in the inbox has one
+        acceptance = self.acceptances.pop(message.id)
+        if not self.acceptances:
+            self.acceptances = None
+        return acceptance
+
+    def mark_done(self, count: int = 1) -> None:
+        """Count so many outside messages as dealt with."""
+        self.pending -= count
+        if not self.pending:
+            self.tell_idle()
+
+    # --- idleness -------------------------------------------------------------------------
+
+    def tell_idle(self) -> None:
+        """Wake those in `park`: nothing can go on, or nothing is left."""
+        if self._idle is not None:
+            self._idle.unpark_all()
+
+    async def park(self) -> None:
+        """Wait for the next `tell_idle`."""
+        if self._idle is None:
+            self._idle = trio.lowlevel.ParkingLot()
+        await self._idle.park()
+
+    def forget_idle(self) -> None:
+        """Free what `park` needed."""
+        self._idle = None
