@@ -204,7 +204,7 @@ class World:
                 with suppress(ActgentError, LookupError):  # its session may end at the same time
                     await agents[approval.agent].answer(approval.id, Reject())
             contexts = _contexts(agents.values())
-            is_busy = approvals or any(each.pending or each.face.schedules for each in contexts)
+            is_busy = approvals or any(each.mail.pending or each.face.schedules for each in contexts)
         await trio.sleep(200)
 
     def _look_round(self, agents):

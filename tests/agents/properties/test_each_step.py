@@ -304,7 +304,7 @@ def check_agent(agent):
             context.mail._idle,
             context.schedules.writing,
         )
-        assert left == (None, 0, 0, None, None)
+        assert left == (None, 0, 0, None, {})
         assert (context.turn, context.conversation.open_calls, context.suspension) == (None, (), None)
         assert not context.transient
 

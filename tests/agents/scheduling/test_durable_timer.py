@@ -121,4 +121,4 @@ def test_delays_do_not_follow_a_clock_that_is_set():
     assert (date.is_due(clock), delay.is_due(clock)) == (True, False)
     assert first_time(timers) == 1010.0
     assert first_steady_time(timers, clock) == 950.0
-    assert first_steady_time({}, clock) == first_time(None) == 0.0
+    assert first_steady_time({}, clock) == first_time({}) == 0.0
