@@ -175,7 +175,7 @@ MIRRORS = {"agents.agent.Agent", "llm.http.client.Remote"}
 FULL = {
     "journal.group.GroupedJournal": 22,
     "runtime.actor.RunningAgent": 31,
-    "sessions.context.SessionContext": 44,
+    "sessions.context.SessionContext": 21,
 }
 """Classes with more than 20 attributes, and how many at most. It only gets shorter."""
 LONG = {"runtime.actor.RunningAgent": 650, "runtime.session_opener.SessionOpener": 420}

@@ -19,7 +19,7 @@ from actgent.messages import Message, Sender, ToolCall
 from actgent.protocols.base import CallTools, View
 from actgent.sessions.approval_ledger import ApprovalLedger, edited, grants_of
 from actgent.sessions.context import SessionContext
-from actgent.sessions.conversation import Conversation
+from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore import owner_of, restore
 from actgent.sessions.turn import TurnCheckpoint
 from actgent.tools.base import ToolContext
@@ -43,7 +43,7 @@ async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> O
     """What an agent makes of a session at its next start."""
     if owner_of(records) is None:
         return Outlook(changes=("its records do not begin as those of a session",))
-    context = SessionContext(session_id, Sender("nobody"), Conversation(ShortTermMemory().open_view()))
+    context = SessionContext(session_id, Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
     restored = await restore(records, context)
     context.owner = restored.owner
     good: list[str] = []

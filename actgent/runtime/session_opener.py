@@ -26,11 +26,11 @@ from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message
 from actgent.logs import Each, logger_of
 from actgent.messages import Message, OnBusy, Sender, new_secret
 from actgent.sessions.context import SessionContext
-from actgent.sessions.conversation import Conversation
+from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.double_texting import check_rule
 from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.incoming import Content, message_to
-from actgent.sessions.mail import Mail
+from actgent.sessions.mail import SessionMail
 from actgent.sessions.restore import is_unused, owner_of, restore
 from actgent.sessions.tasks import Task, TaskDeadline
 from actgent.sessions.tree import SessionTree
@@ -101,10 +101,10 @@ class SessionOpener:
         context = SessionContext(
             session_id or new_secret(),
             owner,
-            Conversation(self.running.core.memory.open_view(), system=system),
+            SessionConversation(self.running.core.memory.open_view(), system=system),
             self.running.name,
             host=self.running,
-            mail=Mail(self.on_busy if on_busy is None else check_rule(on_busy)),
+            mail=SessionMail(self.on_busy if on_busy is None else check_rule(on_busy)),
             reducers=self.reducers,
             tree=SessionTree(parent, parent.key, task=task) if parent is not None else None,
         )
@@ -386,10 +386,10 @@ class SessionOpener:
         context = SessionContext(
             session_id,
             opened.owner,
-            Conversation(self.running.core.memory.open_view(), system=opened.system),
+            SessionConversation(self.running.core.memory.open_view(), system=opened.system),
             running.name,
             is_former=not opened.agent,
-            mail=Mail(opened.on_busy or self.on_busy),
+            mail=SessionMail(opened.on_busy or self.on_busy),
             reducers=self.reducers,
         )
         restored = await restore(records, context)

@@ -35,9 +35,9 @@ from actgent.state.store import StateRecord, Store
 from .acceptance import Acceptance
 from .approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
 from .children import Children
-from .conversation import Conversation
+from .conversation import SessionConversation
 from .handlers import Handlers
-from .mail import Mail
+from .mail import SessionMail
 from .scopes import scope_of
 from .session_log import SessionLog
 from .session_timers import SessionTimers
@@ -74,7 +74,7 @@ class SessionContext:
 
     id: str
     owner: Sender
-    conversation: Conversation
+    conversation: SessionConversation
     agent: str = ""
     """Whose session it is: its id is unique for this agent."""
     is_former: bool = False
@@ -84,7 +84,7 @@ class SessionContext:
     """The user's end, handed to handlers and tools; None while the session sleeps, or if it has none."""
     host: SessionHost | None = None
     """The agent at work; None while the session is only looked at."""
-    mail: Mail = attrs.field(factory=Mail)
+    mail: SessionMail = attrs.field(factory=SessionMail)
     turn: Turn | None = None
     closed: bool = False
     transient: bool = False

@@ -9,7 +9,7 @@ from actgent.messages import NO_USAGE, Message, ToolCall, Usage, new_id
 
 
 @attrs.define(eq=False)
-class Conversation:
+class SessionConversation:
     """All messages of a session, in their order, and what they came to."""
 
     view: ModelView

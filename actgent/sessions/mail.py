@@ -14,7 +14,7 @@ ACCEPTED_IDS = 10_000
 
 
 @attrs.define(eq=False)
-class Mail:
+class SessionMail:
     """What a session was sent and has not dealt with, and the ids that may not come again."""
 
     on_busy: OnBusy = "queue"

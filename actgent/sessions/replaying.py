@@ -12,7 +12,7 @@ from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, Usage
 
 from .context import SessionContext
-from .conversation import Conversation
+from .conversation import SessionConversation
 from .restore import owner_of, restore
 
 
@@ -46,7 +46,7 @@ async def rebuild(records: Sequence[Record], *, to: int | None = None) -> Rebuil
         raise ConfigurationError(f"there is no step {step}: the session's records are 1 to {len(records)}")
     if owner_of(records[:1]) is None:
         raise ConfigurationError("these are no records of a session: they do not begin with its opening")
-    context = SessionContext("", Sender("nobody"), Conversation(ShortTermMemory().open_view()))
+    context = SessionContext("", Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
     restored = await restore(records[:step], context)
     return Rebuilt(
         step=step,

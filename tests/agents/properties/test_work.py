@@ -27,7 +27,7 @@ from actgent.journal.records import Decided, PersonAsked
 from actgent.runtime.approval_decisions import open_approvals
 from actgent.sessions.approval_ledger import approval_for
 from actgent.sessions.context import SessionContext
-from actgent.sessions.conversation import Conversation
+from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.tree import SessionTree
 
 
@@ -127,14 +127,14 @@ class Tree:
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.contexts = [SessionContext("0", Sender("ada"), Conversation(None))]
+        self.contexts = [SessionContext("0", Sender("ada"), SessionConversation(None))]
         self.orphans = []
         self.asked = 0
 
     def open(self):
         parent = self.random.choice(self.contexts)
         context = SessionContext(
-            str(len(self.contexts)), Sender("ada"), Conversation(None), tree=SessionTree(parent)
+            str(len(self.contexts)), Sender("ada"), SessionConversation(None), tree=SessionTree(parent)
         )
         self.contexts.append(context)
         if self.random.random() < 0.3:  # it came back before its parent
