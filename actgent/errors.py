@@ -71,6 +71,7 @@ The class answers two questions: whose fault is it, and what can I do?
 """
 
 import difflib
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from .printable import quoted, shown
@@ -727,3 +728,36 @@ class ToolTimeout(ToolError):
         self.name = name
         self.seconds = seconds
         super().__init__(f"tool {quoted(name)} did not finish within {seconds:g} s")
+
+
+# --- kinds of failures -------------------------------------------------------------------
+
+KINDS: tuple[tuple[type[Exception], str], ...] = (
+    (ParseError, "parse"),
+    (ModelError, "model"),
+    (LimitReached, "limit"),
+    (ContextOverflow, "context"),
+    (PriceUnknown, "limit"),
+    (HandlerFailed, "handler"),
+    (Refusal, "refusal"),
+    (ContentFiltered, "filter"),
+    (TruncatedAnswer, "length"),
+    (EmptyAnswer, "empty"),
+    (Interrupted, "interrupted"),
+    (DeadlineExceeded, "deadline"),
+    (Stopped, "stopped"),
+    (SessionClosed, "stopped"),
+    (JournalError, "journal"),
+    (Fenced, "journal"),
+)
+"""Everything else is what the turn was doing: `model`, or `internal` for a mistake in actgent or in a user's protocol."""
+
+
+def kind_of(error: Exception, otherwise: str = "internal") -> str:
+    """The `Failure.kind` of an exception."""
+    return _kind_of_class(type(error)) or otherwise  # type: ignore[arg-type]  # classes are hashable
+
+
+@functools.lru_cache(maxsize=256)
+def _kind_of_class(cls: type[Exception]) -> str | None:
+    return next((kind for known, kind in KINDS if issubclass(cls, known)), None)

@@ -47,13 +47,10 @@ from actgent.runtime.starting import wait_started
 from actgent.runtime.timer_handlers import timer_handlers
 from actgent.runtime.timer_service import TimerService
 from actgent.sessions.context import SessionContext, host_of
-from actgent.sessions.double_texting import check_rule
 from actgent.sessions.handlers import Handler, check_called
-from actgent.sessions.incoming import Content, question_to
-from actgent.sessions.reader import TurnReader
+from actgent.sessions.incoming import Content, check_rule, question_to
 from actgent.sessions.turn import Turn
-from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnWaiter
-from actgent.sessions.turn_options import told_options
+from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnReader, TurnWaiter, told_options
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
 from actgent.tools.base import Tool

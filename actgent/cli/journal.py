@@ -45,7 +45,7 @@ from actgent.journal.records import (
 from actgent.journal.sqlite import back_up, carry_over, find_problems
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
-from actgent.sessions.replaying import Rebuilt, rebuild
+from actgent.sessions.restore import Rebuilt, rebuild
 
 from .terminal import Terminal, one_line, printable
 

@@ -10,7 +10,7 @@ from actgent.journal.transfer import forked, read_sessions, write_sessions
 from actgent.journal.wrapped import WrappedJournal
 from actgent.messages import Failure
 from actgent.runtime.runtime import open_runtime
-from actgent.sessions.replaying import rebuild
+from actgent.sessions.restore import rebuild
 from actgent.testing.recorded import Recording
 
 from .chat import ChatOptions, arguments_of, open_agent

@@ -29,9 +29,9 @@ from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.messages import Message, Priority
 from actgent.printable import counted, shown
-from actgent.sessions.acceptance import Acceptance
 from actgent.sessions.context import SessionContext, host_of
-from actgent.sessions.double_texting import is_collected
+from actgent.sessions.incoming import is_collected
+from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import Propagation, run_with
 from actgent.sessions.schedules import set_schedule
 from actgent.sessions.session_log import SessionLog

@@ -12,10 +12,9 @@ from actgent.errors import ActgentError, SessionClosed, Suspended
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record
 from actgent.messages import Message, Priority
-from actgent.sessions.acceptance import Acceptance
 from actgent.sessions.context import SessionContext
-from actgent.sessions.double_texting import check_busy
-from actgent.sessions.repetitions import join
+from actgent.sessions.incoming import check_busy, join
+from actgent.sessions.mail import Acceptance
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import is_inside
 from actgent.sessions.turn_future import TurnWaiter

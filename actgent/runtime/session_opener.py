@@ -27,9 +27,8 @@ from actgent.logs import Each, logger_of
 from actgent.messages import Message, OnBusy, Sender, new_secret
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.double_texting import check_rule
 from actgent.sessions.handlers import name_of, to_awaitable
-from actgent.sessions.incoming import Content, message_to
+from actgent.sessions.incoming import Content, check_rule, message_to
 from actgent.sessions.mail import SessionMail
 from actgent.sessions.restore import is_unused, owner_of, restore
 from actgent.sessions.tasks import Task, TaskDeadline

@@ -1,5 +1,13 @@
-"""The agent's end of a session: its record, its state, and the turn that runs."""
+"""The agent's end of a session: its record, its state, and the turn that runs.
 
+What the ids begin with that a session gives to others: to sessions that it opens, and to what its tools do outside.
+
+An id of a session is unique for its agent only, so these are made from both, and no two sessions make the same.
+
+The timers and schedules of a session, as data.
+"""
+
+import hashlib
 import math
 import typing
 from collections.abc import Mapping
@@ -14,6 +22,7 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account
 from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
+from actgent.control.schedule import Schedule
 from actgent.errors import NotRunning
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
@@ -32,19 +41,41 @@ from actgent.printable import counted, shown
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateRecord, Store
 
-from .acceptance import Acceptance
 from .approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
-from .children import Children
 from .conversation import SessionConversation
 from .handlers import Handlers
-from .mail import SessionMail
-from .scopes import scope_of
+from .mail import Acceptance, SessionMail
 from .session_log import SessionLog
-from .session_timers import SessionTimers
 from .tasks import Task
-from .tree import SessionTree
+from .tree import Children, SessionTree
 from .turn import Suspension, Turn, TurnCheckpoint
 from .turn_future import TurnWaiter
+
+
+@attrs.define(eq=False)
+class SessionTimers:
+    """Timers that are set, and the schedules behind some of them; only a session that ever had one has this."""
+
+    due: dict[str, DurableTimer] = attrs.field(factory=dict)
+    """By their ids."""
+    scheduled: dict[str, Schedule] = attrs.field(factory=dict)
+    """Schedules that were set, by their ids, also those that have fired."""
+    writing: dict[str, trio.Event] = attrs.field(factory=dict)
+    """Schedules that are just being written, by their ids."""
+
+
+LONGEST = 100
+"""Characters of an agent's name and an id together that stand in a scope as they are."""
+
+
+def scope_of(agent: str, session_id: str) -> str:
+    """A text of at most 102 characters that is one session's alone: readable, or a digest where that would be ambiguous."""
+    is_plain = "/" not in agent and "/" not in session_id and not agent.startswith("~")
+    if is_plain and len(agent) + len(session_id) <= LONGEST:
+        return f"@{agent}/{session_id}"
+    known = f"{len(agent)}/{agent}/{session_id}".encode("utf-8", "surrogatepass")
+    return f"@~{hashlib.blake2b(known, digest_size=16).hexdigest()}"
+
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]

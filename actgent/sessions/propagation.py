@@ -19,7 +19,7 @@ from actgent.logs import logger_of
 from actgent.messages import traceparent, valid_traceparent
 from actgent.tools.time_limits import time_limits
 
-from .acceptance import Acceptance
+from .mail import Acceptance
 from .turn import running_turn
 
 T = TypeVar("T")

@@ -1,15 +1,27 @@
-"""A session made again from what stands of it in the journal."""
+"""A session made again from what stands of it in the journal.
 
-from collections.abc import Sequence
+Calls that a turn left without results in its records, when it ended: they get them where the session is made again.
+
+Earlier versions wrote the end of a turn whose journal had failed without the results of its calls, and no provider takes
+a conversation like that. The message is the same at each reading, so the journal stays as it is.
+
+A session as it was at any of its records, made again without model, tools or handlers.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Context
+from typing import Any
 
 import attrs
 import trio
 
 from actgent.control.budget import NOTHING, Amounts
+from actgent.errors import ConfigurationError
 from actgent.journal.records import (
     NOT_KEPT,
     REFUSED,
+    WIRE,
     Accepted,
     ActionFailed,
     Appended,
@@ -35,13 +47,36 @@ from actgent.journal.records import (
     SuspendedRecord,
     Unscheduled,
 )
-from actgent.messages import Message, Sender
+from actgent.memory.short_term import ShortTermMemory
+from actgent.messages import Message, Sender, ToolCall, Usage
+from actgent.tools.execution import Batch
+from actgent.tools.registry import ToolRegistry
 
-from .acceptance import Acceptance
 from .context import SessionContext
-from .open_calls import close_calls
+from .conversation import SessionConversation
+from .mail import Acceptance
 from .schedules import restore_schedule
 from .turn import TurnCheckpoint, can_go_on
+
+TOOLS = Sender("tools", "tool")
+
+
+def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
+    """The results that were left out: those that stand in the records, else whether the call may have run."""
+    batch = Batch(tuple(calls), ToolRegistry())
+    for place, call in enumerate(batch.calls):
+        if call.id in turn.finished or call.id in turn.started:
+            batch.settle(place, turn.finished.get(call.id))
+    return Message(
+        id=f"{answer.id}/results",
+        session_id=answer.session_id,
+        sender=TOOLS,
+        parts=batch.results(),
+        priority=answer.priority,
+        correlation_id=answer.correlation_id,
+        causation_id=answer.causation_id,
+        created_at=answer.created_at,
+    )
 
 
 @attrs.frozen
@@ -223,3 +258,56 @@ class _Reader:
             spent=self._spent,
             bounded=tuple(self._bounded.values()),
         )
+
+
+@attrs.frozen(kw_only=True)
+class Rebuilt:
+    """A session after one of its records."""
+
+    step: int
+    """The number of that record, from 1."""
+    owner: Sender
+    state: Mapping[str, Any]
+    history: tuple[Message, ...]
+    usage: Usage
+    waiting: tuple[Message, ...]
+    """Accepted and not ended."""
+
+    @property
+    def digest(self) -> str:
+        """The same for the same history and state, in the running session and in any later replay."""
+        return digest_of(self.history, self.state)
+
+
+async def rebuild(records: Sequence[Record], *, to: int | None = None) -> Rebuilt:
+    """The session after its record `to`, or after the last, by the code that recovers it after a crash.
+
+    Raises:
+        ConfigurationError: there is no such record.
+    """
+    step = len(records) if to is None else to
+    if not 1 <= step <= len(records):
+        raise ConfigurationError(f"there is no step {step}: the session's records are 1 to {len(records)}")
+    if owner_of(records[:1]) is None:
+        raise ConfigurationError("these are no records of a session: they do not begin with its opening")
+    context = SessionContext("", Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
+    restored = await restore(records[:step], context)
+    return Rebuilt(
+        step=step,
+        owner=restored.owner,
+        state=dict(context.seen_state),
+        history=tuple(context.conversation.messages),
+        usage=context.conversation.usage,
+        waiting=restored.waiting,
+    )
+
+
+def digest_of(history: Iterable[Message], state: Mapping[str, Any]) -> str:
+    """32 hexadecimal digits that stand for a session's history and state.
+
+    Raises:
+        NotSerializable: the state holds what is no plain data.
+    """
+    said = [Said(message=message) for message in history]
+    changes = [Changed(changes={key: state[key]}) for key in sorted(state)]
+    return hashlib.blake2b(WIRE.encode([*said, *changes], Record), digest_size=16).hexdigest()

@@ -18,11 +18,11 @@ from actgent.control.durable_timer import DurableTimer
 from actgent.control.limits import WEEK
 from actgent.errors import (
     ActgentError,
+    kind_of,
 )
 from actgent.journal.records import REFUSED, Accepted, Answered, Ended, Record
 from actgent.tools.results import to_text
 
-from .failures import kind_of
 from .turn_future import TurnWaiter
 
 MAX_TASKS = 100

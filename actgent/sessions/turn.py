@@ -11,6 +11,7 @@ import trio
 
 from actgent.actors.timer import TimerHandle
 from actgent.control.budget import NOTHING, Amounts, Budget
+from actgent.control.call_cycles import is_same
 from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Interrupted
 from actgent.journal.records import (
@@ -34,7 +35,6 @@ from actgent.printable import counted, shown
 from actgent.protocols.growing import Growth
 
 from .approval_ledger import PendingCalls
-from .call_cycles import is_same
 from .turn_future import CallOptions, TurnWaiter
 
 

@@ -1,9 +1,16 @@
-"""Those who wait for what comes of a message, and how its turn is to talk to the model."""
+"""Those who wait for what comes of a message, and how its turn is to talk to the model.
 
+The reader's end of a turn that someone reads along.
+
+How one turn alone talks to the model, in the form that a journal keeps: a turn that goes on asks as it began.
+"""
+
+import json
 import math
 import typing
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
@@ -21,10 +28,71 @@ from actgent.messages import (
     Reply,
     ToolCall,
 )
-from actgent.protocols.base import Protocol
+from actgent.protocols.base import Protocol, WithOutput
+from actgent.structured.output import Output, form_output
 from actgent.tools.time_limits import TimeLimit, time_limits
 
-from .reader import TurnReader
+T = TypeVar("T")
+
+
+class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
+    """A receive channel whose writer waits for room only where it wants to.
+
+    Tokens do, so a slow reader slows the model down; what ends a turn does not, so nothing that
+    stops a turn ever waits for a reader.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._items: deque[T] = deque()
+        self._readers = trio.lowlevel.ParkingLot()
+        self._writers = trio.lowlevel.ParkingLot()
+        self._ended = False
+        self._closed = False
+
+    async def receive(self) -> T:
+        """The next delivery.
+
+        Raises:
+            trio.EndOfChannel: the turn has ended and all was read.
+            trio.ClosedResourceError: the reader was closed.
+        """
+        await trio.lowlevel.checkpoint()
+        while not self._items:
+            if self._closed:
+                raise trio.ClosedResourceError
+            if self._ended:
+                raise trio.EndOfChannel
+            await self._readers.park()
+        self._writers.unpark()
+        return self._items.popleft()
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closed = True
+        self._items.clear()
+        self._readers.unpark_all()
+        self._writers.unpark_all()
+
+    def put(self, item: T) -> None:
+        """Deliver something, room or not; a reader that left misses it."""
+        if not self._closed:
+            self._items.append(item)
+            self._readers.unpark()
+
+    async def wait_room(self) -> None:
+        """Wait while the reader is `capacity` deliveries behind."""
+        while len(self._items) >= self._capacity:
+            await self._writers.park()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._ended = True
+        self._readers.unpark_all()
 
 
 @attrs.frozen(kw_only=True)
@@ -312,3 +380,37 @@ class StreamWaiter(TurnWaiter):
     def finish(self) -> None:
         super().finish()
         self._reader.end()
+
+
+def told_options(
+    output: Output | None, *, temperature: float | None, max_tokens: int | None, system: str | None, tail: str
+) -> TurnOptions | None:
+    """What was said for one turn; None where nothing was."""
+    if output is None and temperature is None and max_tokens is None and system is None and not tail:
+        return None
+    return TurnOptions(
+        temperature=temperature,
+        max_tokens=max_tokens,
+        system=system,
+        tail=tail,
+        output=None if output is None else output.form,
+        output_name="" if output is None else output.name,
+    )
+
+
+def restored_options(base: CallOptions, told: TurnOptions) -> CallOptions:
+    """The agent's options, but for what was said for one turn. A value of a form comes as plain JSON data."""
+    return attrs.evolve(
+        base,
+        protocol=base.protocol if told.output is None else _with_form(base.protocol, told),
+        temperature=base.temperature if told.temperature is None else told.temperature,
+        max_tokens=base.max_tokens if told.max_tokens is None else told.max_tokens,
+        system=told.system,
+        tail=told.tail,
+        told=told,
+    )
+
+
+def _with_form(protocol: Protocol, told: TurnOptions) -> Protocol:
+    plain = protocol.inner if isinstance(protocol, WithOutput) else protocol
+    return plain.with_output(form_output(told.output_name, json.loads(told.output or "{}")))

@@ -41,9 +41,9 @@ from actgent.protocols.base import (
 from actgent.protocols.prompts import PromptManager
 from actgent.sessions.approval_ledger import PendingCalls
 from actgent.sessions.context import SessionContext
-from actgent.sessions.failures import check_stop
 from actgent.sessions.turn import Turn, TurnCheckpoint
 
+from .answers import check_stop
 from .dispatcher import Delivery, Dispatcher, to_deliveries
 from .hooks import Hooks
 from .model_calls import ModelCalls

@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from actgent.approvals import Approval
-from actgent.errors import HandlerFailed
+from actgent.errors import HandlerFailed, kind_of
 from actgent.foreign import failure_of, place_of
 from actgent.journal.records import Delivered
 from actgent.logs import Each, logger_of
@@ -23,7 +23,6 @@ from actgent.messages import (
 )
 from actgent.protocols.base import Outcome, Say
 from actgent.sessions.context import SessionContext
-from actgent.sessions.failures import kind_of
 from actgent.sessions.handlers import Handler, HandlerKind, name_of, to_awaitable
 from actgent.sessions.turn import Turn
 from actgent.sessions.turn_future import TurnWaiter

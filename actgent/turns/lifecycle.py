@@ -11,20 +11,18 @@ import trio
 from actgent.actors.timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
-from actgent.errors import SessionClosed, Stopped
+from actgent.errors import SessionClosed, Stopped, kind_of
 from actgent.journal.records import NOT_KEPT, Appended, Resumed
 from actgent.messages import Message
-from actgent.sessions.acceptance import Acceptance
 from actgent.sessions.accounts import Ledger
 from actgent.sessions.context import SessionContext
-from actgent.sessions.failures import kind_of
+from actgent.sessions.incoming import add_guests, keep_outcome, keep_outcome_of, settle_listeners
+from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
-from actgent.sessions.repetitions import add_guests, keep_outcome, keep_outcome_of, settle_listeners
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.tasks import outcome_of
 from actgent.sessions.turn import Suspension, Turn, TurnCheckpoint, checkpoint_of, running_turn
-from actgent.sessions.turn_future import CallOptions, Outcome
-from actgent.sessions.turn_options import restored_options
+from actgent.sessions.turn_future import CallOptions, Outcome, restored_options
 from actgent.tools.time_limits import time_limits
 
 from .dispatcher import Dispatcher

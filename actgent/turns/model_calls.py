@@ -23,9 +23,9 @@ from actgent.messages import (
     new_id,
 )
 from actgent.sessions.context import SessionContext
-from actgent.sessions.failures import check_answer
 from actgent.sessions.turn import Turn
 
+from .answers import check_answer
 from .dispatcher import Dispatcher
 from .observer import Observer
 from .spending import Spending

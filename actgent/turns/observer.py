@@ -5,7 +5,7 @@ import time
 import attrs
 
 from actgent.approvals import Approval, Decision, word_for
-from actgent.errors import LimitReached
+from actgent.errors import LimitReached, kind_of
 from actgent.events import (
     ApprovalAsked,
     ApprovalDecided,
@@ -19,7 +19,6 @@ from actgent.events import (
 from actgent.llm.base import Answer
 from actgent.messages import Message, ToolResult
 from actgent.sessions.context import SessionContext
-from actgent.sessions.failures import kind_of
 from actgent.sessions.turn import Turn
 
 

@@ -15,8 +15,9 @@ from actgent.errors import (
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.estimate import PromptEstimator
 from actgent.messages import Usage
-from actgent.sessions.failures import check_answer
 from actgent.sessions.turn import Turn
+
+from .answers import check_answer
 
 REFUSED = (BadRequest, NotAuthorized, QuotaExhausted, RateLimited, ProviderUnavailable)
 """The provider gave no answer and takes no money for that: only the call counts."""

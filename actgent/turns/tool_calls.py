@@ -7,15 +7,15 @@ import attrs
 import trio
 
 from actgent.control.budget import Budget
+from actgent.control.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.control.excess import excess_of
 from actgent.control.limits import Limits
 from actgent.errors import LimitReached
 from actgent.journal.records import Said, Started
 from actgent.messages import Message, ToolCall
 from actgent.sessions.approval_ledger import PendingCalls, edited, grants_of
-from actgent.sessions.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.sessions.context import SessionContext
-from actgent.sessions.open_calls import TOOLS
+from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, TurnCheckpoint
 from actgent.tools.base import Tool, ToolContext

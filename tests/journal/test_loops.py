@@ -12,7 +12,7 @@ import trio
 
 from actgent import open_runtime
 from actgent.journal.memory import MemoryJournal
-from actgent.sessions.replaying import rebuild
+from actgent.sessions.restore import rebuild
 from actgent.testing import DyingJournal
 
 HERE = str(Path(__file__).parent)

@@ -17,7 +17,7 @@ from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 from actgent.sessions.incoming import Content
-from actgent.sessions.reader import TurnReader
+from actgent.sessions.turn_future import TurnReader
 from actgent.turns.dispatcher import Delivery
 
 from .answer import AgentAnswer, AnswerReader

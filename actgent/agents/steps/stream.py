@@ -10,8 +10,7 @@ from actgent.llm.base import Answer
 from actgent.messages import Reply, ToolCall, ToolResult
 from actgent.protocols.growing import GrowingText
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
-from actgent.sessions.reader import TurnReader
-from actgent.sessions.turn_future import CallOptions, StreamWaiter
+from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnReader
 from actgent.turns.dispatcher import Delivery
 
 from .events import (

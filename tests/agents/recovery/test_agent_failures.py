@@ -23,7 +23,7 @@ from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Ended, Opened
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Message, Text
-from actgent.sessions.replaying import rebuild
+from actgent.sessions.restore import rebuild
 from actgent.testing import check_transcript
 
 

@@ -12,7 +12,7 @@ from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Ended, Finished, Opened, Said, Started
 from actgent.messages import Message
-from actgent.sessions.replaying import rebuild
+from actgent.sessions.restore import rebuild
 from actgent.testing import check_transcript
 
 
