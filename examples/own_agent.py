@@ -45,8 +45,7 @@ class CountingCore(AgentCore):
     """The pipeline, with a ledger of verdicts in the session's state."""
 
     async def act(self, context: Any, turn: Any, message: Any, outcomes: Sequence[Any]) -> None:
-        refused = [outcome for outcome in outcomes if getattr(outcome, "message_type", None) == "refuse"]
-        if refused:
+        if refused := [each for each in outcomes if getattr(each, "message_type", None) == "refuse"]:
             context.state.dispatch(lambda state: ("refused", state.get("refused", 0) + len(refused)))
         await super().act(context, turn, message, outcomes)
 
@@ -61,11 +60,8 @@ class Judge(Agent):
         return Protocol.pair(Verdicts(), VerdictReader())
 
 
-SCRIPT = ["refuse: we have two printers", "Sure!", "approve: paper is used up"]
-
-
 async def main() -> None:
-    model = ScriptedLLM(SCRIPT)
+    model = ScriptedLLM(["refuse: we have two printers", "Sure!", "approve: paper is used up"])
     async with Judge("judge", role="who decides over purchases", llm=model) as judge:
         session = await judge.create_session("Ada")
         for wish in ("a printer", "paper"):

@@ -529,6 +529,7 @@ class Agent:
         asked = self._address(said.session)
         timeout = math.inf if said.timeout is None else said.timeout
         over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {self.name!r}", timeout)
+        waiter.wait_until(over)  # before it is sent: its turn may begin at once
         with slot_lent(asked):
             with trio.CancelScope(deadline=over) as limit:
                 await self._send(said, asked, waiter)
@@ -544,7 +545,6 @@ class Agent:
         if over == math.inf:
             yield
             return
-        waiter.wait_until(over)
         handle = self._require_opener().running.edges.timer.call_at(over, partial(waiter.expire, error))
         try:
             yield
