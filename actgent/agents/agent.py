@@ -504,7 +504,7 @@ class Agent:
                 yield reader
 
     async def approvals(self, *, after: str = "", limit: int = 100) -> tuple[Approval, ...]:
-        """What waits for people in sessions of this agent, those that sleep in the journal, too.
+        """List the approvals that this agent's sessions wait for, sessions unloaded to the journal included.
 
         Of at most `limit` sessions, in the order of their ids, behind the session `after`: pass the last approval's
         `session_id` for the next page; an empty page is the end.
@@ -552,7 +552,7 @@ class Agent:
             handle.cancel()
 
     def _address(self, session: Session | None) -> SessionContext:
-        """Whom to say something that is waited for: the session that is given, or a fresh one.
+        """Find the session to send a request to: the one given, or a fresh transient one.
 
         A fresh one belongs to the session whose turn asks, if there is one, and is closed with it.
 
@@ -671,7 +671,7 @@ class Agent:
         return ()
 
     async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
-        """Who answers for a route; nobody, unless the agent has routes."""
+        """Give the message to the agent of a route; does nothing unless the agent has routes."""
         await trio.lowlevel.checkpoint()
         return None
 

@@ -226,7 +226,7 @@ class DelegateToAgent(Tool):
 
 
 def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> bool:
-    """Whether the agent of a call may call another one."""
+    """Return True if the agent of a call may call another one."""
     if card.name == context.agent:
         return False
     if allowed is None:

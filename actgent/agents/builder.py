@@ -155,7 +155,7 @@ class AgentBuilder:
         return self._with(capabilities=text)
 
     def body(self, text: str) -> Self:
-        """What the system prompt says further."""
+        """Set the rest of the system prompt."""
         return self._with(body=text)
 
     def prompt(self, layer: Prompt) -> Self:
@@ -178,7 +178,7 @@ class AgentBuilder:
         return self._with(protocol=_named(known, protocol, "protocol"))
 
     def strategy(self, strategy: str | Strategy) -> Self:
-        """How `react` chooses its mode: `keyword`, `auto`, `preference`, or a strategy of your own."""
+        """Set how `react` chooses its mode: `keyword`, `auto`, `preference`, or a custom strategy."""
         return attrs.evolve(self, strategy=_named(STRATEGIES, strategy, "strategy"))
 
     def output(self, output: Any) -> Self:
@@ -205,11 +205,11 @@ class AgentBuilder:
         return self._with(limits=attrs.evolve(start, **bounds))
 
     def handler_timeout(self, seconds: float) -> Self:
-        """How long an async handler or hook may take."""
+        """Set how many seconds an async handler or hook may take."""
         return self._with(handler_timeout=seconds)
 
     def on_busy(self, rule: OnBusy) -> Self:
-        """What a message does while its session works: queue, collect, interrupt or reject."""
+        """Set what a message does while its session works: queue, collect, interrupt or reject."""
         return self._with(on_busy=rule)
 
     def routes(self, routes: Mapping[str, Agent]) -> Self:

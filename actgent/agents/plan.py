@@ -213,7 +213,7 @@ def _status(reply: Reply | None, failure: Failure | None) -> Status:
 
 
 def _suspended(session: Session) -> Failure:
-    """What a turn that waits for people has come to so far."""
+    """Describe a turn that waits for approvals as a failure of the kind `suspended`."""
     ids = [approval.id for approval in session.approvals]
     message = next(each for each in reversed(session.history) if each.sender.kind == "user")
     return Failure(kind="suspended", error=Suspended(ids), message_id=message.id)

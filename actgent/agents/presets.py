@@ -83,7 +83,7 @@ class RouterAgent(Agent):
 
 
 def _actions(routes: Mapping[str, Agent], options: Mapping[str, Any]) -> list[Instruction]:
-    """What the model is told of routes that nothing else tells it of."""
+    """Describe the routes to the model that no instruction and no event type describes."""
     told = {given if isinstance(given, str) else given.name for given in options.get("instructions", ())}
     told |= {given.name for given in options.get("types", ())}
     return [

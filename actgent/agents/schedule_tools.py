@@ -87,7 +87,7 @@ class ScheduleTask(SchedulingTool):
 
 
 def _times(when: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Session.schedule` is given for a `when`."""
+    """Convert a `when` to the arguments of `Session.schedule`."""
     kind = when["type"]
     if kind == "no-schedule":
         raise ToolError(NO_SCHEDULE)

@@ -240,12 +240,12 @@ class Session:
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """What is scheduled, the next first."""
+        """The session's schedules, the next first."""
         return schedules(self._context)
 
     @property
     def clock(self) -> Clock:
-        """What time it is for schedules and deadlines: `session.clock.now()`."""
+        """The clock for schedules and deadlines: `session.clock.now()`."""
         return self._agent.clock
 
     async def wait_idle(self) -> None:
@@ -407,12 +407,12 @@ class Session:
 
     @property
     def is_durable(self) -> bool:
-        """Whether a journal has it, so that it survives its process."""
+        """True if a journal holds the session, so that it survives its process."""
         return self._agent.journal is not None
 
     @property
     def is_stopping(self) -> bool:
-        """Whether its agent is being stopped, so that nothing of it goes on in this process."""
+        """True if its agent is being stopped, so that the session does nothing further in this process."""
         return self._agent.is_stopping
 
     @property
@@ -436,7 +436,7 @@ class Session:
 
     @property
     def on_busy(self) -> OnBusy:
-        """What messages do while the session works: queue, collect, interrupt or reject."""
+        """The rule for messages while the session works: queue, collect, interrupt or reject."""
         return self._context.mail.on_busy
 
     @property
@@ -446,12 +446,12 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """What the session's model calls took."""
+        """The usage of the session's model calls."""
         return self._context.conversation.usage
 
     @property
     def budget(self) -> Budget | None:
-        """What the running turn may still spend, or the session between turns; None where nothing bounds it.
+        """The budget of the running turn, or of the session between turns; None if nothing bounds it.
 
         `budget.left` tells what is left of each bound.
         """
@@ -486,5 +486,5 @@ def context_of(session: Session) -> SessionContext:
 
 
 def services_of(session: Session) -> SessionServices:
-    """What a session is served by."""
+    """Return the services that a session uses."""
     return session._services  # noqa: SLF001 - it is this module that knows both ends

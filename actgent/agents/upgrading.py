@@ -40,7 +40,7 @@ class Outlook:
 
 
 async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> Outlook:
-    """What an agent makes of a session at its next start."""
+    """Predict what an agent does with a session at its next start."""
     if owner_of(records) is None:
         return Outlook(changes=("its records do not begin as those of a session",))
     context = SessionContext(session_id, Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
@@ -60,7 +60,7 @@ async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> O
 
 
 def _turn(agent: Agent, context: SessionContext, resume: TurnCheckpoint) -> Iterator[tuple[str, bool]]:
-    """What becomes of a turn that had begun, each with whether somebody should know before."""
+    """Predict what becomes of a turn that had begun; each word comes with True if it is a reason for concern."""
     last = context.conversation.last_message
     if last is None or not resume.stop:
         yield "the model is asked", False
@@ -127,7 +127,7 @@ def _word(call: ToolCall, obstacle: Exception | None, *, is_begun: bool, is_aske
 def _text_answer(
     agent: Agent, context: SessionContext, resume: TurnCheckpoint, last: Message
 ) -> tuple[str, bool]:
-    """What becomes of an answer whose calls, if any, stand in its text."""
+    """Predict what becomes of an answer whose calls, if any, are in its text."""
     asked = next(
         (each for each in reversed(context.conversation.messages) if each.id == last.causation_id), last
     )
@@ -160,7 +160,7 @@ def _text_answer(
 
 
 def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Record]) -> str:
-    """Whether the model was asked with another prompt or other tools last."""
+    """Return a warning if prompt or tools differ from those of the last model call; empty if they do not."""
     last = next((each.prompt for each in reversed(records) if isinstance(each, Said) and each.prompt), "")
     system = agent.system_prompt if context.conversation.system is None else context.conversation.system
     now = agent.prompts.fingerprint(system, agent.tools.specs())

@@ -173,7 +173,7 @@ class RunningAgent:
 
     @property
     def is_durable(self) -> bool:
-        """Whether a journal has its sessions, so that they survive the process."""
+        """True if a journal has its sessions, so that they survive the process."""
         return self.journal is not None
 
     async def wait_started(self, name: str) -> None:
@@ -182,7 +182,7 @@ class RunningAgent:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether nothing of it goes on in this process; known a checkpoint after the cancellation that ends it."""
+        """True if nothing of it goes on in this process; known a checkpoint after the cancellation that ends it."""
         is_stopped = self._cell is not None and self._cell.is_stopping
         return is_stopped or (self._is_cut_off and not self.has_failed)
 
@@ -691,7 +691,7 @@ class RunningAgent:
 
 
 def _is_over(context: SessionContext) -> bool:
-    """Whether a session was closed or let go, and nothing is on its way in, queued or running."""
+    """Return True if a session was closed or let go, and nothing is on its way in, queued or running."""
     is_over = context.closed or (context.transient and not context.reports_due)
     return is_over and not context.mail.pending and not context.mail.pins
 

@@ -281,7 +281,7 @@ async def _child_of(
 
 
 async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: str) -> Answered:
-    """What the task of a child in the journal came to.
+    """Read the outcome of a child's task from the journal.
 
     Raises:
         SessionExists: it is no child of the asker.

@@ -29,7 +29,7 @@ class AgentCard:
     capabilities: str = ""
 
     def count_matches(self, wanted: frozenset[str]) -> int:
-        """How many of these words it says of itself."""
+        """Count how many of these words are in its name, role, goal and capabilities."""
         known = words_of(f"{self.name} {self.role} {self.goal} {self.capabilities}")
         return sum(any(_is_same(word, other) for other in known) for word in wanted)
 

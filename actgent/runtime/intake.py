@@ -208,7 +208,7 @@ class Reception:
         self._sessions.rest(context)
 
     def _note_refused(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
-        """What the journal has of a message never was, and a turn waits on for people that it would have ended."""
+        """Note that a message in the journal was refused, and that a turn it would have ended waits on."""
         log.note_refused(acceptance.message.id)
         message = acceptance.message
         goes_first = message.priority is Priority.URGENT or message.on_busy == "interrupt"
@@ -256,7 +256,7 @@ class Reception:
         return attrs.evolve(message, deadline=max(0.0, limit.deadline - trio.current_time()))
 
     def _asked_by(self, context: SessionContext, waiter: TurnWaiter | None) -> Asked | None:
-        """What a message's turn is paid from: limits of its own, and the budget of the turn that asks for it.
+        """Find what pays for a message's turn: limits of its own, and the budget of the turn that asks for it.
 
         That is one that waits for the answer, or speaks to a session below its own.
 

@@ -249,7 +249,7 @@ class Runtime:
         return self.stream.read(capacity)
 
     async def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
-        """What waits for people in sessions of all agents here, of at most `limit` sessions, page by page.
+        """List the approvals of all agents here, of at most `limit` sessions, page by page.
 
         Pass the last approval for the next page; an empty page is the end. `agent.answer` decides.
         """

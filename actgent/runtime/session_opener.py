@@ -303,7 +303,7 @@ class SessionOpener:
         return scoped
 
     async def _is_below(self, parent: SessionContext, session_id: str) -> bool | None:
-        """Whether a session has this one as parent; None where there is none of this id."""
+        """Return True if this session is the parent of the one with this id; None if there is no such session."""
         context, journal = self.running.sessions.get(session_id), self.running.journal
         if context is not None:
             return context.parent_key == parent.key
@@ -335,7 +335,7 @@ class SessionOpener:
             raise SessionExists(self.running.name, session_id)
 
     async def _load(self, session_id: str) -> Sequence[Record]:
-        """What the journal has of a session; if nobody ever got it, it is erased, and its id is free."""
+        """Load a session's records; one that was never handed out is erased, and its id is free."""
         journal = self.running.journal
         records = () if journal is None else await journal.load(session_id, agent=self.running.name)
         if journal is not None and is_unused(records):
@@ -364,7 +364,7 @@ class SessionOpener:
             self._end_opening(session_id, opening)
 
     def may_erase(self, session_id: str) -> bool:
-        """Whether nobody opens a session or does anything with it at this moment."""
+        """Return True if no task opens or uses a session at this moment."""
         context = self.running.sessions.find_any(session_id)
         return session_id not in self._opening and (context is None or context.is_at_rest)
 
@@ -427,7 +427,7 @@ class SessionOpener:
         return context
 
     async def _with_parent_agent(self, session_id: str, opened: Opened) -> Opened:
-        """How a session began, by what the journal found out about its parent where its first record does not tell."""
+        """Complete a session's first record with its parent's agent, if only the journal's head has it."""
         journal = self.running.journal
         if journal is None or opened.parent_agent or not opened.parent_id:
             return opened
@@ -458,7 +458,7 @@ class SessionOpener:
         self.trees.attach_children(context)
 
     async def _is_orphan(self, context: SessionContext) -> bool:
-        """Whether a session was asked something by one that has nothing to do any more, so that nobody waits for it."""
+        """Return True if the session that asked this one has nothing left to do, so that no turn waits for it."""
         task = context.task
         journal = self.running.journal
         if task is None or task.reports or journal is None or not task.parent_agent:
@@ -560,7 +560,7 @@ def _opened(
     is_transient: bool,
     now: float,
 ) -> Opened:
-    """How a session's records begin."""
+    """Build the first record of a session."""
     parent = context.parent
     return Opened(
         agent=context.agent,

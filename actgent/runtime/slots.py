@@ -88,7 +88,7 @@ def find_waiter() -> WaitNode | None:
 
 
 def would_wait_for_itself(target: SessionContext) -> bool:
-    """Whether the session whose turn we are in would wait for itself if it waited for `target`."""
+    """Return True if the session whose turn we are in would wait for itself if it waited for `target`."""
     waiter = running_session()
     if waiter is None or waiter.wait_node is None:
         return waiter is target

@@ -35,7 +35,7 @@ class Starting:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an agent was started."""
+        """True if an agent was started."""
         return self._over_at > -math.inf
 
     def note_start(self) -> None:
@@ -76,7 +76,7 @@ class Starting:
         return not self.is_over and trio.current_time() < self._over_at
 
     def _waits(self, context: SessionContext | None) -> bool:
-        """Whether a session came back from the journal while agents were started, or works for one that did."""
+        """Return True if a session came back from the journal while agents were started, or works for one that did."""
         if not self._is_open():
             return False
         while context is not None and context not in self._came_back:

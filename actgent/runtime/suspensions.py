@@ -112,6 +112,6 @@ class Suspensions:
 
 
 def _queued(context: SessionContext) -> list[TurnWaiter]:
-    """Those whose messages wait behind the session's turn, and who wait for people, too."""
+    """List the callers that wait for approvals, too, and whose messages are queued behind the session's turn."""
     waiters = [each.waiter for each in (context.mail.acceptances or {}).values() if each.is_in]
     return [each for each in waiters if each is not None and each.is_patient and not each.abandoned]

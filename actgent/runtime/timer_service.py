@@ -134,7 +134,7 @@ class TimerService:
 
     @property
     def _room(self) -> int:
-        """How many more sessions may fire, each with a message for the inbox; half of the inbox is left to people."""
+        """The number of sessions that may still fire, each with a message; half of the inbox is left to people."""
         share = max(1, self._inbox.capacity // 2)
         return max(0, share - len(self._inbox) - self._firing)
 

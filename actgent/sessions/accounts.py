@@ -124,7 +124,7 @@ class Ledger:
     # --- trees -----------------------------------------------------------------------------
 
     def lead(self, context: SessionContext, turn: Turn, agent: str) -> Asked:
-        """What a turn is asked for that this one leads to: it draws on all that this one draws on.
+        """Return the funding of a turn that this one leads to: it draws on all that this one draws on.
 
         A turn that leads to nothing needs no account for its tree, since its own limits are tighter. It gets one here, where
         none that it draws on bounds as much.
@@ -156,7 +156,7 @@ class Ledger:
 
 
 def asked_by_result(child: SessionContext) -> Asked | None:
-    """What the turn is asked for that the result of a delegated task begins: it is of the tree of the turn that gave it."""
+    """Return the funding of the turn that a delegated task's result begins: its tree is the giving turn's."""
     turn = child.turn
     if turn is None or turn.budget is None:
         return None
@@ -178,12 +178,12 @@ def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
 
 
 def _is_looser(trees: Sequence[Account], name: str, bound: float) -> bool:
-    """Whether none of these accounts bounds as much."""
+    """Return True if none of these accounts bounds as much."""
     return all(tree.limits.get(name, math.inf) > bound for tree in trees)
 
 
 def _tool_calls(record: Sequence[Message], turn: str) -> int:
-    """How many calls the answers of the running turn have; those that stand in text count when they have results."""
+    """Count the calls in the running turn's answers; calls that stand in text count when they have results."""
     calls = results = 0
     for message in reversed(record):
         if message.id == turn:

@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def grant(self) -> Grant | None:
-        """What lets the call run; None where the decision is its result."""
+        """The decision that lets the call run; None if the decision is its result."""
         if isinstance(self.decision, Edit) or (isinstance(self.decision, Approve) and self.approval.again):
             return self.decision
         return None
@@ -132,7 +132,7 @@ class ApprovalLedger:
 
     @property
     def has_open(self) -> bool:
-        """Whether a call waits for a person, or for the journal to take what a person said."""
+        """True if a call waits for an approval, or for the journal to store a decision."""
         return bool(self.open or self._making)
 
     @property

@@ -142,7 +142,7 @@ class SessionContext:
 
     @property
     def status(self) -> Status:
-        """What the session does: see `Status`."""
+        """The state of the session: see `Status`."""
         if self.closed:
             return "closed"
         if self.suspension is not None:
@@ -155,7 +155,7 @@ class SessionContext:
 
     @property
     def scope(self) -> str:
-        """What the ids begin with that it gives to others; no other session's do."""
+        """The prefix of the ids that it gives to others; no other session's ids begin with it."""
         return self.id if self.is_former else scope_of(self.agent, self.id)
 
     @property
@@ -171,7 +171,7 @@ class SessionContext:
 
     @property
     def state_number(self) -> int:
-        """How many changes the state has seen."""
+        """The number of changes that the state has seen."""
         return 0 if self._state is None else self._state.number
 
     def state_at(self, number: int) -> Mapping[str, Any]:
@@ -207,19 +207,19 @@ class SessionContext:
             self.set_timer(ApprovalDeadline(at))
 
     def is_persons(self, message: Message) -> bool:
-        """Whether a person says it: what an agent asks in a session of its own goes to the model as a user's words, too."""
+        """Return True if a person says it: to the model, an agent's requests are a user's messages, too."""
         is_owners = message.sender.name == self.owner.name
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing of it is still to come, or to be written."""
+        """True if it has nothing left to do, or to write."""
         has_work = self.is_busy or self.mail.pending or self.turn is not None or self.timers or self.closed
         return not has_work and (self.log is None or self.log.is_idle)
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has more to do than to wait for people."""
+        """True if it has more to do than to wait for approvals."""
         return bool(self.mail.pins) or self.mail.pending > (
             0 if self.suspension is None else self.suspension.messages
         )
@@ -338,7 +338,7 @@ class SessionContext:
 
     @property
     def reports_due(self) -> int:
-        """How many tasks it has given away whose results are still to come."""
+        """The number of tasks it has delegated whose results are still to come."""
         return len(self.children.reporting) if self.children else 0
 
     def remove_child(self, child: "SessionContext") -> None:
@@ -347,7 +347,7 @@ class SessionContext:
 
     @property
     def may_ask(self) -> bool:
-        """Whether something waits for people here, or may in sessions below."""
+        """True if an approval is open here, or may be in sessions below."""
         waits = self.approvals is not None and self.approvals.has_open
         return waits or bool(self.children and self.children.asking)
 

@@ -74,7 +74,7 @@ def _hear_nothing(_: object) -> None:
 
 
 def takes_session(handler: Handler) -> bool:
-    """Whether a handler has at least two positional parameters without default, so wants the session too.
+    """Return True if a handler has two or more positional parameters without default, so wants the session too.
 
     Raises:
         TypeError: the handler cannot be called.
@@ -124,7 +124,7 @@ def _inspected(handler: Handler) -> bool:
 
 
 def to_awaitable(result: object) -> Awaitable[object] | None:
-    """What an async handler returned, to be awaited; None for a sync one.
+    """Return the awaitable that an async handler returned; None for a sync handler.
 
     Raises:
         TypeError: it returned a generator, which nothing runs.
@@ -139,5 +139,5 @@ def to_awaitable(result: object) -> Awaitable[object] | None:
 
 
 def name_of(handler: Handler) -> str:
-    """How a handler is called in errors and logs."""
+    """Return the name of a handler for errors and logs."""
     return getattr(handler, "__qualname__", None) or type(handler).__name__

@@ -74,7 +74,7 @@ def check_busy(context: SessionContext, message: Message) -> None:
 
 
 def is_collected(message: Message) -> bool:
-    """Whether a message is answered together with its neighbours that are, too."""
+    """Return True if a message is answered together with neighbours that are collected, too."""
     return message.on_busy == "collect" and message.priority is not Priority.URGENT
 
 

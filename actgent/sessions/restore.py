@@ -98,12 +98,12 @@ class Restored:
 
 
 def is_unused(records: Sequence[Record]) -> bool:
-    """Whether nobody ever got this session, and it is over."""
+    """Return True if the session was never handed out, and is over."""
     return any(isinstance(record, Closed) and record.unused for record in reversed(records))
 
 
 def owner_of(records: Sequence[Record]) -> Opened | None:
-    """How a session began; None where nothing is known of it."""
+    """Return a session's first record; None if it has none."""
     return next((record for record in records if isinstance(record, Opened)), None)
 
 
@@ -162,7 +162,7 @@ class _Reader:
                 self._read_aside(record)
 
     def _read_aside(self, record: Record) -> None:
-        """What concerns the session as a whole."""
+        """Read a record that concerns the session as a whole."""
         match record:
             case PersonAsked() | Decided() | SuspendedRecord() | Resumed():
                 self._read_approval(record)
@@ -181,7 +181,7 @@ class _Reader:
             self._turn.apply(record)
 
     def _joined(self) -> tuple[Message, ...]:
-        """What is answered together with the message that is just appended."""
+        """Return the messages that are answered together with the one just appended."""
         if self._turn is None:
             return ()
         return (*self._turn.joined, self._waiting[self._turn.message_id])

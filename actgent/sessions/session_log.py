@@ -164,7 +164,7 @@ class SessionLog:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was noted that is to go with the next step."""
+        """True if no record waits for the next step."""
         return not self._pending
 
     def pause(self) -> None:
@@ -217,7 +217,7 @@ def accepted_record(
     options: TurnOptions | None = None,
     baggage: Mapping[str, Any] = NO_BAGGAGE,
 ) -> Accepted:
-    """How a session's records tell of a message that waits."""
+    """Build the record of a message that waits."""
     if asked is None:
         return Accepted(message=message, options=options, baggage=baggage)
     return Accepted(

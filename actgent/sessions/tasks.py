@@ -72,7 +72,7 @@ class TaskDeadline(DurableTimer):
 
 
 def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> Answered:
-    """What a task came to, in words that a model may read."""
+    """Describe the outcome of a task in words that a model may read."""
     if error is not None:
         return Answered(message_id=task.message_id, text=safe_words(error), failed=kind_of(error, blame))
     reply = task.waiter.answer()
@@ -96,12 +96,12 @@ def safe_words(error: Exception) -> str:
 
 
 def answer_in(records: Sequence[Record]) -> Answered | None:
-    """What a session's task came to, by its journal; None where it has not ended."""
+    """Find the outcome of a session's task in its records; None if it has not ended."""
     return next((record for record in reversed(records) if isinstance(record, Answered)), None)
 
 
 def is_accepted(records: Sequence[Record], message_id: str) -> bool:
-    """Whether a message got into a session, by its journal."""
+    """Return True if a session's records say that it accepted a message."""
     found = False
     for record in records:
         if isinstance(record, Accepted) and record.message.id == message_id:
@@ -112,7 +112,7 @@ def is_accepted(records: Sequence[Record], message_id: str) -> bool:
 
 
 def report_text(agent: str, task_id: str, answered: Answered) -> str:
-    """What the asking session is told."""
+    """Word the report of a task for the session that asked."""
     if answered.failed is None and answered.shortfall:
         return f"Task {task_id}, given to agent {agent!r}, has ended. {with_shortfall(answered.text, answered.shortfall)}"
     if answered.failed is None:

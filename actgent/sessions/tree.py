@@ -67,18 +67,18 @@ class Children(dict[SessionKey, C], Generic[C]):
         return not is_known
 
     def tasks(self, task_id: str) -> list[C]:
-        """Those that work at the task of this id; several agents may."""
+        """List the children that work at the task of this id; several agents may."""
         tasks = ((child, child.task) for child in self.values())
         return [child for child, task in tasks if task is not None and (task.name or child.id) == task_id]
 
     def stop_report(self, child: C) -> None:
-        """What this one comes to is not to be told."""
+        """Stop this child's outcome from being reported."""
         if child.task is not None:
             child.task.reports = False
         self.reporting.discard(child.key)
 
     def take_unclaimed(self) -> list[C]:
-        """Those that are still not asked again; who was, is not looked at a second time."""
+        """Take the children that have still not been asked again; the others are not checked a second time."""
         self.unclaimed = {key: child for key, child in self.unclaimed.items() if _is_unclaimed(child)}
         return list(self.unclaimed.values())
 

@@ -335,7 +335,7 @@ class Turn:
         self.checkpoint.started.difference_update(asking)
 
     def is_heard(self) -> bool:
-        """Whether a listener wants all that handlers hear, tokens too."""
+        """Return True if a listener wants everything that handlers hear, tokens too."""
         return any(listener.hears for listener in self.listeners)
 
     def deadline(self) -> float:
@@ -378,7 +378,7 @@ class Turn:
 
     @property
     def is_ending(self) -> bool:
-        """Whether nothing goes on with it later: someone stopped it, or its agent failed, which starts again without it."""
+        """True if the turn will not be resumed: it was stopped, or its agent failed and restarts without it."""
         return self.control.stop is not None or (self.host is not None and self.host.has_failed)
 
     def check(self) -> None:
@@ -420,7 +420,7 @@ class Suspension:
 
 
 def can_go_on(last: Message | None) -> bool:
-    """Whether a turn that failed can go on behind what was said last, and has not to begin anew: none of its calls ran."""
+    """Return True if a failed turn can continue after the last message; it begins anew if none of its calls ran."""
     if last is None or last.cut:
         return False
     results = last.tool_results
@@ -446,7 +446,7 @@ running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
 
 
 def is_inside(turn: Turn | None) -> bool:
-    """Whether the calling task is the turn's, or one that the turn itself waits for."""
+    """Return True if the calling task is the turn's, or one that the turn itself waits for."""
     if turn is None:
         return False
     task = top = trio.lowlevel.current_task()

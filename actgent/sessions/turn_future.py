@@ -201,14 +201,14 @@ class TurnWaiter:
             self.event = delivery
 
     def answer(self) -> Reply:
-        """What the turn came to."""
+        """Return the reply of the turn."""
         if self.reply is not None or self.event is None:
             return self.reply or Reply(text="")
         return Reply(id=self.event.id, text="", data=self.event.data, message_type=self.event.name)
 
     @property
     def has_heard(self) -> bool:
-        """Whether it knows what the turn came to, so far."""
+        """True if the turn has an outcome so far."""
         return self.reply is not None or self.event is not None or self.failure is not None
 
     def suspend(self, ids: Sequence[str]) -> None:
@@ -240,7 +240,7 @@ class TurnWaiter:
         self.finish()
 
     def take_limit(self, asker: AskingSession | None) -> None:
-        """Who waits here, in a tool call of this session: while the turn waits for people, its time does not pass."""
+        """Pause the caller's tool timeout while this turn is suspended for an approval."""
         if self._holds:
             for each in self._let_time_pass():
                 each.release()
@@ -314,12 +314,12 @@ class TurnWaiter:
         return held
 
     def above(self) -> "tuple[TurnWaiter, ...]":
-        """Who waits for the turn that waits here."""
+        """Return the futures that wait for the turn in which this one waits."""
         turn = self._asker.turn if self._asker is not None else None
         return turn.listeners if turn is not None else ()
 
     def outcome(self) -> Reply:
-        """What the turn came to.
+        """Return the reply of the turn, or raise its error.
 
         Raises:
             Suspended: it waits for people.
@@ -337,7 +337,7 @@ class TurnWaiter:
 
     @property
     def hears(self) -> bool:
-        """Whether it wants all that handlers hear, tokens too."""
+        """True if it wants everything that handlers hear, tokens too."""
         return False
 
     def hear(self, delivery: object) -> None:
@@ -385,7 +385,7 @@ class StreamWaiter(TurnWaiter):
 def told_options(
     output: Output | None, *, temperature: float | None, max_tokens: int | None, system: str | None, tail: str
 ) -> TurnOptions | None:
-    """What was said for one turn; None where nothing was."""
+    """Return the options given for one turn; None if there are none."""
     if output is None and temperature is None and max_tokens is None and system is None and not tail:
         return None
     return TurnOptions(

@@ -129,7 +129,7 @@ class AgentCore:
         return self.inbox.next_followup(context.id)
 
     def _is_lost(self, turn: Turn, view: View, answer: Answer, resume: TurnCheckpoint) -> bool:
-        """Whether the calls in the text of an answer cannot be known any more: it is redacted, or the protocol changed."""
+        """Return True if the calls in an answer's text are unknown now: it is redacted, or the protocol changed."""
         if not (resume.unsettled or resume.is_redacted):
             return False
         asks = self._asks_for_tools(turn, view, answer)
@@ -208,7 +208,7 @@ class AgentCore:
         tell_notes(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs)
 
     async def tell_idle(self, context: SessionContext) -> None:
-        """What was done beside a session is durable on return, and is in its record unless a turn runs."""
+        """Make changes beside a turn durable; they are in the conversation, too, unless a turn runs."""
         is_idle = context.turn is None and context.resume is None and not context.conversation.open_calls
         if is_idle and self.modes is not None:
             tell_notes(context, (self.modes,))
@@ -280,7 +280,7 @@ class AgentCore:
     # --- read ----------------------------------------------------------------------------
 
     def read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
-        """What the answer means; native calls come before any text, in every protocol."""
+        """Interpret the answer; native calls come before any text, in every protocol."""
         if turn.budget is not None and turn.budget.cut is not None:
             raise turn.budget.cut
         check_stop(answer)
@@ -371,7 +371,7 @@ class AgentCore:
 
 
 def _entering(message: Message, turn: Turn) -> Appended | Said:
-    """How the journal hears that a message enters the conversation."""
+    """Build the record of a message that enters the conversation."""
     if message is turn.message:
         limits = NO_LIMITS if turn.budget is None else turn.budget.own.limits
         return Appended(message_id=message.id, joins=bool(turn.joined), limits=limits)

@@ -45,7 +45,7 @@ _KINDS: dict[type[Delivery], HandlerKind] = {
 
 
 def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> list[Delivery]:
-    """What handlers hear of an answer: events, then routing, then conversation.
+    """Convert an answer's outcomes to deliveries for handlers: events, then routing, then conversation.
 
     The ids follow from the answer's, so that a repetition after a crash has the same; the first reply has the
     answer's own.
@@ -105,7 +105,7 @@ class Dispatcher:
     async def consult(
         self, context: SessionContext, hook: Handler, message: Message, *, takes_session: bool
     ) -> object:
-        """What a hook makes of a message; None where it fails, which is reported as a handler's failure."""
+        """Return a hook's result for a message; None if it fails, which is reported as a handler's failure."""
         try:
             result = self._call(context, hook, message, takes_session=takes_session)
             awaitable = to_awaitable(result)

@@ -35,7 +35,7 @@ class Hooks:
         self.listeners = [entry for entry in self.listeners if entry[1] != hook]
 
     async def context_of(self, context: SessionContext, message: Message, dispatcher: Dispatcher) -> str:
-        """What the pre-processors have to say to a query; one that fails adds nothing."""
+        """Collect what the pre-processors add to a query; one that fails adds nothing."""
         texts = [
             await dispatcher.consult(context, entry[0], message, takes_session=entry[1])
             for entry in self.queries

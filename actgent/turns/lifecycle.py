@@ -149,7 +149,7 @@ class TurnEdges:
     # --- end -----------------------------------------------------------------------------
 
     async def fail_turn(self, context: SessionContext, turn: Turn, error: Exception) -> None:
-        """What a turn failed with goes to the handlers, out of an interruption's reach; then the turn is over."""
+        """Tell the handlers the error of a failed turn, shielded from interruption, and end the turn."""
         turn.control.cover()
         turn.control.error = error
         try:

@@ -120,7 +120,7 @@ class ModelCalls:
         turn.stop_with(ModelTimeout(text, model=llm.name))
 
     def keep_partial(self, context: SessionContext, turn: Turn) -> None:
-        """What an answer had come to when it was cut stays in the record, marked as such."""
+        """Keep the text of an answer that was cut in the conversation, marked as cut."""
         growth, turn.answer.growth = turn.answer.growth, None
         if growth is not None and (text := growth.text.read()):
             parts = (Text(text),)

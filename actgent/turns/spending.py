@@ -94,7 +94,7 @@ def _free(_prompt: int, _answer: int) -> float:
 
 
 def _price_of(llm: LLM) -> Price:
-    """What a model takes."""
+    """Return the function that prices a model's calls."""
 
     def price(prompt: int, answer: int) -> float:
         dollars = llm.price_of(Usage(input_tokens=prompt, output_tokens=answer))
@@ -106,7 +106,7 @@ def _price_of(llm: LLM) -> Price:
 
 
 def _taken(usage: Usage, llm: LLM, reserved: Amounts) -> Amounts:
-    """What a call took by its provider's word, or by the estimate where there is none."""
+    """Count what a call used by its provider's figures, or by the estimate if there are none."""
     tokens = usage.input_tokens + usage.output_tokens
     if not tokens:
         return reserved

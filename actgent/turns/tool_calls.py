@@ -38,7 +38,7 @@ def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
 
 
 def _closing(results: Message, turn: Turn) -> Said:
-    """How the journal hears of results, and of calls that no other record holds."""
+    """Build the record of results, and of calls that no other record holds."""
     last = turn.progress.last_call
     if last is None or last.native:
         return Said(message=results, calls=turn.progress.calls, repairs=turn.progress.repairs)
@@ -146,7 +146,7 @@ class Calling:
             batch.on_finish = context.log.finish
 
     async def _tell_readers(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Who reads along hears of calls that are in the journal."""
+        """Tell the listeners of calls that are in the journal."""
         if context.log is not None and turn.is_heard():
             await context.log.flush()
         for listener in turn.listeners:

@@ -91,7 +91,7 @@ class Narrator:
     _thought: str = ""
 
     def grow(self, step_id: str, piece: str, attempt: int) -> list[StepsEvent]:
-        """What a piece of an answer's text shows."""
+        """Return the events for a piece of an answer's text."""
         events: list[StepsEvent] = []
         if self._growing is None or self._growing.step_id != step_id:
             self._growing = GrowingStep(step_id)
@@ -100,7 +100,7 @@ class Narrator:
         return [*events, event] if event else events
 
     def end(self, step_id: str, answer: Answer) -> list[StepsEvent]:
-        """What a whole answer is: plan and step. The final answer counts only once it is delivered."""
+        """Return the events for a whole answer: plan and step. The final answer counts only once it is delivered."""
         events: list[StepsEvent] = []
         if self._growing is not None:
             self._growing = None
@@ -117,7 +117,7 @@ class Narrator:
         return events
 
     def begin(self, step_id: str, calls: Sequence[ToolCall]) -> list[StepsEvent]:
-        """What begins with the tools of a step."""
+        """Return the events for the start of a step's tools."""
         numbered = _numbered(calls, step_id)
         self._step_id, self._results = step_id, []
         self._waiting = {call.id: known for call, known in zip(calls, numbered, strict=True)}
