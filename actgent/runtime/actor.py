@@ -42,8 +42,8 @@ from actgent.turns.lifecycle import TurnEdges
 
 from .session_table import SessionTable
 from .slots import running_session, slot_lent, would_wait_for_itself
-from .suspensions import NEWER_CAME, Suspensions
 from .timer_service import TimerService
+from .turn_runner import NEWER_CAME, Suspensions
 
 AGES = 1e9
 """Seconds by which messages from before a restart are older than all others."""

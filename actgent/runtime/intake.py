@@ -21,7 +21,7 @@ from actgent.sessions.turn_future import TurnWaiter
 
 from .actor import RunningAgent
 from .slots import running_session, would_wait_for_itself
-from .suspensions import URGENT_CAME
+from .turn_runner import URGENT_CAME
 
 
 class Reception:
