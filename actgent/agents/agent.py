@@ -14,7 +14,6 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import PriorityInbox
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
-from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
 from actgent.errors import (
     ApprovalNotFound,
@@ -37,15 +36,12 @@ from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol, types_from
 from actgent.protocols.prompt_layers import Prompt, to_layer
 from actgent.protocols.prompts import PromptManager
-from actgent.runtime.actor import RunningAgent
+from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import follow, list_approvals
-from actgent.runtime.intake import Reception
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.runtime.session_opener import OnSession, SessionOpener
 from actgent.runtime.slots import running_session, slot_lent
 from actgent.runtime.starting import wait_started
-from actgent.runtime.timer_handlers import timer_handlers
-from actgent.runtime.timer_service import TimerService
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.incoming import Content, check_rule, question_to
@@ -60,14 +56,14 @@ from actgent.turns.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.core import AgentCore
 from actgent.turns.dispatcher import Delivery, Dispatcher
 from actgent.turns.hooks import Hooks
-from actgent.turns.lifecycle import TurnEdges
 from actgent.turns.model_calls import ModelCalls
 from actgent.turns.observer import Observer
 from actgent.turns.tool_calls import Access, Calling
 
 from .agent_tools import AgentRef, AgentTool, limited
+from .assembly import build_actor, build_opener
 from .question import Question
-from .session import Session, SessionServices, context_of, face_of, held_by
+from .session import Session, context_of, face_of
 from .validation import check_arguments, check_call, check_call_rule, check_each, check_reducers, joined_text
 
 F = TypeVar("F", bound=OnSession)
@@ -545,7 +541,9 @@ class Agent:
         if over == math.inf:
             yield
             return
-        handle = self._require_opener().running.edges.timer.call_at(over, partial(waiter.expire, error))
+        handle = self._require_opener().running.runner.turn_lifecycle.timer.call_at(
+            over, partial(waiter.expire, error)
+        )
         try:
             yield
         finally:
@@ -564,7 +562,7 @@ class Agent:
         if session is None:
             return opener.fresh()
         context = context_of(session)
-        opener.running.check_not_inside(context, "run()")
+        opener.running.lifecycle.check_not_inside(context, "run()")
         opener.running.sessions.check_member(context)
         return context
 
@@ -704,7 +702,7 @@ class Agent:
         runtime.check_names([agent.name for agent in agents])
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
             runtime.host(running, grace=agent.grace)
-            agent._opener = agent._opener_of(running, runtime)  # noqa: SLF001
+            agent._opener = agent._build_opener(running, runtime)  # noqa: SLF001
             agent._bury = runtime.bury  # noqa: SLF001
             runtime.agents.add(agent, agent._opener)  # noqa: SLF001
         return agents
@@ -719,23 +717,6 @@ class Agent:
             waiting += found
         return list(agents)
 
-    def _opener_of(self, running: RunningAgent, runtime: Runtime) -> SessionOpener:
-        reception = Reception(running)
-        running.suspensions.send_away = reception.send_away
-        services = SessionServices(running, reception, runtime.delegation)
-        opener = SessionOpener(
-            running,
-            reception,
-            partial(_face, services),
-            runtime.agents.trees,
-            runtime.agents.starting,
-            self._reducers,
-            self.on_busy,
-            self._on_session,
-        )
-        running.timer_service.connect(opener.loaded, timer_handlers(running, reception))
-        return opener
-
     def _require_opener(self) -> SessionOpener:
         if self._opener is None:
             raise NotRunning(self.name)
@@ -747,51 +728,25 @@ class Agent:
             await wait_started(self.name)
         return self._require_opener()
 
-    def _build(self, runtime: Runtime) -> RunningAgent:
-        inbox = PriorityInbox[Message](f"agent {self.name}", **self._bounds)
-        dispatcher = Dispatcher(agent=self.name, timeout=self._handler_timeout, watch=runtime.watch)
-        observer = Observer(self.name, runtime.stream)
-        core = self._build_core(runtime, inbox, dispatcher, observer)
-        edges = TurnEdges(
-            agent=self.name,
+    def _build(self, runtime: Runtime) -> AgentActor:
+        return build_actor(
+            runtime,
+            self._build_core(runtime),
+            name=self.name,
+            ref=self.ref,
             limits=self.limits,
             options=self._options,
-            dispatcher=dispatcher,
-            observer=observer,
-            timer=runtime.timer,
-            ledger=runtime.ledger,
-            give_up=core.give_up,
-        )
-        return RunningAgent(
-            self.name,
-            core=core,
-            edges=edges,
-            inbox=inbox,
-            ref=self.ref,
-            events=runtime.stream,
             on_stop=self._stopped,
-            timer=runtime.timer,
-            clock=runtime.clock,
-            timer_service=TimerService(
-                self.name, index=DueIndex(runtime.clock), inbox=inbox, timer=runtime.timer
-            ),
-            held_by=held_by,
-            wait_started=runtime.agents.wait_started,
-            on_task_done=runtime.delegation.report,
-            on_left=runtime.agents.remove,
-            on_ended=runtime.note_ended,
-            journal=runtime.journal,
-            epoch=runtime.epoch,
-            propagation=runtime.propagation,
         )
 
-    def _build_core(
-        self,
-        runtime: Runtime,
-        inbox: PriorityInbox[Message],
-        dispatcher: Dispatcher,
-        observer: Observer,
-    ) -> AgentCore:
+    def _build_opener(self, running: AgentActor, runtime: Runtime) -> SessionOpener:
+        return build_opener(
+            running, runtime, reducers=self._reducers, on_busy=self.on_busy, on_session=self._on_session
+        )
+
+    def _build_core(self, runtime: Runtime) -> AgentCore:
+        dispatcher = Dispatcher(agent=self.name, timeout=self._handler_timeout, watch=runtime.watch)
+        observer = Observer(self.name, runtime.stream)
         models = self._models = self._models or self._resolve_models()
         return self.core_type(
             profile=self.profile,
@@ -819,7 +774,7 @@ class Agent:
                 ),
                 access=(*([] if self.modes is None else [self.modes.refusal]), *self.access_rules()),
             ),
-            inbox=inbox,
+            inbox=PriorityInbox[Message](f"agent {self.name}", **self._bounds),
             dispatcher=dispatcher,
             observer=observer,
             router=self.route,
@@ -865,11 +820,6 @@ async def _reading(
     finally:
         reader.close()
     waiter.abandon()
-
-
-def _face(services: SessionServices, context: SessionContext) -> Session:
-    """Make the user's end of a session."""
-    return Session(context, services)
 
 
 def _below(parent: object) -> SessionContext | None:

@@ -99,7 +99,9 @@ class AgentTool(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         if context.session is None:
             reply = await self._run(arguments["task"])
-            shortfall = self._opener().running.edges.options.protocol.shortfall(reply.message_type)
+            shortfall = self._opener().running.runner.turn_lifecycle.options.protocol.shortfall(
+                reply.message_type
+            )
             value = reply.text if reply.data is None else reply.data
             return with_shortfall(to_text(value), shortfall) if shortfall else value
         opener = self._opener()

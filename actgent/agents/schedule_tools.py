@@ -9,7 +9,7 @@ from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, ToolError, TooManySchedules, UsageError
 from actgent.tools.base import Effect, Tool, ToolContext
 
-from .session import Session, context_of, services_of
+from .session import Session, schedule_in
 
 NO_SCHEDULE = (
     "nothing was scheduled: 'no-schedule' says no time. Do it now, or say when: delayed, scheduled or cron"
@@ -75,12 +75,7 @@ class ScheduleTask(SchedulingTool):
         times = _times(arguments["when"])
         try:
             # Not by `Session.schedule`: the key is of our own making, however long.
-            set_now = await services_of(session).running.schedule(
-                context_of(session),
-                arguments["description"],
-                key=context.effect_key,
-                **times,
-            )
+            set_now = await schedule_in(session, arguments["description"], key=context.effect_key, **times)
         except (ConfigurationError, UsageError, TooManySchedules) as error:
             raise ToolError(str(error)) from error
         return _shown(set_now)

@@ -12,7 +12,7 @@ from actgent.approvals import Approval, Decision
 from actgent.control.arguments import check_id, check_seconds
 from actgent.control.budget import Budget
 from actgent.control.clock import Clock
-from actgent.control.schedule import Schedule
+from actgent.control.schedule import Schedule, parse_schedule
 from actgent.errors import UsageError
 from actgent.messages import (
     Message,
@@ -25,7 +25,7 @@ from actgent.messages import (
 from actgent.modes.changes import ModeChange, changes_in
 from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
-from actgent.runtime.actor import RunningAgent
+from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import decide, expire, open_approvals, session_holding
 from actgent.runtime.delegation import Delegation
 from actgent.runtime.intake import Reception
@@ -33,7 +33,7 @@ from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming import Content, message_to, sayable_parts
-from actgent.sessions.schedules import schedules, unset_schedule
+from actgent.sessions.schedules import schedules, set_schedule, unset_schedule
 from actgent.sessions.tasks import TASK_DEADLINE
 from actgent.state.store import Store
 
@@ -46,7 +46,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 class SessionServices:
     """What all sessions of one agent at work are served by."""
 
-    running: RunningAgent
+    running: AgentActor
     reception: Reception
     delegation: Delegation
 
@@ -72,7 +72,7 @@ class Session:
         return context
 
     @property
-    def _agent(self) -> RunningAgent:
+    def _agent(self) -> AgentActor:
         return self._services.running
 
     # --- what it says --------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Session:
 
         With `drop_queued` the waiting messages end so, too. Returns when the turn has ended.
         """
-        await self._agent.interrupt(self._context, reason, drop_queued=drop_queued)
+        await self._agent.lifecycle.interrupt(self._context, reason, drop_queued=drop_queued)
 
     async def schedule(
         self,
@@ -229,13 +229,13 @@ class Session:
             SessionClosed, NotRunning: nothing can be said to it any more.
         """
         check_id("key", key)
-        return await self._agent.schedule(
-            self._context, description, after=after, at=at, cron=cron, zone=zone, key=key, priority=priority
+        return await schedule_in(
+            self, description, after=after, at=at, cron=cron, zone=zone, key=key, priority=priority
         )
 
     async def unschedule(self, schedule_id: str) -> bool:
         """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
-        with self._agent.kept(self._context):
+        with self._agent.lifecycle.kept(self._context):
             return await unset_schedule(self._context, schedule_id)
 
     @property
@@ -254,7 +254,7 @@ class Session:
         Raises:
             WouldDeadlock: called from a handler or tool of this session, which would wait for itself.
         """
-        await self._agent.wait_idle(self._context)
+        await self._agent.lifecycle.wait_idle(self._context)
 
     async def delegate(
         self,
@@ -320,7 +320,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
-        await self._agent.close(self._context)
+        await self._agent.lifecycle.close(self._context)
 
     # --- what people decide ----------------------------------------------------------------
 
@@ -413,7 +413,7 @@ class Session:
     @property
     def is_stopping(self) -> bool:
         """True if its agent is being stopped, so that the session does nothing further in this process."""
-        return self._agent.is_stopping
+        return self._agent.lifecycle.is_stopping
 
     @property
     def owner(self) -> Sender:
@@ -488,3 +488,13 @@ def context_of(session: Session) -> SessionContext:
 def services_of(session: Session) -> SessionServices:
     """Return the services that a session uses."""
     return session._services  # noqa: SLF001 - it is this module that knows both ends
+
+
+async def schedule_in(session: Session, description: str, *, key: str | None, **times: Any) -> Schedule:
+    """Set a schedule in a session; see `Session.schedule`."""
+    context, running = context_of(session), services_of(session).running
+    running.lifecycle.check_open(context)
+    with running.lifecycle.kept(context):
+        now, steady = running.clock.now(), running.clock.steady()
+        schedule = parse_schedule(description, now=now, steady=steady, key=key, **times)
+        return await set_schedule(context, schedule, running.propagation.take)

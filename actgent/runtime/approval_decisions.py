@@ -27,11 +27,11 @@ from actgent.sessions.turn_future import TurnWaiter
 from actgent.tools.checking import compile_schema
 from actgent.tools.results import to_text
 
-from .actor import RunningAgent
+from .actor import AgentActor
 
 
 async def decide(
-    running: RunningAgent,
+    running: AgentActor,
     context: SessionContext,
     asked: Approval | str,
     decision: Decision,
@@ -39,12 +39,12 @@ async def decide(
     by: Sender | str | None = None,
 ) -> None:
     """Decide an approval; see `Session.answer`."""
-    running.check_open(context)
+    running.lifecycle.check_open(context)
     if not isinstance(decision, BY_PEOPLE):
         raise ConfigurationError(f"a decision is Approve, Reject, Edit or Respond, not {decision!r:.200}")
     approval = context.ledger().find(asked, context.id)
     decision = _checked(running, approval, decision)
-    with running.kept(context):
+    with running.lifecycle.kept(context):
         await _write(running, context, approval, decision, by=_name_of(by))
 
 
@@ -60,10 +60,10 @@ def session_holding(context: SessionContext, asked: Approval | str) -> SessionCo
     return next((each for each in below if each.id == session_id), context)
 
 
-async def expire(running: RunningAgent, context: SessionContext) -> None:
+async def expire(running: AgentActor, context: SessionContext) -> None:
     """Reject what nobody decided in time."""
-    running.check_open(context)
-    with running.kept(context):
+    running.lifecycle.check_open(context)
+    with running.lifecycle.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
             if approval.id in context.ledger().open:  # or somebody was just in time
                 with suppress(AlreadyDecided):  # withdrawn meanwhile
@@ -71,7 +71,7 @@ async def expire(running: RunningAgent, context: SessionContext) -> None:
 
 
 async def _write(
-    running: RunningAgent, context: SessionContext, approval: Approval, decision: Decision, *, by: str
+    running: AgentActor, context: SessionContext, approval: Approval, decision: Decision, *, by: str
 ) -> None:
     """Make a decision durable, and resume the turn if nothing else of it waits."""
     ledger = context.ledger()
@@ -88,7 +88,7 @@ async def _write(
     except Exception:
         ledger.undo(approval)
         context.watch_deadline()
-        running.suspensions.send_away(context)  # who came since: it waits for a person again
+        running.runner.send_away(context)  # who came since: it waits for a person again
         raise
     ledger.check_made(approval)
     ledger.apply(decided)
@@ -105,16 +105,16 @@ async def _commit(context: SessionContext, decided: Decided) -> None:
         context.ledger().apply(record)
 
 
-def _finish(running: RunningAgent, context: SessionContext, approval: Approval, decision: Decision) -> None:
+def _finish(running: AgentActor, context: SessionContext, approval: Approval, decision: Decision) -> None:
     """Tell observers of a decision, and resume the turn if nothing else of it waits."""
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().has_open:
-        running.suspensions.take_up(context)  # which also writes that nobody is waited for, if needed
+        running.runner.take_up(context)  # which also writes that nobody is waited for, if needed
         if context.log is not None:
             context.log.flush_soon()
 
 
-def _checked(running: RunningAgent, approval: Approval, decision: Decision) -> Decision:
+def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Decision:
     """Return the decision as it is written: its arguments checked, its content as text."""
     if isinstance(decision, Edit):
         tool = running.core.calling.registry.get(approval.tool_name)
@@ -188,7 +188,7 @@ def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
     return tuple(approval for ledger in ledgers for approval in ledger.open.values())
 
 
-async def list_approvals(running: RunningAgent, *, after: str, limit: int) -> tuple[Approval, ...]:
+async def list_approvals(running: AgentActor, *, after: str, limit: int) -> tuple[Approval, ...]:
     """Return a page of an agent's open approvals; see `Agent.approvals`."""
     at_least_one("limit", limit)
     while session_ids := await _suspended(running, after, limit):
@@ -199,7 +199,7 @@ async def list_approvals(running: RunningAgent, *, after: str, limit: int) -> tu
     return ()
 
 
-async def _suspended(running: RunningAgent, after: str, limit: int) -> list[str]:
+async def _suspended(running: AgentActor, after: str, limit: int) -> list[str]:
     if running.journal is not None:
         return await running.journal.suspended(running.name, after=after, limit=limit)
     await trio.lowlevel.checkpoint()
@@ -207,7 +207,7 @@ async def _suspended(running: RunningAgent, after: str, limit: int) -> list[str]
     return heapq.nsmallest(limit, found)
 
 
-async def _open_in(running: RunningAgent, session_id: str) -> Sequence[Approval]:
+async def _open_in(running: AgentActor, session_id: str) -> Sequence[Approval]:
     context = running.sessions.get(session_id)
     if context is not None or running.journal is None:
         ledger = context.approvals if context is not None else None

@@ -257,7 +257,7 @@ def _new_task(
 ) -> Task:
     return Task(
         message_id_of(child_id),
-        TurnWaiter(opener.running.edges.options, is_patient=True),
+        TurnWaiter(opener.running.runner.turn_lifecycle.options, is_patient=True),
         asker.agent,
         asker.id,
         reports=reports,

@@ -15,11 +15,12 @@ from actgent.messages import Message, Priority
 from actgent.sessions.context import SessionContext
 from actgent.sessions.incoming import check_busy, join
 from actgent.sessions.mail import Acceptance
+from actgent.sessions.propagation import Propagation
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import is_inside
 from actgent.sessions.turn_future import TurnWaiter
 
-from .actor import RunningAgent
+from .session_lifecycle import SessionLifecycle
 from .slots import running_session, would_wait_for_itself
 from .turn_runner import URGENT_CAME
 
@@ -31,10 +32,12 @@ class Reception:
     written. From the write on nothing waits: it is in, or the journal has it as refused, too.
     """
 
-    def __init__(self, host: RunningAgent) -> None:
-        self._host = host
-        self._inbox = host.inbox
-        self._sessions = host.sessions
+    def __init__(self, lifecycle: SessionLifecycle, propagation: Propagation) -> None:
+        self._lifecycle = lifecycle
+        self._propagation = propagation
+        self._runner = lifecycle.runner
+        self._inbox = lifecycle.inbox
+        self._sessions = lifecycle.sessions
 
     async def accept(
         self,
@@ -52,7 +55,7 @@ class Reception:
         it does not get in. `waiter` is told what comes of it. One that `is_granted` gets in whatever the bounds: the
         session asked for it. `asked` is what its turn draws on, where that is not the turn that sends it.
         """
-        self._host.check_open(context)
+        self._lifecycle.check_open(context)
         if once:
             message = await self._wait_for_first(context, message)
             if context.mail.has_accepted(message.id):
@@ -67,7 +70,7 @@ class Reception:
         acceptance = Acceptance(message, copy_context(), waiter, asked)
         if asked is None and (waiter is not None or context.parent is not None):
             acceptance.asked = self._asked_by(context, waiter)
-        if is_granted or context.log is not None or not self._host.try_claim(message):
+        if is_granted or context.log is not None or not self._runner.try_claim(message):
             await self._take_in(context, acceptance, is_granted=is_granted)
         else:
             self._start_at_once(context, acceptance)
@@ -80,11 +83,11 @@ class Reception:
 
     async def release(self, context: SessionContext, message: Message) -> None:
         """Take a session's first message in. Without a journal nothing pauses if there is room, and never after it is in."""
-        self._host.check_open(context)
+        self._lifecycle.check_open(context)
         acceptance = Acceptance(message, copy_context())
         if context.parent is not None:
             acceptance.asked = self._asked_by(context, None)
-        if context.log is not None or not self._host.try_claim(message):
+        if context.log is not None or not self._runner.try_claim(message):
             await self._take_in(context, acceptance)
         else:
             self._start_at_once(context, acceptance)
@@ -100,14 +103,14 @@ class Reception:
             InboxFull: there is no room. Nothing was written.
             JournalError: it is not taken in, and may be written or not: it has to come again, with the same id.
         """
-        self._host.check_open(context)
+        self._lifecycle.check_open(context)
         acceptance = Acceptance(message, copy_context() if variables is None else variables)
         self._inbox.check_room(message)
         place = acceptance.place = self._inbox.reserve_beyond(message)
         self._expect(context, acceptance)
         try:
             if context.log is not None:
-                baggage = self._host.propagation.take(acceptance.variables)
+                baggage = self._propagation.take(acceptance.variables)
                 await context.log.accept(message, *others, baggage=baggage)
             _check_not_closed(context, acceptance)
         except BaseException:
@@ -137,9 +140,9 @@ class Reception:
         """The session of a message that needs no place and no write was claimed for it."""
         context.mail.pending += 1
         self._sessions.stir(context)
-        if self._host.events.watched:
+        if self._lifecycle.events.watched:
             self._publish(acceptance.message)
-        self._host.start(context, acceptance)
+        self._runner.start(context, acceptance)
 
     def _expect(self, context: SessionContext, acceptance: Acceptance) -> None:
         """A message is on its way in."""
@@ -162,18 +165,18 @@ class Reception:
             raise inbox.refusal(message)
         else:
             acceptance.place = place = await inbox.reserve(message, first=first)
-            self._host.check_reachable(context)
+            self._lifecycle.check_reachable(context)
         return place
 
     async def _write(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
         """Make a message durable; if nothing can take it any more, that is durable, too, before the sender hears of it."""
-        waiter, propagation = acceptance.waiter, self._host.propagation
+        waiter, propagation = acceptance.waiter, self._propagation
         baggage = propagation.take(acceptance.variables) if propagation.variables else NOTHING
         options = None if waiter is None else waiter.options.told
         acceptance.log = log
         await log.accept(acceptance.message, asked=acceptance.asked, options=options, baggage=baggage)
         try:
-            self._host.check_reachable(context)
+            self._lifecycle.check_reachable(context)
         except ActgentError:
             self._note_refused(context, acceptance, log)
             acceptance.log = None
@@ -184,7 +187,7 @@ class Reception:
         """A message is in, and its turn starts as soon as it may."""
         acceptance.is_in = True
         acceptance.settle()
-        if self._host.try_claim_place(place):
+        if self._runner.try_claim_place(place):
             self._start(context, context.mail.take(acceptance.message))
         else:
             self._inbox.fill(place)
@@ -192,9 +195,9 @@ class Reception:
 
     def _start(self, context: SessionContext, acceptance: Acceptance) -> None:
         """The session of a message is claimed for it: its turn starts at once."""
-        if self._host.events.watched:
+        if self._lifecycle.events.watched:
             self._publish(acceptance.message)
-        self._host.start(context, acceptance)
+        self._runner.start(context, acceptance)
 
     def _refuse(self, context: SessionContext, acceptance: Acceptance) -> None:
         """The message did not get in after all."""
@@ -204,7 +207,7 @@ class Reception:
             self._note_refused(context, acceptance, log)
             log.flush_soon()
         context.mail.refuse(acceptance)
-        self._host.forget_if_over(context)
+        self._lifecycle.forget_if_over(context)
         self._sessions.rest(context)
 
     def _note_refused(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
@@ -213,20 +216,20 @@ class Reception:
         message = acceptance.message
         goes_first = message.priority is Priority.URGENT or message.on_busy == "interrupt"
         if goes_first and context.log is log:
-            self._host.suspensions.note_again(context)
+            self._runner.note_again(context)
 
     def _announce(self, context: SessionContext, message: Message) -> None:
         """A message waits in the inbox: whoever it concerns hears of it."""
-        if self._host.events.watched:
+        if self._lifecycle.events.watched:
             self._publish(message)
         turn = context.turn
         if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
             turn.interrupt(URGENT_CAME)
         elif message.on_busy == "interrupt" and turn:
-            self._host.stop_if_outdated(turn)
+            self._runner.stop_if_outdated(turn)
         elif context.suspension is not None:
-            self._host.suspensions.take_up_if_outdated(context)
-        self._host.pump()
+            self._runner.take_up_if_outdated(context)
+        self._runner.pump()
 
     # --- repetitions -----------------------------------------------------------------------
 
@@ -239,14 +242,14 @@ class Reception:
         """
         while (first := context.mail.find(message.id)) is not None and not first.is_in:
             message = await self._wait_settled(context, message, first)
-            self._host.check_reachable(context)
+            self._lifecycle.check_reachable(context)
         return message
 
     async def _wait_settled(self, context: SessionContext, message: Message, first: Acceptance) -> Message:
         if first.place is None and self._would_wait_for_itself(context):
             raise self._inbox.refusal(message)
         deadline = DEFAULT_WAIT if message.deadline is None else message.deadline
-        with self._host.kept(context):
+        with self._lifecycle.kept(context):
             with trio.move_on_after(deadline) as limit:
                 await first.wait_settled()
             if limit.cancelled_caught and first.place is None:
@@ -269,7 +272,7 @@ class Reception:
             asker = None
         if asker is None or asker.turn is None:
             return None if limits is None else Asked(limits.shared)
-        asked = self._host.edges.ledger.lead(asker, asker.turn, asker.agent)
+        asked = self._runner.turn_lifecycle.ledger.lead(asker, asker.turn, asker.agent)
         return asked if limits is None else attrs.evolve(asked, limits=limits.shared)
 
     def _would_wait_for_itself(self, context: SessionContext) -> bool:
@@ -304,9 +307,9 @@ class Reception:
                     each.send_away(acceptance.message.id, Suspended(ids))
 
     def _publish(self, message: Message) -> None:
-        self._host.events.publish(
+        self._lifecycle.events.publish(
             MessageAccepted(
-                agent=self._host.name,
+                agent=self._lifecycle.name,
                 session_id=message.session_id,
                 message_id=message.id,
                 priority=message.priority,

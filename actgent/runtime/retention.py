@@ -22,7 +22,7 @@ from actgent.journal.listing import SessionFilter, SessionKey, State
 from actgent.sessions.accounts import Ledger
 from actgent.sessions.context import SessionContext
 
-from .actor import RunningAgent
+from .actor import AgentActor
 from .directory import Directory
 
 GATHER = 1.0
@@ -37,7 +37,7 @@ RETRY = 60.0
 """Seconds until the next try after the journal failed."""
 FINISH = 5.0
 """Seconds that leaving a runtime takes at most to erase what has ended; the rest goes at the next start."""
-Held = tuple[RunningAgent, SessionContext]
+Held = tuple[AgentActor, SessionContext]
 _log = logging.getLogger(__name__)
 
 
@@ -185,7 +185,7 @@ class Sweeper:
                 for _, context in contexts:
                     context.log = None
                 for running, context in contexts:
-                    running.erase(context)
+                    running.lifecycle.erase(context)
         return len(gone)
 
     @contextmanager
@@ -209,7 +209,7 @@ class Sweeper:
 
 
 @contextmanager
-def _still(running: RunningAgent, context: SessionContext) -> Iterator[None]:
+def _still(running: AgentActor, context: SessionContext) -> Iterator[None]:
     """Refuse messages of an idle session, and keep what is noted for its log; it goes on unless it was erased."""
     context.closed = True
     if context.log is not None:

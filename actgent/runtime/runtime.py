@@ -33,7 +33,7 @@ from actgent.sessions.turn import is_inside
 from actgent.tools.threads import ALL_THREADS, Threads
 from actgent.turns.watchdog import Watch, open_watch
 
-from .actor import RunningAgent
+from .actor import AgentActor
 from .approval_decisions import list_approvals
 from .delegation import Delegation
 from .directory import Directory
@@ -312,11 +312,11 @@ class Runtime:
     def _find_session(self, key: SessionKey) -> SessionContext | None:
         """A session in memory, or one that sleeps and is held by someone."""
         running = self._system.body(key.agent)
-        return running.sessions.find_any(key.session_id) if isinstance(running, RunningAgent) else None
+        return running.sessions.find_any(key.session_id) if isinstance(running, AgentActor) else None
 
     async def _close_session(self, key: SessionKey) -> None:
         running = self._system.body(key.agent)
-        context = running.sessions.wake_any(key.session_id) if isinstance(running, RunningAgent) else None
+        context = running.sessions.wake_any(key.session_id) if isinstance(running, AgentActor) else None
         if context is None:
             return
         if is_inside(context.turn):
@@ -349,14 +349,14 @@ class Runtime:
         if self._left:
             raise UsageError("the block of this runtime is being left, or was: open another one")
 
-    def host(self, running: RunningAgent, *, grace: float) -> None:
+    def host(self, running: AgentActor, *, grace: float) -> None:
         """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
         running.run_in(self._system.host(running, grace=grace))
         self.agents.trees.add(running.sessions)
 
-    def _agents(self) -> Iterator[RunningAgent]:
+    def _agents(self) -> Iterator[AgentActor]:
         """The agents that run here, without plain actors."""
-        return (body for body in self._system.bodies() if isinstance(body, RunningAgent))
+        return (body for body in self._system.bodies() if isinstance(body, AgentActor))
 
     async def _drain(self) -> None:
         """Let agents and actors end what they have accepted, and what they ask of each other for that."""

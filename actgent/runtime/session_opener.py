@@ -36,7 +36,7 @@ from actgent.sessions.tree import SessionTree
 from actgent.sessions.turn_future import TurnWaiter
 from actgent.state.reducers import Reducer
 
-from .actor import RunningAgent
+from .actor import AgentActor
 from .intake import Reception
 from .session_table import Trees
 from .slots import running_session
@@ -64,7 +64,7 @@ class _Opening:
 class SessionOpener:
     """Opens the sessions of one running agent."""
 
-    running: RunningAgent
+    running: AgentActor
     reception: Reception
     make_face: Callable[[SessionContext], object]
     """Makes the user's end of a session."""
@@ -102,17 +102,17 @@ class SessionOpener:
             owner,
             SessionConversation(self.running.core.memory.open_view(), system=system),
             self.running.name,
-            host=self.running,
+            host=self.running.lifecycle,
             mail=SessionMail(self.on_busy if on_busy is None else check_rule(on_busy)),
             reducers=self.reducers,
             tree=SessionTree(parent, parent.key, task=task) if parent is not None else None,
         )
         context.face = self.make_face(context)
-        self.running.open(context)
-        context.log = self.running.new_log(context.id)
+        self.running.lifecycle.open(context)
+        context.log = self.running.lifecycle.new_log(context.id)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or context.parent is not None:
-            self.running.edges.ledger.open_session(context, self.running.name, bounds)
+            self.running.runner.turn_lifecycle.ledger.open_session(context, self.running.name, bounds)
         if context.log is not None:
             now = self.running.clock.now()
             context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
@@ -180,12 +180,12 @@ class SessionOpener:
         if context.mail.pending:
             if context.log is not None:
                 context.log.is_unused = True
-            self.running.let_go(context)
+            self.running.lifecycle.let_go(context)
             return
-        self.running.discard(context)
+        self.running.lifecycle.discard(context)
         if context.log is not None and context.log.withdraw():
             opening = _Opening(None)
-            if self.running.start_soon(self._erase, context.id, opening):
+            if self.running.runner.start_soon(self._erase, context.id, opening):
                 self._opening[context.id] = opening  # whoever wants the id waits for that
                 with trio.move_on_after(ERASE_PATIENCE, shield=True):
                     await opening.done.wait()
@@ -263,7 +263,7 @@ class SessionOpener:
             SessionNotFound: there is none.
             SessionClosed: it was closed.
         """
-        with self.running.kept(await self.find(session_id)) as context:
+        with self.running.lifecycle.kept(await self.find(session_id)) as context:
             yield context
 
     async def ensure(
@@ -395,35 +395,37 @@ class SessionOpener:
         if restored.is_closed:
             raise SessionClosed(session_id)
         running.propagation.restore_all((context.mail.acceptances or {}).values())
-        context.log = running.new_log(session_id, due=restored.due)
+        context.log = running.lifecycle.new_log(session_id, due=restored.due)
         _mark_temporary(context, opened, records)
-        await running.edges.ledger.restore(context, running.name, restored)
+        await running.runner.turn_lifecycle.ledger.restore(context, running.name, restored)
         opened = await self._with_parent_agent(session_id, opened)
         if session_id in sessions:  # someone else was faster
             return sessions.find(session_id)
         if (asleep := sessions.find_asleep(session_id)) is not None:
             return sessions.awake(asleep)
         self._find_parent(context, opened, restored.waiting)
-        context.face, context.host = self.make_face(context), running
-        running.open(context)
+        context.face, context.host = self.make_face(context), running.lifecycle
+        running.lifecycle.open(context)
         self.starting.note_return(context)
         if restored.waiting:
             running.inbox.claim(session_id)  # what is said meanwhile comes behind it
         context.report_next_timer()
         try:
-            with running.kept(context):  # also where it is closed meanwhile: what waits in it ends by that
+            with running.lifecycle.kept(
+                context
+            ):  # also where it is closed meanwhile: what waits in it ends by that
                 if opened.transient and await self._is_orphan(context):
                     context.closed = True
-                running.openers[session_id] = trio.lowlevel.current_task()
+                running.lifecycle.openers[session_id] = trio.lowlevel.current_task()
                 await self.call_on_session(context)
-                running.go_on(context, restored.waiting)
+                running.lifecycle.go_on(context, restored.waiting)
         except BaseException:
-            running.drop(context, is_claimed=bool(restored.waiting))
+            running.lifecycle.drop(context, is_claimed=bool(restored.waiting))
             raise
         finally:
-            running.openers.pop(session_id, None)
+            running.lifecycle.openers.pop(session_id, None)
         if opened.transient:
-            running.let_go(context)
+            running.lifecycle.let_go(context)
         return context
 
     async def _with_parent_agent(self, session_id: str, opened: Opened) -> Opened:
@@ -444,7 +446,7 @@ class SessionOpener:
         if opened.parent_id and opened.transient:
             task = context.tree.task = Task(
                 message_id_of(context.id),
-                TurnWaiter(self.running.edges.options, is_patient=True),
+                TurnWaiter(self.running.runner.turn_lifecycle.options, is_patient=True),
                 opened.parent_agent,
                 opened.parent_id,
                 reports=opened.reports,
@@ -483,7 +485,7 @@ class Making:
 
     async def __aenter__(self) -> SessionContext:
         context = self._context
-        self._opener.running.pin(context)
+        self._opener.running.lifecycle.pin(context)
         try:
             if self._opener.on_session:
                 await self._opener.call_on_session(context)
@@ -499,11 +501,11 @@ class Making:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         opener, context = self._opener, self._context
-        opener.running.unpin(context)
+        opener.running.lifecycle.unpin(context)
         if error is not None:
             await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
         elif self.ends:
-            opener.running.let_go(context)
+            opener.running.lifecycle.let_go(context)
 
 
 def to_owner(owner: Sender | str) -> Sender:
@@ -518,7 +520,7 @@ def to_owner(owner: Sender | str) -> Sender:
     return sender
 
 
-async def _refuse_stranger(running: RunningAgent, session_id: str, owner: Sender) -> None:
+async def _refuse_stranger(running: AgentActor, session_id: str, owner: Sender) -> None:
     """Refuse another owner's session by its head, before anything of it is loaded or begins to run.
 
     Raises:

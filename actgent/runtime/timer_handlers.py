@@ -21,7 +21,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.schedules import ScheduleTimer, apply_fired
 from actgent.sessions.tasks import TaskDeadline
 
-from .actor import RunningAgent
+from .actor import AgentActor
 from .approval_decisions import expire
 from .intake import Reception
 from .timer_service import TimerHandlers
@@ -31,7 +31,7 @@ SCHEDULE_SENDER = Sender("schedule", "system")
 SCHEDULED_PREFIX = "Running scheduled task: "
 
 
-def timer_handlers(running: RunningAgent, reception: Reception) -> TimerHandlers:
+def timer_handlers(running: AgentActor, reception: Reception) -> TimerHandlers:
     """Make the table of what each type of timer does in the sessions of an agent."""
     return {
         ScheduleTimer: partial(fire_schedule, running, reception),
@@ -40,12 +40,12 @@ def timer_handlers(running: RunningAgent, reception: Reception) -> TimerHandlers
     }
 
 
-async def end_task(running: RunningAgent, context: SessionContext, timer: TaskDeadline) -> None:
+async def end_task(running: AgentActor, context: SessionContext, timer: TaskDeadline) -> None:
     """End a session whose task is not done in time, and all below it."""
-    await running.end(context, DeadlineExceeded(f"agent {running.name!r}", timer.seconds))
+    await running.lifecycle.end(context, DeadlineExceeded(f"agent {running.name!r}", timer.seconds))
 
 
-async def expire_approvals(running: RunningAgent, context: SessionContext, _: ApprovalDeadline) -> None:
+async def expire_approvals(running: AgentActor, context: SessionContext, _: ApprovalDeadline) -> None:
     """Reject what nobody decided in time."""
     await expire(running, context)
 
@@ -54,7 +54,7 @@ async def expire_approvals(running: RunningAgent, context: SessionContext, _: Ap
 
 
 async def fire_schedule(
-    running: RunningAgent, reception: Reception, context: SessionContext, timer: ScheduleTimer
+    running: AgentActor, reception: Reception, context: SessionContext, timer: ScheduleTimer
 ) -> None:
     """Send the message of a schedule to its session, in one journal step with the schedule's next time.
 
@@ -75,7 +75,7 @@ async def fire_schedule(
         raise
 
 
-def _fired(running: RunningAgent, timer: ScheduleTimer) -> Fired:
+def _fired(running: AgentActor, timer: ScheduleTimer) -> Fired:
     """Make the record of a schedule that fires now."""
     schedule = timer.schedule
     passed = max(running.clock.now(), schedule.at)  # a timer may fire a little early
@@ -103,14 +103,14 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
     )
 
 
-def _variables(running: RunningAgent, timer: ScheduleTimer) -> Context:
+def _variables(running: AgentActor, timer: ScheduleTimer) -> Context:
     """Return the context variables with which the session is told."""
     if timer.variables is not None:
         return timer.variables.copy()
     return running.propagation.restore(timer.baggage, timer.traceparent)
 
 
-def _is_busy(running: RunningAgent, context: SessionContext, timer: ScheduleTimer) -> bool:
+def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer) -> bool:
     """Return True if the message that the schedule sent last has not been dealt with."""
     if not timer.last_id or not context.mail.pending:
         return False

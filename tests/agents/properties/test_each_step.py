@@ -295,7 +295,7 @@ def check_agent(agent):
     inbox = running.inbox.statistics()
     assert (inbox.waiting, inbox.urgent, inbox.claimed, inbox.senders, inbox.sessions) == (0, 0, 0, 0, 0)
     assert len(running.inbox) == 0
-    assert (running._held_up, running.openers, opener._opening) == ([], {}, {})
+    assert (running.runner._held_up, running.lifecycle.openers, opener._opening) == ([], {}, {})
     for context in running.sessions.values():
         left = (
             context.mail.acceptances,

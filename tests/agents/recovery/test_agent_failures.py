@@ -109,7 +109,7 @@ async def crash(agent):
     session = await agent.create_session("eve")
     await session.chat("crash")
     await trio.testing.wait_all_tasks_blocked()
-    assert agent._opener.running._nursery is None
+    assert agent._opener.running.runner._nursery is None
 
 
 @pytest.mark.parametrize("decision", [Approve(), Reject("no")], ids=["approved", "rejected"])

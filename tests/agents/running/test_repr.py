@@ -73,12 +73,12 @@ async def test_an_agent_and_its_inbox(autojump_clock):
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), sessions=1))
         running = agent._opener.running
-        assert repr(running) == "<RunningAgent clerk running, 0 sessions, 0 working, 0 messages queued>"
+        assert repr(running) == "<AgentActor clerk running, 0 sessions, 0 working, 0 messages queued>"
         for name in ("s1", "s2", "s3"):
             await agent.create_session("ada", SECRET, session_id=name)
-        assert repr(running) == "<RunningAgent clerk running, 3 sessions, 1 working, 2 messages queued>"
+        assert repr(running) == "<AgentActor clerk running, 3 sessions, 1 working, 2 messages queued>"
         assert repr(running.inbox) == "<PriorityInbox agent clerk, 2 of 1,000 waiting, 0 urgent, 1 claimed>"
-    assert repr(running) == "<RunningAgent clerk stopped, 3 sessions, 0 working, 0 messages queued>"
+    assert repr(running) == "<AgentActor clerk stopped, 3 sessions, 0 working, 0 messages queued>"
 
 
 async def test_long_ids_are_cut(autojump_clock):

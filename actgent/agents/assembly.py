@@ -1,0 +1,111 @@
+"""How an agent at work is put together from its parts, each given those below it."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from actgent.actors.ref import Address
+from actgent.control.durable_timer import DueIndex
+from actgent.control.limits import Limits
+from actgent.messages import OnBusy
+from actgent.runtime.actor import AgentActor
+from actgent.runtime.intake import Reception
+from actgent.runtime.runtime import Runtime
+from actgent.runtime.session_lifecycle import SessionLifecycle
+from actgent.runtime.session_opener import OnSession, SessionOpener
+from actgent.runtime.session_table import SessionTable
+from actgent.runtime.timer_handlers import timer_handlers
+from actgent.runtime.timer_service import TimerService
+from actgent.runtime.turn_runner import TurnRunner
+from actgent.sessions.context import SessionContext
+from actgent.sessions.turn_future import CallOptions
+from actgent.state.reducers import Reducer
+from actgent.turns.core import AgentCore
+from actgent.turns.lifecycle import TurnEdges
+
+from .session import Session, SessionServices, held_by
+
+
+def build_actor(
+    runtime: Runtime,
+    core: AgentCore,
+    *,
+    name: str,
+    ref: Address,
+    limits: Limits,
+    options: CallOptions,
+    on_stop: Callable[[], Awaitable[None]],
+) -> AgentActor:
+    """Build the actor of an agent round its core: what runs its turns, and above that what keeps its sessions."""
+    sessions = SessionTable(
+        name, can_sleep=runtime.journal is not None, on_sleep=core.inbox.forget_parked, held_by=held_by
+    )
+    core.inbox.owner_of = sessions.works_for
+    turn_lifecycle = TurnEdges(
+        agent=name,
+        limits=limits,
+        options=options,
+        dispatcher=core.dispatcher,
+        observer=core.observer,
+        timer=runtime.timer,
+        ledger=runtime.ledger,
+        give_up=core.give_up,
+    )
+    runner = TurnRunner(
+        name,
+        core=core,
+        turn_lifecycle=turn_lifecycle,
+        inbox=core.inbox,
+        sessions=sessions,
+        timer=runtime.timer,
+        wait_started=runtime.agents.wait_started,
+        on_task_done=runtime.delegation.report,
+    )
+    timers = DueIndex(runtime.clock)
+    lifecycle = SessionLifecycle(
+        runner,
+        events=runtime.stream,
+        timers=timers,
+        journal=runtime.journal,
+        epoch=runtime.epoch,
+        on_ended=runtime.note_ended,
+    )
+    return AgentActor(
+        lifecycle,
+        ref=ref,
+        core=core,
+        clock=runtime.clock,
+        timer_service=TimerService(name, index=timers, inbox=core.inbox, timer=runtime.timer),
+        propagation=runtime.propagation,
+        on_stop=on_stop,
+        on_left=runtime.agents.remove,
+    )
+
+
+def build_opener(
+    actor: AgentActor,
+    runtime: Runtime,
+    *,
+    reducers: Mapping[str, Reducer] | None,
+    on_busy: OnBusy,
+    on_session: Sequence[OnSession],
+) -> SessionOpener:
+    """Build what opens the sessions of an actor, and connect what is below it with what is above."""
+    reception = Reception(actor.lifecycle, actor.propagation)
+    opener = SessionOpener(
+        actor,
+        reception,
+        partial(_face, SessionServices(actor, reception, runtime.delegation)),
+        runtime.agents.trees,
+        runtime.agents.starting,
+        reducers,
+        on_busy,
+        on_session,
+    )
+    actor.runner.connect(on_released=actor.lifecycle.forget_if_over, on_suspended=reception.send_away)
+    actor.timer_service.connect(opener.loaded, timer_handlers(actor, reception))
+    return opener
+
+
+def _face(services: SessionServices, context: SessionContext) -> Session:
+    """Make the user's end of a session."""
+    return Session(context, services)
