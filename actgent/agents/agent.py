@@ -56,9 +56,9 @@ from actgent.turns.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.core import AgentCore
 from actgent.turns.dispatcher import Delivery, Dispatcher
 from actgent.turns.hooks import Hooks
-from actgent.turns.model_calls import ModelCalls
+from actgent.turns.model_calls import ModelCaller
 from actgent.turns.observer import Observer
-from actgent.turns.tool_calls import Access, Calling
+from actgent.turns.tool_calls import Access, ToolCaller
 
 from .agent_tools import AgentRef, AgentTool, limited
 from .assembly import build_actor, build_opener
@@ -571,7 +571,7 @@ class Agent:
         async with opener.beginning(context) if said.session is None else nullcontext():
             message = question_to(context, said.content, said.sender, said.priority, said.message_id)
             once = said.message_id is not None
-            await opener.reception.accept(context, message, once=once, waiter=waiter)
+            await opener.intake.accept(context, message, once=once, waiter=waiter)
 
     def _options_for(
         self,
@@ -752,14 +752,14 @@ class Agent:
             profile=self.profile,
             memory=self._memory,
             prompts=self.prompts,
-            models=ModelCalls(
+            models=ModelCaller(
                 sender=Sender(self.name, "assistant"),
                 models=models,
                 dispatcher=dispatcher,
                 observer=observer,
                 timer=runtime.timer,
             ),
-            calling=Calling(
+            calling=ToolCaller(
                 agent=self.name,
                 registry=self.tools,
                 threads=runtime.threads.share(self.name, self._threads),

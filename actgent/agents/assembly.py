@@ -8,7 +8,7 @@ from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
 from actgent.messages import OnBusy
 from actgent.runtime.actor import AgentActor
-from actgent.runtime.intake import Reception
+from actgent.runtime.intake import Intake
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.session_lifecycle import SessionLifecycle
 from actgent.runtime.session_opener import OnSession, SessionOpener
@@ -20,7 +20,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.turn_future import CallOptions
 from actgent.state.reducers import Reducer
 from actgent.turns.core import AgentCore
-from actgent.turns.lifecycle import TurnEdges
+from actgent.turns.lifecycle import TurnLifecycle
 
 from .session import Session, SessionServices, held_by
 
@@ -40,7 +40,7 @@ def build_actor(
         name, can_sleep=runtime.journal is not None, on_sleep=core.inbox.forget_parked, held_by=held_by
     )
     core.inbox.owner_of = sessions.works_for
-    turn_lifecycle = TurnEdges(
+    turn_lifecycle = TurnLifecycle(
         agent=name,
         limits=limits,
         options=options,
@@ -90,19 +90,19 @@ def build_opener(
     on_session: Sequence[OnSession],
 ) -> SessionOpener:
     """Build what opens the sessions of an actor, and connect what is below it with what is above."""
-    reception = Reception(actor.lifecycle, actor.propagation)
+    intake = Intake(actor.lifecycle, actor.propagation)
     opener = SessionOpener(
         actor,
-        reception,
-        partial(_face, SessionServices(actor, reception, runtime.delegation)),
+        intake,
+        partial(_face, SessionServices(actor, intake, runtime.delegation)),
         runtime.agents.trees,
         runtime.agents.starting,
         reducers,
         on_busy,
         on_session,
     )
-    actor.runner.connect(on_released=actor.lifecycle.forget_if_over, on_suspended=reception.send_away)
-    actor.timer_service.connect(opener.loaded, timer_handlers(actor, reception))
+    actor.runner.connect(on_released=actor.lifecycle.forget_if_over, on_suspended=intake.send_away)
+    actor.timer_service.connect(opener.loaded, timer_handlers(actor, intake))
     return opener
 
 

@@ -28,7 +28,7 @@ from actgent.modes.modes import Modes
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import decide, expire, open_approvals, session_holding
 from actgent.runtime.delegation import Delegation
-from actgent.runtime.intake import Reception
+from actgent.runtime.intake import Intake
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.handlers import Handler, HandlerKind
@@ -47,7 +47,7 @@ class SessionServices:
     """What all sessions of one agent at work are served by."""
 
     running: AgentActor
-    reception: Reception
+    intake: Intake
     delegation: Delegation
 
 
@@ -194,7 +194,7 @@ class Session:
             deadline=enqueue_timeout,
             on_busy=on_busy,
         )
-        await self._services.reception.accept(context, message, once=message_id is not None)
+        await self._services.intake.accept(context, message, once=message_id is not None)
         return message.id
 
     async def interrupt(self, reason: str = "interrupted", *, drop_queued: bool = False) -> None:

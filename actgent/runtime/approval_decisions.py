@@ -109,7 +109,7 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
     """Tell observers of a decision, and resume the turn if nothing else of it waits."""
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().has_open:
-        running.runner.take_up(context)  # which also writes that nobody is waited for, if needed
+        running.runner.resume(context)  # which also writes that nobody is waited for, if needed
         if context.log is not None:
             context.log.flush_soon()
 

@@ -168,7 +168,7 @@ class Delegation:
                 message = message_to(
                     child, content, message_id=task.message_id, priority=priority, on_busy="queue"
                 )
-                await opener.reception.accept(child, message, once=True)
+                await opener.intake.accept(child, message, once=True)
             return child
 
     async def _find_child(
@@ -236,7 +236,7 @@ class Delegation:
         try:
             opener = self.agents.opener(task.parent_agent)
             parent = await opener.find(task.parent_id)
-            await opener.reception.accept(parent, message, once=True, is_granted=True, asked=asked)
+            await opener.intake.accept(parent, message, once=True, is_granted=True, asked=asked)
         except NotRunning:
             if self.journal is None:
                 raise

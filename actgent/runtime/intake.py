@@ -25,7 +25,7 @@ from .slots import running_session, would_wait_for_itself
 from .turn_runner import URGENT_CAME
 
 
-class Reception:
+class Intake:
     """Takes in the messages of one agent.
 
     A message is written only when it has its place in the inbox, so that what is refused for want of room was never
@@ -81,7 +81,7 @@ class Reception:
         if context.log is None:  # with a journal it has paused long enough
             await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def release(self, context: SessionContext, message: Message) -> None:
+    async def accept_first(self, context: SessionContext, message: Message) -> None:
         """Take a session's first message in. Without a journal nothing pauses if there is room, and never after it is in."""
         self._lifecycle.check_open(context)
         acceptance = Acceptance(message, copy_context())
@@ -92,7 +92,7 @@ class Reception:
         else:
             self._start_at_once(context, acceptance)
 
-    async def admit(
+    async def accept_due(
         self, context: SessionContext, message: Message, *others: Record, variables: Context | None = None
     ) -> None:
         """Take in a message that a date brought, which waits for room by coming again; `others` go in the same step.
@@ -226,9 +226,9 @@ class Reception:
         if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
             turn.interrupt(URGENT_CAME)
         elif message.on_busy == "interrupt" and turn:
-            self._runner.stop_if_outdated(turn)
+            self._runner.stop_if_superseded(turn)
         elif context.suspension is not None:
-            self._runner.take_up_if_outdated(context)
+            self._runner.resume_if_superseded(context)
         self._runner.pump()
 
     # --- repetitions -----------------------------------------------------------------------

@@ -134,7 +134,7 @@ class SessionLifecycle:
             return None
         return SessionLog(session_id, self.name, self.journal, self._epoch, due=due)
 
-    def go_on(self, context: SessionContext, messages: Sequence[Message]) -> None:
+    def resume_restored(self, context: SessionContext, messages: Sequence[Message]) -> None:
         """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first."""
         context.mail.pending += len(messages)
         if messages:
@@ -142,7 +142,7 @@ class SessionLifecycle:
         waiting = list(messages)
         if context.resume is not None and context.approvals is not None and context.approvals.is_suspended:
             context.mail.pending += len(context.resume.joined)
-            self.runner.lay_down(context, waiting.pop(0))
+            self.runner.restore(context, waiting.pop(0))
         elif context.resume is not None:
             context.mail.pending += len(context.resume.joined)
             acceptance = context.mail.take(waiting.pop(0))
@@ -151,11 +151,11 @@ class SessionLifecycle:
             self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
         if messages and context.turn is None and context.suspension is None:
             self.inbox.release(context.id)
-        self.runner.take_up_if_outdated(context)
+        self.runner.resume_if_superseded(context)
         self.sessions.rest(context)
         turn = context.turn
         is_exposed = turn is not None and turn.message.priority is not Priority.URGENT
-        if turn is not None and is_exposed and (newer := self.runner.newer(turn.message)):
+        if turn is not None and is_exposed and (newer := self.runner.superseded_by(turn.message)):
             turn.interrupt(newer)
         self.runner.pump()
 
@@ -263,9 +263,9 @@ class SessionLifecycle:
                 for each in reversed(open_ones):
                     nursery.start_soon(host_of(each).stop_for_good, each)
 
-    def take_up_if_outdated(self, context: SessionContext) -> None:
+    def resume_if_superseded(self, context: SessionContext) -> None:
         """End a suspended turn whose answer nobody wants any more."""
-        self.runner.take_up_if_outdated(context)
+        self.runner.resume_if_superseded(context)
 
     async def stop_for_good(self, context: SessionContext) -> None:
         """End what runs or waits in a session that was closed."""
@@ -277,7 +277,7 @@ class SessionLifecycle:
 
         Waits until all this has happened, unless the turn is where we are called from, or waits for that.
         """
-        self.runner.take_up(context, error)
+        self.runner.resume(context, error)
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
         ended = _stopped(turn, error)

@@ -37,7 +37,7 @@ from actgent.sessions.turn_future import TurnWaiter
 from actgent.state.reducers import Reducer
 
 from .actor import AgentActor
-from .intake import Reception
+from .intake import Intake
 from .session_table import Trees
 from .slots import running_session
 from .starting import Starting
@@ -65,7 +65,7 @@ class SessionOpener:
     """Opens the sessions of one running agent."""
 
     running: AgentActor
-    reception: Reception
+    intake: Intake
     make_face: Callable[[SessionContext], object]
     """Makes the user's end of a session."""
     trees: Trees
@@ -167,7 +167,7 @@ class SessionOpener:
         """Have a new session's handlers attached, and its first message said."""
         async with Making(self, context):
             if description:
-                await self.reception.release(context, message_to(context, description))
+                await self.intake.accept_first(context, message_to(context, description))
             elif context.log is not None:
                 await context.log.flush()
 
@@ -418,7 +418,7 @@ class SessionOpener:
                     context.closed = True
                 running.lifecycle.openers[session_id] = trio.lowlevel.current_task()
                 await self.call_on_session(context)
-                running.lifecycle.go_on(context, restored.waiting)
+                running.lifecycle.resume_restored(context, restored.waiting)
         except BaseException:
             running.lifecycle.drop(context, is_claimed=bool(restored.waiting))
             raise

@@ -23,7 +23,7 @@ from actgent.sessions.tasks import TaskDeadline
 
 from .actor import AgentActor
 from .approval_decisions import expire
-from .intake import Reception
+from .intake import Intake
 from .timer_service import TimerHandlers
 
 SCHEDULE_SENDER = Sender("schedule", "system")
@@ -31,10 +31,10 @@ SCHEDULE_SENDER = Sender("schedule", "system")
 SCHEDULED_PREFIX = "Running scheduled task: "
 
 
-def timer_handlers(running: AgentActor, reception: Reception) -> TimerHandlers:
+def timer_handlers(running: AgentActor, intake: Intake) -> TimerHandlers:
     """Make the table of what each type of timer does in the sessions of an agent."""
     return {
-        ScheduleTimer: partial(fire_schedule, running, reception),
+        ScheduleTimer: partial(fire_schedule, running, intake),
         TaskDeadline: partial(end_task, running),
         ApprovalDeadline: partial(expire_approvals, running),
     }
@@ -54,7 +54,7 @@ async def expire_approvals(running: AgentActor, context: SessionContext, _: Appr
 
 
 async def fire_schedule(
-    running: AgentActor, reception: Reception, context: SessionContext, timer: ScheduleTimer
+    running: AgentActor, intake: Intake, context: SessionContext, timer: ScheduleTimer
 ) -> None:
     """Send the message of a schedule to its session, in one journal step with the schedule's next time.
 
@@ -69,7 +69,7 @@ async def fire_schedule(
     fired = attrs.evolve(fired, message_id=message.id)
     apply_fired(context, fired)
     try:
-        await reception.admit(context, message, fired, variables=_variables(running, timer))
+        await intake.accept_due(context, message, fired, variables=_variables(running, timer))
     except BaseException:
         _set_again(context, timer)
         raise

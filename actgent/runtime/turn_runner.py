@@ -22,7 +22,7 @@ from actgent.sessions.tasks import TASK_TIMER
 from actgent.sessions.turn import Suspension, Turn
 from actgent.sessions.turn_future import TurnWaiter
 from actgent.turns.core import AgentCore
-from actgent.turns.lifecycle import TurnEdges
+from actgent.turns.lifecycle import TurnLifecycle
 
 from .session_table import SessionTable
 from .slots import running_session
@@ -70,7 +70,7 @@ class TurnRunner:
         name: str,
         *,
         core: AgentCore,
-        turn_lifecycle: TurnEdges,
+        turn_lifecycle: TurnLifecycle,
         inbox: PriorityInbox[Message],
         sessions: SessionTable,
         timer: Timer,
@@ -180,7 +180,7 @@ class TurnRunner:
             joined = () if message.on_busy == "queue" else self._collect(message)
             acceptance = context.mail.take(joined[-1] if joined else message)
             turn = self.turn_lifecycle.begin_turn(context, acceptance, joined[:-1])
-            self.stop_if_outdated(turn)
+            self.stop_if_superseded(turn)
             self._workers.start_with(turn.variables, context, turn)
 
     def try_claim(self, message: Message) -> bool:
@@ -206,7 +206,7 @@ class TurnRunner:
             return ()
         return (message, *self.inbox.take_along(message.session_id, is_collected))
 
-    def stop_if_outdated(self, turn: Turn) -> None:
+    def stop_if_superseded(self, turn: Turn) -> None:
         """Stop a turn whose session was told something since that is to go before it."""
         is_urgent = turn.message.priority is Priority.URGENT
         if not is_urgent and self.inbox.has_first(turn.message.session_id):
@@ -286,7 +286,7 @@ class TurnRunner:
         """End what an earlier process asked of others, and this one did not ask for again."""
         for child in context.children.take_unclaimed() if context.children else ():
             child.closed = True
-            host_of(child).take_up_if_outdated(child)
+            host_of(child).resume_if_superseded(child)
             if child.turn is not None:
                 child.turn.interrupt("nobody waits for the answer any more")
 
@@ -338,12 +338,12 @@ class TurnRunner:
         self.turn_lifecycle.suspend_turn(context, turn)
         self.inbox.park(context.id)
         ledger = context.ledger()
-        if newer := self.newer(turn.message):
+        if newer := self.superseded_by(turn.message):
             turn.interrupt(newer)
         if turn.control.stop is not None or not ledger.has_open:
-            self.take_up(context)
+            self.resume(context)
         else:
-            turn.control.wake = functools.partial(self.take_up, context)
+            turn.control.wake = functools.partial(self.resume, context)
             for listener in turn.listeners:
                 if listener.is_patient:
                     listener.hold()
@@ -356,7 +356,7 @@ class TurnRunner:
             context.mail.tell_idle()
             self.sessions.rest(context)
 
-    def take_up(self, context: SessionContext, error: Exception | None = None) -> None:
+    def resume(self, context: SessionContext, error: Exception | None = None) -> None:
         """A suspended turn goes on: nobody is waited for any more, or it is to end with an error."""
         suspension = context.suspension
         if suspension is None:
@@ -374,7 +374,7 @@ class TurnRunner:
         self.hold_up(context, turn)
         self.pump()
 
-    def lay_down(self, context: SessionContext, message: Message) -> None:
+    def restore(self, context: SessionContext, message: Message) -> None:
         """Keep a turn that waited for people before a restart."""
         joined = () if context.resume is None else context.resume.joined
         context.suspension = Suspension(message, messages=1 + len(joined))
@@ -382,13 +382,13 @@ class TurnRunner:
         if context.task is not None and context.task.message_id == message.id:
             context.task.waiter.hold()
 
-    def take_up_if_outdated(self, context: SessionContext) -> None:
+    def resume_if_superseded(self, context: SessionContext) -> None:
         """End a suspended turn whose answer nobody wants, or whose session was told something that does not wait for people."""
         if context.suspension is None:
             return
         reason = "nobody waits for the answer any more" if context.closed else ""
-        if reason := reason or self.newer(context.suspension.message):
-            self.take_up(context, Interrupted(reason))
+        if reason := reason or self.superseded_by(context.suspension.message):
+            self.resume(context, Interrupted(reason))
         elif context.log is not None and self.inbox.has_first(context.id):
             self.note_again(context)  # an URGENT turn waits on
             context.log.flush_soon()
@@ -401,7 +401,7 @@ class TurnRunner:
         ):  # or somebody is just deciding over the last one
             log.note(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
 
-    def newer(self, message: Message) -> str:
+    def superseded_by(self, message: Message) -> str:
         """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""
         if self.inbox.has_urgent(message.session_id):
             return URGENT_CAME

@@ -13,7 +13,7 @@ that answers one is not interrupted.
 
 Who says a message again under its id, and waits for what comes of it, as `run(message_id=)` does.
 
-    on its way    the repetition waits until it is in, or takes its place (see `Reception`)
+    on its way    the repetition waits until it is in, or takes its place (see `Intake`)
     queued        it hears of the turn when it begins
     running       it hears the rest of the turn
     suspended     it is told so, unless it waits for people, too

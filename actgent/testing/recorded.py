@@ -44,7 +44,7 @@ from actgent.sessions.turn import Turn
 from actgent.state.store import StateRecord, Store
 from actgent.tools.execution import Batch
 from actgent.turns.hooks import Hooks
-from actgent.turns.tool_calls import Calling
+from actgent.turns.tool_calls import ToolCaller
 
 State = Mapping[str, Any]
 _Line = tuple[int, str]
@@ -197,13 +197,13 @@ async def _replay(
         running = opener.running
         running.core.router = _Router(actor).route
         if not run_tools:
-            running.core.calling = _recorded_calling(running.core.calling, recording.records)
+            running.core.calling = _recorded_caller(running.core.calling, recording.records)
         context = await opener.create(opened.owner, session_id=recording.session_id)  # of any length
         session = face_of(context)
         session.on_exception(_ignore)
         for changes, message in _taken_up(recording.records):
             _restore(session.state, changes)
-            await opener.reception.accept(context, message)
+            await opener.intake.accept(context, message)
             await session.wait_idle()
             states.append(dict(session.state))
         return await journal.load(recording.session_id), states
@@ -268,7 +268,7 @@ class _RecordedResults:
 
 
 @attrs.define(eq=False, kw_only=True)
-class _RecordedCalling(Calling):
+class _RecordedToolCaller(ToolCaller):
     """Runs no tool: each call has its result when its batch is made."""
 
     recorded: deque[_RecordedResults]
@@ -296,7 +296,7 @@ def _result_for(call: ToolCall, place: int, results: Sequence[ToolResult]) -> To
     )
 
 
-def _recorded_calling(calling: Calling, records: Sequence[Record]) -> Calling:
+def _recorded_caller(calling: ToolCaller, records: Sequence[Record]) -> ToolCaller:
     recorded: deque[_RecordedResults] = deque()
     changes: list[StateRecord] = []
     has_started = False
@@ -309,8 +309,8 @@ def _recorded_calling(calling: Calling, records: Sequence[Record]) -> Calling:
             case Said(message=message) if message.tool_results:
                 recorded.append(_RecordedResults(message.tool_results, changes))
                 changes, has_started = [], False
-    fields = {name: getattr(calling, name) for name in attrs.fields_dict(Calling)}
-    return _RecordedCalling(**fields, recorded=recorded)
+    fields = {name: getattr(calling, name) for name in attrs.fields_dict(ToolCaller)}
+    return _RecordedToolCaller(**fields, recorded=recorded)
 
 
 # --- the state ----------------------------------------------------------------------------

@@ -46,10 +46,10 @@ from actgent.sessions.turn import Turn, TurnCheckpoint
 from .answers import check_stop
 from .dispatcher import Delivery, Dispatcher, to_deliveries
 from .hooks import Hooks
-from .model_calls import ModelCalls
+from .model_calls import ModelCaller
 from .notices import tell_notes
 from .observer import Observer
-from .tool_calls import Calling
+from .tool_calls import ToolCaller
 
 SYSTEM = Sender("actgent", "system")
 REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
@@ -74,8 +74,8 @@ class AgentCore:
     """What sessions remember, and what of it the model is shown."""
     prompts: PromptManager
     """What the model is told round that."""
-    models: ModelCalls
-    calling: Calling
+    models: ModelCaller
+    calling: ToolCaller
     inbox: PriorityInbox[Message]
     dispatcher: Dispatcher
     observer: Observer

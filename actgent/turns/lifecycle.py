@@ -33,7 +33,7 @@ LAST_WORDS = 1.0
 
 
 @attrs.define(eq=False, kw_only=True)
-class TurnEdges:
+class TurnLifecycle:
     """Opens and closes the turns of one agent."""
 
     agent: str

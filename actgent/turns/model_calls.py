@@ -33,7 +33,7 @@ from .streaming import GrowingAnswer
 
 
 @attrs.define(eq=False, kw_only=True)
-class ModelCalls:
+class ModelCaller:
     """Asks the models of one agent."""
 
     sender: Sender

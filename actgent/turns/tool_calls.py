@@ -59,7 +59,7 @@ def _called_at_last(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Calling:
+class ToolCaller:
     """Runs the calls of an answer, closes them in the record and tells the handlers."""
 
     agent: str

@@ -34,7 +34,7 @@ from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Ended, Opened, Said
 from actgent.runtime import session_table
 from actgent.testing import check_transcript
-from actgent.turns.lifecycle import TurnEdges
+from actgent.turns.lifecycle import TurnLifecycle
 
 SOAK = bool(os.environ.get("ACTGENT_SOAK"))
 SEEDS = 150 if SOAK else 8
@@ -267,7 +267,7 @@ def breaking(monkeypatch):
     """`breaking(world)`: agents fail behind the end of a turn when the world says so."""
 
     def watch(world):
-        end = TurnEdges.end_turn
+        end = TurnLifecycle.end_turn
 
         def end_and_break(self, context, turn):
             end(self, context, turn)
@@ -275,7 +275,7 @@ def breaking(monkeypatch):
                 world.breaks = False
                 raise RuntimeError("a mistake")
 
-        monkeypatch.setattr(TurnEdges, "end_turn", end_and_break)
+        monkeypatch.setattr(TurnLifecycle, "end_turn", end_and_break)
 
     return watch
 

@@ -141,7 +141,7 @@ async def test_a_crowd_leaves_half_of_an_inbox_to_people(autojump_clock):
         await trio.sleep(0.5)
         said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
         try:
-            await agent._opener.reception.admit(context, said)
+            await agent._opener.intake.accept_due(context, said)
         except InboxFull:
             turned_away.append(context.id)
             raise
