@@ -161,15 +161,59 @@ class LimitMet(SessionObservation):
     """Whose limit it was."""
 
 
+class _Backlog:
+    """The events that a reader has not read yet: the stream puts them in, the reader takes them out."""
+
+    def __init__(self, capacity: int) -> None:
+        self.events: deque[Observation] = deque(maxlen=capacity)
+        self.lost = 0
+        self.parked = trio.lowlevel.ParkingLot()
+        self.has_ended = False
+        self.is_closed = False
+
+    def put(self, event: Observation) -> None:
+        """Add an event; the oldest one is lost if there is no room."""
+        if self.has_ended:
+            return
+        if len(self.events) == self.events.maxlen:
+            self.lost += 1
+        self.events.append(event)
+        self.parked.unpark()
+
+    def end(self) -> None:
+        """Take no further event; those that are there can be read."""
+        self.has_ended = True
+        self.parked.unpark_all()
+
+    def close(self) -> None:
+        """Drop all events, and take no further one."""
+        self.is_closed = True
+        self.events.clear()
+        self.end()
+
+    def check_open(self) -> None:
+        """Refuse to read on.
+
+        Raises:
+            trio.ClosedResourceError: the reader was closed.
+            trio.EndOfChannel: the stream has ended.
+        """
+        if self.is_closed:
+            raise trio.ClosedResourceError
+        if self.has_ended:
+            raise trio.EndOfChannel
+
+
 class EventReader(trio.abc.ReceiveChannel[Observation]):
     """One reader's end of a stream. A slow reader loses the oldest events; `lost` counts them."""
 
-    def __init__(self, capacity: int) -> None:
-        self.lost = 0
-        self._events: deque[Observation] = deque(maxlen=capacity)
-        self._parked = trio.lowlevel.ParkingLot()
-        self._ended = False
-        self._closed = False
+    def __init__(self, backlog: _Backlog) -> None:
+        self._backlog = backlog
+
+    @property
+    def lost(self) -> int:
+        """The number of events that came while there was no room."""
+        return self._backlog.lost
 
     async def receive(self) -> Observation:
         """The next event.
@@ -179,10 +223,11 @@ class EventReader(trio.abc.ReceiveChannel[Observation]):
             trio.ClosedResourceError: the reader was closed.
         """
         await trio.lowlevel.checkpoint()
-        while not self._events:
-            self._check_open()
-            await self._parked.park()
-        return self._events.popleft()
+        backlog = self._backlog
+        while not backlog.events:
+            backlog.check_open()
+            await backlog.parked.park()
+        return backlog.events.popleft()
 
     def receive_nowait(self) -> Observation:
         """The next event, if there is one.
@@ -192,37 +237,16 @@ class EventReader(trio.abc.ReceiveChannel[Observation]):
             trio.EndOfChannel: the stream has ended and all was read.
             trio.ClosedResourceError: the reader was closed.
         """
-        if not self._events:
-            self._check_open()
+        backlog = self._backlog
+        if not backlog.events:
+            backlog.check_open()
             raise trio.WouldBlock
-        return self._events.popleft()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise trio.ClosedResourceError
-        if self._ended:
-            raise trio.EndOfChannel
+        return backlog.events.popleft()
 
     async def aclose(self) -> None:
-        self._close()
+        """Stop reading; later events are not kept."""
+        self._backlog.close()
         await trio.lowlevel.checkpoint()
-
-    def _close(self) -> None:
-        self._closed = True
-        self._events.clear()
-        self._end()
-
-    def _take(self, event: Observation) -> None:
-        if self._ended:
-            return
-        if len(self._events) == self._events.maxlen:
-            self.lost += 1
-        self._events.append(event)
-        self._parked.unpark()
-
-    def _end(self) -> None:
-        self._ended = True
-        self._parked.unpark_all()
 
 
 class EventStream:
@@ -230,13 +254,14 @@ class EventStream:
 
     def __init__(self) -> None:
         self.watched = False
-        """Whether anyone reads; ask before an event is built."""
-        self._readers: list[EventReader] = []
+        """True while anyone reads; ask before an event is built."""
+        self._backlogs: list[_Backlog] = []
         self._ended = False
 
     def publish(self, event: Observation) -> None:
-        for reader in self._readers:
-            reader._take(event)  # noqa: SLF001 - the stream and its readers are one thing
+        """Give an event to all readers."""
+        for backlog in self._backlogs:
+            backlog.put(event)
 
     @asynccontextmanager
     async def read(self, capacity: int = 1000) -> AsyncGenerator[EventReader, None]:
@@ -247,20 +272,20 @@ class EventStream:
         """
         if capacity < 1:
             raise ConfigurationError(f"an event reader's capacity is at least 1 event, not {capacity}")
-        reader = EventReader(capacity)
+        backlog = _Backlog(capacity)
         if self._ended:
-            reader._end()  # noqa: SLF001
-        self._readers.append(reader)
+            backlog.end()
+        self._backlogs.append(backlog)
         self.watched = True
         try:
-            yield reader
+            yield EventReader(backlog)
         finally:
-            self._readers.remove(reader)
-            self.watched = bool(self._readers)
-            reader._close()  # noqa: SLF001
+            self._backlogs.remove(backlog)
+            self.watched = bool(self._backlogs)
+            backlog.close()
 
     def end(self) -> None:
         """No further event will come: readers get what is left, then `trio.EndOfChannel`."""
         self._ended = True
-        for reader in self._readers:
-            reader._end()  # noqa: SLF001
+        for backlog in self._backlogs:
+            backlog.end()

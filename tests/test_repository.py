@@ -179,7 +179,7 @@ FULL = {
 """Classes with more than 20 attributes, and how many at most. It only gets shorter."""
 LONG = {"runtime.session_opener.SessionOpener": 420}
 """Classes of sessions, turns and runtime with more than 400 lines, and how many at most. It only gets shorter."""
-PRIVATE = 24
+PRIVATE = 20
 """How many lines of the package look into what is private to another class; 12 is the aim."""
 TWICE = {
     "Room",

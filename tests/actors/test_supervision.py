@@ -63,7 +63,7 @@ async def test_one_for_all_restarts_the_siblings_with_it_at_the_same_time(autoju
             await first.tell(ValueError())
         assert await first.ask("x") == "x"
         assert [letter.actor for letter in system.dead_letters] == [first.name]
-        restarts = [reader.receive_nowait() for _ in range(reader._events.__len__())]
+        restarts = [reader.receive_nowait() for _ in range(len(reader._backlog.events))]
     assert born == others == pytest.approx([0, 0.1])
     told = [(each.actor, each.error) for each in restarts if isinstance(each, ActorRestarted)]
     assert told == [(first.name, "ValueError"), (second.name, "ValueError")]
