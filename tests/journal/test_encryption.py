@@ -147,7 +147,7 @@ def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
     exported, other = str(tmp_path / "out.sessions"), str(tmp_path / "other.db")
     for arguments in (
         ["inspect", str(path), "s"],
-        ["journal", "find_problems", str(path)],
+        ["journal", "check", str(path)],
         ["journal", "export", str(path), exported],
         ["journal", "import", other, exported],
     ):

@@ -84,15 +84,15 @@ async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):
 INTERRUPTED = textwrap.dedent("""
     import os, signal, sys, threading, time, trio
     from actgent import BareAgent, ScriptedLLM, open_runtime
-    from actgent.journal.sqlite.file import File
+    from actgent.journal.sqlite.file import SqliteFile
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
     how, url = sys.argv[1:]
-    end = File.end
+    end = SqliteFile.end
     def slow(self):
         threading.Thread(target=press, daemon=True).start()
         time.sleep(1.0 if how == "slow" else 100)
         end(self)
-    File.end = slow
+    SqliteFile.end = slow
     def press():
         for _ in range(3 if how == "hangs" else 1):
             time.sleep(0.2)

@@ -20,7 +20,7 @@ def agent_with(*script, **options):
 
 
 def drained(events):
-    return [events._events.popleft() for _ in range(len(events._events))]
+    return [events._backlog.events.popleft() for _ in range(len(events._backlog.events))]
 
 
 async def test_an_observer_sees_what_happened_in_order():
