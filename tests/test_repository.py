@@ -177,7 +177,7 @@ FULL = {
     "sessions.context.SessionContext": 21,
 }
 """Classes with more than 20 attributes, and how many at most. It only gets shorter."""
-LONG = {"runtime.session_opener.SessionOpener": 420}
+LONG: dict[str, int] = {}
 """Classes of sessions, turns and runtime with more than 400 lines, and how many at most. It only gets shorter."""
 PRIVATE = 20
 """How many lines of the package look into what is private to another class; 12 is the aim."""

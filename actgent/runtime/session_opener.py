@@ -21,6 +21,7 @@ from actgent.errors import (
     WrongOwner,
 )
 from actgent.foreign import failure_of
+from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message_id_of
 from actgent.logs import Each, logger_of
@@ -33,7 +34,7 @@ from actgent.sessions.mail import SessionMail
 from actgent.sessions.restore import is_unused, owner_of, restore
 from actgent.sessions.tasks import Task, TaskDeadline
 from actgent.sessions.tree import SessionTree
-from actgent.sessions.turn_future import TurnWaiter
+from actgent.sessions.turn_future import CallOptions, TurnWaiter
 from actgent.state.reducers import Reducer
 
 from .actor import AgentActor
@@ -398,7 +399,7 @@ class SessionOpener:
         context.log = running.lifecycle.new_log(session_id, due=restored.due)
         _mark_temporary(context, opened, records)
         await running.runner.turn_lifecycle.ledger.restore(context, running.name, restored)
-        opened = await self._with_parent_agent(session_id, opened)
+        opened = await _with_parent_agent(running.journal, session_id, opened, agent=running.name)
         if session_id in sessions:  # someone else was faster
             return sessions.find(session_id)
         if (asleep := sessions.find_asleep(session_id)) is not None:
@@ -411,10 +412,9 @@ class SessionOpener:
             running.inbox.claim(session_id)  # what is said meanwhile comes behind it
         context.report_next_timer()
         try:
-            with running.lifecycle.kept(
-                context
-            ):  # also where it is closed meanwhile: what waits in it ends by that
-                if opened.transient and await self._is_orphan(context):
+            # Kept also where it is closed meanwhile: what waits in it ends by that.
+            with running.lifecycle.kept(context):
+                if opened.transient and await _is_orphan(context, running.journal):
                     context.closed = True
                 running.lifecycle.openers[session_id] = trio.lowlevel.current_task()
                 await self.call_on_session(context)
@@ -428,14 +428,6 @@ class SessionOpener:
             running.lifecycle.let_go(context)
         return context
 
-    async def _with_parent_agent(self, session_id: str, opened: Opened) -> Opened:
-        """Complete a session's first record with its parent's agent, if only the journal's head has it."""
-        journal = self.running.journal
-        if journal is None or opened.parent_agent or not opened.parent_id:
-            return opened
-        head = await journal.head(self.running.name, session_id)
-        return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
-
     def _find_parent(self, context: SessionContext, opened: Opened, waiting: Sequence[Message]) -> None:
         """Put a session that came back where it was among the others."""
         if opened.parent_id:
@@ -444,30 +436,11 @@ class SessionOpener:
             if context.parent is None:
                 self.trees.wait_for_parent(parent, context)
         if opened.parent_id and opened.transient:
-            task = context.tree.task = Task(
-                message_id_of(context.id),
-                TurnWaiter(self.running.runner.turn_lifecycle.options, is_patient=True),
-                opened.parent_agent,
-                opened.parent_id,
-                reports=opened.reports,
-                is_unclaimed=True,
-                name=opened.task,
-                deadline=opened.deadline,
-                seconds=round(opened.deadline - opened.created_at, 3),
-            )
+            options = self.running.runner.turn_lifecycle.options
+            task = context.tree.task = _restored_task(context.id, opened, options)
             if opened.deadline and any(message.id == task.message_id for message in waiting):
                 context.set_timer(TaskDeadline(task.deadline, task.seconds))
         self.trees.attach_children(context)
-
-    async def _is_orphan(self, context: SessionContext) -> bool:
-        """Return True if the session that asked this one has nothing left to do, so that no turn waits for it."""
-        task = context.task
-        journal = self.running.journal
-        if task is None or task.reports or journal is None or not task.parent_agent:
-            return False
-        if context.parent is not None:
-            return not context.parent.mail.pending
-        return task.parent_id not in await journal.unfinished(task.parent_agent)
 
 
 @attrs.define(eq=False)
@@ -543,6 +516,41 @@ def _check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:
     """
     if owner.kind == parent.owner.kind == "user" and owner != parent.owner:
         raise WrongOwner(agent, parent.id, owner.name)
+
+
+async def _with_parent_agent(
+    journal: Journal | None, session_id: str, opened: Opened, *, agent: str
+) -> Opened:
+    """Complete a session's first record with its parent's agent, if only the journal's head has it."""
+    if journal is None or opened.parent_agent or not opened.parent_id:
+        return opened
+    head = await journal.head(agent, session_id)
+    return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
+
+
+def _restored_task(session_id: str, opened: Opened, options: CallOptions) -> Task:
+    """Make the task again that a session was opened for."""
+    return Task(
+        message_id_of(session_id),
+        TurnWaiter(options, is_patient=True),
+        opened.parent_agent,
+        opened.parent_id or "",
+        reports=opened.reports,
+        is_unclaimed=True,
+        name=opened.task,
+        deadline=opened.deadline,
+        seconds=round(opened.deadline - opened.created_at, 3),
+    )
+
+
+async def _is_orphan(context: SessionContext, journal: Journal | None) -> bool:
+    """Return True if the session that asked this one has nothing left to do, so that no turn waits for it."""
+    task = context.task
+    if task is None or task.reports or journal is None or not task.parent_agent:
+        return False
+    if context.parent is not None:
+        return not context.parent.mail.pending
+    return task.parent_id not in await journal.unfinished(task.parent_agent)
 
 
 def _mark_temporary(context: SessionContext, opened: Opened, records: Sequence[Record]) -> None:
