@@ -4,7 +4,7 @@ One task writes, and nothing cuts it: who waits for a step may leave, or give up
 is still at it. Meanwhile steps of all sessions gather, and go together into the next transaction. Where nothing is to be
 waited for before, whoever brings a step has the storage begin with it at once, and the task that writes only hears of its
 end: a round of the loop costs as much as the work of a step.
-Steps that nobody waits for start no transaction of their own for `SOON` seconds.
+Steps that nobody waits for start no transaction of their own for `FLUSH_DELAY_SECONDS` seconds.
 """
 
 import abc
@@ -54,8 +54,8 @@ from .steps import (
 
 logger = logger_of(__name__)
 
-SOON = 0.05
-"""Seconds that a step which nobody waits for may wait for company."""
+FLUSH_DELAY_SECONDS = 0.05
+"""Seconds that a step without a waiter may wait for others to be written with it."""
 GROUP_STEPS = 1000
 GROUP_BYTES = 16_000_000
 """Bounds of one transaction; a single larger step is written all the same."""
@@ -554,7 +554,7 @@ class GroupedJournal(Journal):
         with scope:
             while True:
                 await self._arrived.wait()
-                await trio.sleep(SOON)
+                await trio.sleep(FLUSH_DELAY_SECONDS)
                 self._arrived = trio.Event()
                 self._look(trio.current_time())
 

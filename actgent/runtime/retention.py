@@ -31,8 +31,8 @@ GROUP = 100
 """Trees that are erased in one transaction, or looked at together: those that write have to wait as long."""
 PAUSE = 0.05
 """Seconds between two groups."""
-LOOK = (1.0, 3600.0)
-"""Bounds of the seconds between two looks for old sessions, which are else a tenth of what they are kept for."""
+INTERVAL_BOUNDS_SECONDS = (1.0, 3600.0)
+"""Shortest and longest interval between searches for old sessions; within them, a tenth of the retention time."""
 RETRY = 60.0
 """Seconds until the next try after the journal failed."""
 FINISH = 5.0
@@ -67,7 +67,7 @@ class Retention:
     def pause(self) -> float:
         """Seconds between two looks for what is old."""
         kept = [each for each in (self.closed, self.idle) if isinstance(each, float)]
-        shortest, longest = LOOK
+        shortest, longest = INTERVAL_BOUNDS_SECONDS
         return min(max(min(kept) / 10, shortest), longest) if kept else math.inf
 
 

@@ -22,8 +22,8 @@ from actgent.sessions.turn import Turn, is_inside, running_turn
 from .slots import slot_lent, would_wait_for_itself
 from .turn_runner import TurnRunner
 
-AGES = 1e9
-"""Seconds by which messages from before a restart are older than all others."""
+RESTORED_AGE_SECONDS = 1e9
+"""Seconds that messages restored from the journal are older than all others."""
 
 
 class SessionLifecycle:
@@ -148,7 +148,9 @@ class SessionLifecycle:
             acceptance = context.mail.take(waiting.pop(0))
             self.runner.hold_up(context, self._turn_lifecycle.begin_turn(context, acceptance))
         for place, message in enumerate(waiting):
-            self.inbox.restore(message, now=place - AGES, first=message.on_busy == "interrupt")
+            self.inbox.restore(
+                message, now=place - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
+            )
         if messages and context.turn is None and context.suspension is None:
             self.inbox.release(context.id)
         self.runner.resume_if_superseded(context)

@@ -7,8 +7,8 @@ from actgent.errors import SessionClosed, SessionExists, SessionNotFound
 from actgent.journal.listing import SessionKey
 from actgent.sessions.context import SessionContext
 
-AWAKE = 1000
-"""How many idle sessions stay in memory where a journal can bring them back."""
+MAX_LOADED_IDLE = 1000
+"""Idle sessions that stay in memory if a journal can restore them; more are unloaded."""
 
 
 class SessionTable(Mapping[str, SessionContext]):
@@ -121,7 +121,7 @@ class SessionTable(Mapping[str, SessionContext]):
             return
         self._idle.pop(context.id, None)
         self._idle[context.id] = None
-        if len(self._idle) > AWAKE:
+        if len(self._idle) > MAX_LOADED_IDLE:
             longest = next(iter(self._idle))
             del self._idle[longest]
             self._let_sleep(self._awake[longest])

@@ -149,8 +149,8 @@ def question_to(
     return message_to(context, content, sender, priority, message_id=message_id, on_busy=on_busy)
 
 
-KNOWN = 100
-"""Outcomes that a session keeps for repetitions, the newest; none is kept over a restart."""
+MAX_REMEMBERED_OUTCOMES = 100
+"""The newest outcomes, which a session remembers to answer repeated messages; none survives a restart."""
 
 
 def keep_outcome_of(context: SessionContext, message_id: str, outcome: Outcome) -> None:
@@ -160,7 +160,7 @@ def keep_outcome_of(context: SessionContext, message_id: str, outcome: Outcome) 
     if context.mail.outcomes is None:
         context.mail.outcomes = {}
     context.mail.outcomes[message_id] = outcome
-    if len(context.mail.outcomes) > KNOWN:
+    if len(context.mail.outcomes) > MAX_REMEMBERED_OUTCOMES:
         del context.mail.outcomes[next(iter(context.mail.outcomes))]
 
 

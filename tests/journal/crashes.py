@@ -379,9 +379,16 @@ def tell(report):
 
 def main():
     options = command(
-        __doc__, "sessions", "messages", "rounds", kills=0, seed=0, every=0, awake=session_table.AWAKE
+        __doc__,
+        "sessions",
+        "messages",
+        "rounds",
+        kills=0,
+        seed=0,
+        every=0,
+        awake=session_table.MAX_LOADED_IDLE,
     )
-    session_table.AWAKE = options.awake
+    session_table.MAX_LOADED_IDLE = options.awake
     if options.every:
         return tell(run_every_write(options))
     return tell(run(options, lambda number: _work(options, f"w{number}")))

@@ -245,7 +245,7 @@ async def found_and_answered(runtime, agent, session):
 
 async def test_it_expires_over_a_restart_and_asleep(autojump_clock, monkeypatch):
     """Whatever sleeps in the journal is woken when its time is over; what was due before the start, at once."""
-    monkeypatch.setattr(session_table, "AWAKE", 2)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     world = World(limits=Limits(approval_timeout=3600))
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -269,7 +269,7 @@ async def test_it_expires_over_a_restart_and_asleep(autojump_clock, monkeypatch)
 
 async def test_suspended_sessions_sleep_and_wake(monkeypatch):
     """They leave memory although their turn has not ended; mail wakes them and waits, an answer goes on."""
-    monkeypatch.setattr(session_table, "AWAKE", 2)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     world = World()
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(world.agent())

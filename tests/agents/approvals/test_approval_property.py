@@ -163,7 +163,7 @@ async def live(world, journal):
 @pytest.mark.parametrize("seed", range(RUNS))
 async def test_10_000_ungranted_calls(seed, autojump_clock, monkeypatch):
     """Nothing runs without its own grant, nor more often than it was granted."""
-    monkeypatch.setattr(session_table, "AWAKE", 5)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 5)
     ungranted = 0
     for number in range(WORLDS):
         world = World(seed * WORLDS + number)

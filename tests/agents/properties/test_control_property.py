@@ -332,7 +332,7 @@ async def test_nothing_is_left_over_where_sessions_sleep_and_are_deleted(
     autojump_clock, breaking, scheduled, monkeypatch, seed
 ):
     """URGENT, interruptions, ends of processes, sleep, failures of agents and `delete_session` together."""
-    monkeypatch.setattr(session_table, "AWAKE", 1)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     scheduled(seed)
     async with MemoryJournal().running() as journal:
         world = await chaos(seed, journal, breaking)
@@ -342,7 +342,7 @@ async def test_nothing_is_left_over_where_sessions_sleep_and_are_deleted(
 
 def test_a_seed_is_a_history(monkeypatch, breaking, scheduled):
     """The same seed does the same things at the same times: what fails can be run again."""
-    monkeypatch.setattr(session_table, "AWAKE", 1)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
 
     async def run():
         async with MemoryJournal().running() as journal:

@@ -351,7 +351,7 @@ async def test_what_was_due_while_the_process_was_down_fires_at_the_start(autoju
 
 async def test_a_sleeping_session_is_woken(autojump_clock, monkeypatch):
     """Fifty sessions, three of them in memory: each fires at its time, before and after a restart."""
-    monkeypatch.setattr(session_table, "AWAKE", 3)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 3)
     heard = []
     async with MemoryJournal().running() as journal:
         for life in range(2):

@@ -135,7 +135,7 @@ async def test_a_date_follows_the_clock_back(wall, journal):
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_a_delay_of_a_session_that_sleeps(wall, tmp_path, jump, monkeypatch):
     """Only the earliest time of it is in memory: it is looked at, and waits on where it is not due."""
-    monkeypatch.setattr(session_table, "AWAKE", 1)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     async with open_runtime(journal=f"sqlite:///{tmp_path}/a.db") as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", session_id="ada")

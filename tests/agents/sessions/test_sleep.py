@@ -14,7 +14,7 @@ from actgent.runtime import session_table
 @pytest.fixture
 async def agent(monkeypatch):
     """An agent on a journal that keeps three idle sessions in memory; answers tell how much the model was shown."""
-    monkeypatch.setattr(session_table, "AWAKE", 3)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 3)
     llm = ScriptedLLM(lambda chat: f"saw {len(chat.messages)}", keep=0)
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         yield await runtime.start(BareAgent("a", llm=llm))
@@ -110,7 +110,7 @@ async def test_sessions_of_a_tree_stay(agent):
 
 async def test_a_session_that_falls_asleep_while_it_is_opened_is_opened(autojump_clock, monkeypatch):
     """Opening pauses, and in a crowd that is long enough to be let go of."""
-    monkeypatch.setattr(session_table, "AWAKE", 1)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
         opened = {}
@@ -144,7 +144,7 @@ class GatedJournal(MemoryJournal):
 
 async def test_what_was_to_go_with_the_next_step_is_not_slept_through(monkeypatch, autojump_clock):
     """A schedule that was cancelled while it was written is not there when its session comes back."""
-    monkeypatch.setattr(session_table, "AWAKE", 1)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     async with GatedJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
         session = await agent.create_session("ada", session_id="s")

@@ -53,7 +53,7 @@ async def outcome_of(call, *args, **options):
 @pytest.mark.parametrize("later", ["a restart", "sleep"])
 async def test_what_found_no_room_never_runs(how, later, autojump_clock, monkeypatch):
     """Not after a restart, and not when its session comes back, whatever else waited for room at the same time."""
-    monkeypatch.setattr(table, "AWAKE", 2)
+    monkeypatch.setattr(table, "MAX_LOADED_IDLE", 2)
     asked = []
 
     def answer(chat):
