@@ -288,7 +288,7 @@ def test_sessions_travel(folder):
 
 def test_a_damaged_journal_is_checked_and_salvaged(folder):
     """What is wrong is named; the rest is carried over."""
-    assert "is good" in good("journal", "check", folder / "a.db")
+    assert "is OK" in good("journal", "check", folder / "a.db")
     with contextlib.closing(sqlite3.connect(folder / "a.db")) as database:
         database.execute(
             "UPDATE steps SET body = x'00' WHERE series = (SELECT series FROM sessions WHERE session_id = 's1') AND first > 10"
@@ -314,7 +314,7 @@ def test_a_damaged_journal_is_checked_and_salvaged(folder):
         (("journal", "export", "a.db", "a.db"), "exists"),
         (("journal", "import", "b.db", "clerk.py"), "first line"),
         (("journal", "check", "postgres://h/d"), "SQLite"),
-        (("inspect", "."), "no file"),
+        (("inspect", "."), "no such file"),
         (("inspect", "clerk.py"), "not the file of a journal"),
         (("inspect", "empty"), "empty"),
         (("inspect", "all.sessions"), "journal import"),

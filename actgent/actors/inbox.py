@@ -356,7 +356,7 @@ class PriorityInbox(Generic[M]):
             await self._put_when_room(message, first=first)
 
     def restore(self, message: M, *, now: float, first: bool = False) -> None:
-        """Take a message whose place was granted before, as to one that was accepted before a restart, whatever the bounds."""
+        """Enqueue without checking bounds: the slot was granted earlier, for example before a restart."""
         self._insert(self._stamp(message, now, first=first))
 
     def claim(self, session_id: str) -> None:

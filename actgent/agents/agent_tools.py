@@ -1,4 +1,4 @@
-"""Agents for each other: an address, a tool, and tools that find agents at the call."""
+"""How agents call each other: `AgentRef`, `AgentTool`, and the delegation tools."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

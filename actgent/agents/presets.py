@@ -1,4 +1,4 @@
-"""Ready agents: one for each protocol of a conversation."""
+"""The built-in agent classes: one per conversational protocol."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The user's end of a session: what it is told, what it says, and how it is stopped."""
+"""`Session`, the public handle to a conversation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -341,7 +341,7 @@ class Session:
             AlreadyDecided: somebody was faster, it has expired, or it was withdrawn.
             InvalidArguments: what `Edit` or `Respond` carries does not fit; it waits on.
             NotSerializable: what `Respond` carries is no plain data; it waits on.
-            SessionClosed, NotRunning: there is nobody to go on.
+            SessionClosed, NotRunning: nothing is left to resume the turn.
         """
         context = session_holding(self._context, approval)
         await decide(services_of(face_of(context)).running, context, approval, decision, by=by)

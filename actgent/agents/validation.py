@@ -21,7 +21,7 @@ def check_arguments(
         ConfigurationError: one of these is wrong; the text names it.
     """
     if not isinstance(name, str) or not name.strip():
-        raise ConfigurationError("an agent needs a name= that is a text and not empty")
+        raise ConfigurationError("name= must be a non-empty string")
     check_id("name", name)
     if isinstance(tools, Tool):
         raise ConfigurationError(f"tools= takes a list: tools=[{tools.name}]")
@@ -44,7 +44,7 @@ def check_routes(routes: object, *, kind: type) -> None:
         raise ConfigurationError(f"routes= takes {{action: agent}}, not {type(routes).__name__}")
     for action, target in routes.items():
         if not isinstance(target, kind):
-            raise ConfigurationError(f"the route {action!r} leads to an Agent, not to {target!r}")
+            raise ConfigurationError(f"routes[{action!r}] must be an Agent, got {target!r}")
 
 
 def check_each(name: str, values: Iterable[object], *, kind: type) -> None:

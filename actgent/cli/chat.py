@@ -214,7 +214,7 @@ def load_agent(place: str) -> Agent:
     """
     path, _, name = place.partition(":")
     if not Path(path).is_file():
-        raise ConfigurationError(f"there is no file {path}: name a Python file that defines an agent")
+        raise ConfigurationError(f"no such file: {path}; name a Python file that defines an agent")
     found = {key: value for key, value in _run(path).items() if isinstance(value, Agent)}
     if name in found:
         return found[name]
@@ -234,9 +234,7 @@ def load_agents(place: str) -> list[Agent]:
     if name:
         return [load_agent(place)]
     if not Path(path).is_file():
-        raise ConfigurationError(
-            f"there is no file {path}: name a Python file that defines agents, or a folder"
-        )
+        raise ConfigurationError(f"no such file: {path}; name a Python file that defines agents, or a folder")
     values = _run(path).values()
     listed = [item for value in values if isinstance(value, list | tuple) for item in value]
     found = {id(each): each for each in (*values, *listed) if isinstance(each, Agent)}

@@ -299,7 +299,7 @@ def check(place: str, terminal: Terminal) -> int:
     for problem in problems:
         terminal.complain(problem)
     if not problems:
-        terminal.line(f"{place} is good")
+        terminal.line(f"{place} is OK")
     return 1 if problems else 0
 
 

@@ -363,7 +363,7 @@ def _code_of(arguments: Sequence[str] | None) -> int:
     try:
         return app(arguments, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
-        Terminal().complain(f"{error} `actgent --help` tells what there is.")
+        Terminal().complain(f"{error} See `actgent --help`.")
         return WRONG_USE
     except ConfigurationError as error:
         for problem in error.problems if isinstance(error, InvalidFolder) else (error,):

@@ -46,7 +46,7 @@ class Shutdown:
                 self._begin_drain()
 
     def _begin_drain(self) -> None:
-        self._notice(f"ending what runs, for at most {GRACE:g} s; the same again stops at once")
+        self._notice(f"ending what runs, for at most {GRACE:g} s; press Ctrl-C again to force quit")
         self.all.deadline = trio.current_time() + GRACE
         for scope in self._waits:
             scope.cancel()

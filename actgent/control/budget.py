@@ -409,7 +409,7 @@ def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -
 
 @attrs.frozen
 class Asked:
-    """What a message's turn draws on besides its session's accounts."""
+    """Extra budgets of a message's turn: limits set by its sender, and the accounts of the turn that sent it."""
 
     limits: Mapping[str, float] | None = None
     """Set by its sender; None is the agent's."""

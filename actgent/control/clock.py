@@ -23,7 +23,7 @@ class Clock:
         self._ahead = 0.0
         """Seconds by which the clock is known to have been set since."""
         self.may_be_set = self._is_system
-        """Whether it may go by more or less than the time that passes."""
+        """True if the wall clock may be adjusted while we run."""
 
     def _passed(self) -> float:
         if not self._is_system:

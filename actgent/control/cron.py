@@ -41,14 +41,14 @@ def next_time(line: str, zone: str, *, after: float) -> float:
     """
     if len(line.split()) != FIELDS:
         raise ConfigurationError(
-            f"{line!r} is no cron line: it has five fields: minute, hour, day of the month, month, day of the week"
+            f"{line!r} is an invalid cron expression: it needs five fields: minute, hour, day of the month, month, day of the week"
         )
     try:
         for found in CronSim(line, datetime.fromtimestamp(after, zone_of(zone))):
             if found.timestamp() > after:  # in the second of two equal hours it begins with the first
                 return found.timestamp()
     except CronSimError as error:
-        raise ConfigurationError(f"{line!r} is no cron line: {error}") from None
+        raise ConfigurationError(f"{line!r} is an invalid cron expression: {error}") from None
     except OverflowError:
         pass
-    raise ConfigurationError(f"the cron line {line!r} never comes")
+    raise ConfigurationError(f"the cron expression {line!r} never comes")

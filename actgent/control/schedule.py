@@ -102,7 +102,7 @@ def _moment(at: datetime, zone: str | None, now: float) -> float:
             raise ConfigurationError(f"{at.isoformat()} has no time zone: give it one, or say zone=")
         at = at.replace(tzinfo=zone_of(zone))
     if at.timestamp() < now - PAST_TOLERANCE:
-        raise ConfigurationError(f"{at.isoformat()} is over: it is {_utc(now)} now")
+        raise ConfigurationError(f"{at.isoformat()} is in the past (now: {_utc(now)})")
     return at.timestamp()
 
 

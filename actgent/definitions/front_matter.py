@@ -90,9 +90,11 @@ def read_yaml(text: str, *, name: str, first_line: int = 1) -> Document:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line if mark is not None else 0
-        raise InvalidFile(name, first_line + line, f"no YAML: {error.problem or error.context}") from None
+        raise InvalidFile(
+            name, first_line + line, f"invalid YAML: {error.problem or error.context}"
+        ) from None
     except YAMLError:
-        raise InvalidFile(name, first_line, "no YAML") from None
+        raise InvalidFile(name, first_line, "invalid YAML") from None
 
 
 @attrs.define

@@ -361,9 +361,9 @@ class _Reading:
         except InvalidFile as error:
             self.problems.append(error)
         except SyntaxError as error:
-            self._add(TOOLS, error.lineno or 1, f"no Python: {error.msg}")
+            self._add(TOOLS, error.lineno or 1, f"syntax error: {error.msg}")
         except (ValueError, RecursionError, MemoryError):
-            self._add(TOOLS, 1, "no Python")
+            self._add(TOOLS, 1, "syntax error")
         return "", None
 
     def _tool_names(self, brain: Document, known: frozenset[str] | None) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@ One task writes, and nothing cuts it: who waits for a step may leave, or give up
 is still at it. Meanwhile steps of all sessions gather, and go together into the next transaction. Where nothing is to be
 waited for before, whoever brings a step has the storage begin with it at once, and the task that writes only hears of its
 end: a round of the loop costs as much as the work of a step.
-Steps that nobody waits for start no transaction of their own for `FLUSH_DELAY_SECONDS` seconds.
+Steps that nobody waits for start no transaction of their own for `FLUSH_DELAY_SECONDS`.
 """
 
 import abc
@@ -671,7 +671,7 @@ class GroupedJournal(Journal):
         self._writing = ()
 
     def _break_off(self, steps: Iterable[_Waiting]) -> None:
-        """Let nobody wait for steps that were left by an error that is no journal's, a bug or a request to stop."""
+        """Fail the steps still queued when the writer stops on an unexpected error, so that no caller hangs."""
         error = sys.exc_info()[1]
         rest = [waiting for waiting in steps if not waiting.is_over]
         if rest:

@@ -38,7 +38,7 @@ def find_journal(place: str) -> str:
     path = Path(name)
     if not path.is_file():
         raise ConfigurationError(
-            f"there is no file {path}: name the file of a journal, or postgres://HOST/DATABASE"
+            f"no such file: {path} (expected a journal file or postgres://HOST/DATABASE)"
         )
     if is_export(path):
         raise ConfigurationError(
@@ -57,7 +57,7 @@ def _make_journal(url: str) -> GroupedJournal:
     if url.startswith(("postgres://", "postgresql://")):
         return _postgres(url)
     raise ConfigurationError(
-        f"{url.rsplit('@', maxsplit=1)[-1]!r} is no journal: use 'sqlite:///FILE', 'postgres://HOST/DATABASE' or 'memory:'"
+        f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a journal URL; use 'sqlite:///FILE', 'postgres://HOST/DATABASE' or 'memory:'"
     )
 
 

@@ -380,7 +380,7 @@ class PostgresJournal(GroupedJournal):
         exists = _one(connection, "SELECT to_regnamespace(%s) IS NOT NULL", schema.as_string(connection))[0]
         if not is_ours:
             raise Fenced(
-                f"the journal is owned by {self._owner(connection, exists)}, which is alive: end it first"
+                f"the journal is owned by {self._owner(connection, exists)}, which is alive: stop it first"
             )
         if not exists:
             connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(schema))

@@ -53,7 +53,7 @@ def resolve_model(model: str | LLM, **options: Any) -> LLM:
     provider, colon, name = split_model(model)
     if provider not in _CLIENTS or not name:
         hint = f"{nearest(provider, PROVIDERS)} " if colon and provider not in _CLIENTS else ""
-        raise ConfigurationError(f"{model!r} names no model: {hint}{_ALLOWED}")
+        raise ConfigurationError(f"{model!r} is an unknown model: {hint}{_ALLOWED}")
     return _CLIENTS[provider](name, **options)
 
 

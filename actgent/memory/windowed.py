@@ -1,4 +1,4 @@
-"""How much of the earlier conversation a session shows: a limit round any memory."""
+"""Wraps a memory to show at most N earlier messages."""
 
 from collections.abc import Iterable, Sequence
 

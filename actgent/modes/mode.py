@@ -1,4 +1,4 @@
-"""A mode, and the four that are ready."""
+"""`Mode` and the four built-in modes."""
 
 import re
 from collections.abc import Callable, Iterable

@@ -201,7 +201,7 @@ class Delegation:
     # --- reports -----------------------------------------------------------------------------
 
     async def report(self, child: SessionContext, error: Exception | None, blame: str = "internal") -> None:
-        """Tell the parent what a delegated task came to; nobody is told where the parent was closed."""
+        """Report a delegated task's result to its parent. Does nothing if the parent is closed."""
         task = child.task
         assert task is not None  # noqa: S101 - it has ended
         answered = outcome_of(task, error, blame)

@@ -1,4 +1,4 @@
-"""How sessions of a running agent come to be: new, found, or made again from the journal."""
+"""Creates, finds and restores the sessions of an agent."""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
@@ -345,7 +345,7 @@ class SessionOpener:
         return records
 
     async def wait_opened(self, session_id: str) -> None:
-        """Let whoever opens this session finish; the handlers that it calls then find the session as it is."""
+        """Wait until a concurrent open of the same session has finished, unless this task is part of it."""
         while (opening := self._opening.get(session_id)) is not None:
             if trio.lowlevel.current_task() in [each.task for each in self._opening.values()]:
                 return
@@ -489,7 +489,7 @@ def to_owner(owner: Sender | str) -> Sender:
     """
     sender = Sender(owner) if isinstance(owner, str) and owner.strip() else owner
     if not isinstance(sender, Sender):
-        raise ConfigurationError("a session needs an owner that is not empty: who is talking to the agent?")
+        raise ConfigurationError("owner must not be empty: pass the name of whoever talks to the agent")
     return sender
 
 

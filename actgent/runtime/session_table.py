@@ -127,7 +127,7 @@ class SessionTable(Mapping[str, SessionContext]):
             self._let_sleep(self._awake[longest])
 
     def _let_sleep(self, context: SessionContext) -> None:
-        """Let go of a session that a journal can bring back; those in a tree stay."""
+        """Unload an idle session that a journal can restore; sessions with a parent or children stay in memory."""
         if context.is_busy or context.turn is not None or context.parent is not None or context.children:
             return
         if context.log is not None:
@@ -145,7 +145,7 @@ class SessionTable(Mapping[str, SessionContext]):
         return context
 
     def wake(self, context: SessionContext, face: object) -> None:
-        """A session that slept is used again."""
+        """Reload a session that was unloaded."""
         context.face = face
         self._asleep.pop(context.id, None)
         if not context.closed:

@@ -94,7 +94,7 @@ class TurnRunner:
         self._nursery: trio.Nursery | None = None
         self._workers: Workers[SessionContext, Turn] | None = None
         self._held_up: list[tuple[SessionContext, Turn]] = []
-        """Turns that are to go on, or to end, as soon as the agent works again."""
+        """Turns to resume or fail once the agent has restarted."""
         self._settling = 0
         """Turns that have just ended, and give their places away in a moment."""
         self._is_cut_off = False
@@ -288,7 +288,7 @@ class TurnRunner:
             child.closed = True
             host_of(child).resume_if_superseded(child)
             if child.turn is not None:
-                child.turn.interrupt("nobody waits for the answer any more")
+                child.turn.interrupt("the caller is gone")
 
     async def _abandon_turn(self, context: SessionContext, turn: Turn) -> None:
         """The agent stops or fails, in the middle of the turn or after it."""
@@ -386,7 +386,7 @@ class TurnRunner:
         """End a suspended turn whose answer nobody wants, or whose session was told something that does not wait for people."""
         if context.suspension is None:
             return
-        reason = "nobody waits for the answer any more" if context.closed else ""
+        reason = "the caller is gone" if context.closed else ""
         if reason := reason or self.superseded_by(context.suspension.message):
             self.resume(context, Interrupted(reason))
         elif context.log is not None and self.inbox.has_first(context.id):
@@ -402,7 +402,7 @@ class TurnRunner:
             log.note(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
 
     def superseded_by(self, message: Message) -> str:
-        """Why nobody is to be waited for any more in a turn that answers `message`; empty where nothing came."""
+        """Return why a suspended turn that answers `message` has to end early, or an empty string."""
         if self.inbox.has_urgent(message.session_id):
             return URGENT_CAME
         is_urgent = message.priority is Priority.URGENT
@@ -420,7 +420,7 @@ class TurnRunner:
         return True
 
     def reclaim_slot(self, turn: Turn) -> None:
-        """Take the place again, once nothing of the turn waits any more."""
+        """Re-acquire the concurrency slot once nothing in the turn is waiting."""
         turn.lent_slots -= 1
         if not turn.lent_slots and self._is_out(turn):
             self.inbox.reclaim(turn.message.session_id)

@@ -1,6 +1,6 @@
 """What is said to a session from outside, as a message.
 
-Double texting: what a message does whose session is busy.
+Double texting: what happens to a message sent while its session is busy.
 
     queue      waits its turn
     collect    waits, and is answered in one turn with the others that came so; each stands in the record, the last is answered

@@ -361,7 +361,7 @@ class Turn:
         if listener.is_joined:
             return
         if not self.listeners and not (listener.is_guest and is_suspended):
-            self.interrupt("nobody waits for the answer any more")
+            self.interrupt("the caller is gone")
 
     def interrupt(self, reason: str) -> None:
         """Stop what runs; the turn ends at its next step."""

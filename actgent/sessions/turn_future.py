@@ -1,4 +1,4 @@
-"""Those who wait for what comes of a message, and how its turn is to talk to the model.
+"""Futures for the outcome of one message, and the model options of its turn.
 
 The reader's end of a turn that someone reads along.
 
@@ -109,7 +109,7 @@ class CallOptions:
     limits: Limits | None = None
     """Of this turn alone; None is the agent's."""
     told: TurnOptions | None = None
-    """What of this was said for one turn alone, as a journal keeps it."""
+    """The per-turn overrides in this object, in the form that a journal stores."""
 
 
 class AwaitedTurn(typing.Protocol):

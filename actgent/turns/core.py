@@ -142,7 +142,7 @@ class AgentCore:
             return False
 
     async def _call_again(self, context: SessionContext, turn: Turn, pending: PendingCalls) -> Message | None:
-        """Go on with calls of which some waited for people; returns the message to go on with."""
+        """Resume a batch after its approvals were decided; returns the next message of the turn, if any."""
         turn.pending_approvals = None
         results = await self.calling.run(context, turn, pending.message, pending.calls, stage=pending.stage)
         if results is not None:

@@ -45,9 +45,9 @@ class TurnLifecycle:
     timer: Timer
     ledger: Ledger
     give_up: Callable[[SessionContext, Turn], Awaitable[object]]
-    """Leaves the record of a turn that fails complete, and lets everyone hear of it."""
+    """Called when a turn fails: closes open tool calls in the history and notifies hooks."""
     _silence: float | None = None
-    """When the time for last words is over."""
+    """Deadline for the shutdown handlers (`trio.current_time()`)."""
 
     def begin(self) -> None:
         """Be ready for turns, at the start and after each restart."""
@@ -161,7 +161,7 @@ class TurnLifecycle:
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
         try:
             await self.give_up(context, turn)
-        finally:  # also in a crash, or when the time for last words is over: sync handlers can still be told
+        finally:  # also in a crash, or when the deadline for shutdown handlers has passed: sync handlers can still be told
             blame = turn.control.blame
             for message in turn.joined:
                 await self.dispatcher.fail(context, message.id, error, blame=blame)  # noqa: ASYNC102

@@ -28,7 +28,7 @@ from .dispatcher import Dispatcher
 from .observer import Observer
 
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
-"""A rule: why a call may not run at this moment, in words for the model; None: it may. It only looks, and never waits."""
+"""A rule: why a call may not run at this moment, in words for the model; None: it may. It must be sync and free of side effects."""
 
 
 def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:

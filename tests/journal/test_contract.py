@@ -393,7 +393,9 @@ async def test_what_is_no_file_of_a_journal_is_left_alone(tmp_path, monkeypatch,
     (tmp_path / "folder").mkdir()
     (tmp_path / "notes.txt").write_text("Milk is out.", encoding="utf-8")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ConfigurationError, match=r"no file|not the file of a journal|is no journal"):
+    with pytest.raises(
+        ConfigurationError, match=r"no such file|not a file|not the file of a journal|is not a journal URL"
+    ):
         async with open_journal(f"sqlite:///{name}") as journal:
             await journal.acquire()
     assert sorted(tmp_path.iterdir()) == before

@@ -46,7 +46,7 @@ def back_up(path: Path, target: Path, *, say: Callable[[str], object] = lambda _
     with translated():
         check_kind(path)
     if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}")
+        raise ConfigurationError(f"no such file: {path}")
     if is_held_here(path):
         raise ConfigurationError(
             f"this process has {path.name} open itself: use `await runtime.backup(path)`"
@@ -95,7 +95,7 @@ def _copy(path: Path, draft: Path, say: Callable[[str], object]) -> tuple[bytes,
         time.sleep(PAUSE)
     raise JournalFailed(
         f"{path.name} is written too fast to be copied from outside: let its process do it, by "
-        "`await runtime.backup(path)`, or end it first"
+        "`await runtime.backup(path)`, or stop it first"
     )
 
 

@@ -215,7 +215,7 @@ def check_kind(path: Path) -> None:
         ConfigurationError: it is a folder, or a file of another kind.
     """
     if path.exists() and not path.is_file():
-        raise ConfigurationError(f"{path} is no file: name a file for the journal")
+        raise ConfigurationError(f"{path} is not a file: name a file for the journal")
     if path.exists() and not may_be_journal(path):
         raise ConfigurationError(f"{path} is not the file of a journal: name another file")
 

@@ -39,7 +39,7 @@ class Lock:
             owner = os.pread(self._fd, _NOTE_AT, 0).decode(errors="replace").strip() or "another process"
             os.close(self._fd)
             raise Fenced(
-                f"the journal {path.name} is owned by {owner}, which is alive: end it first"
+                f"the journal {path.name} is owned by {owner}, which is alive: stop it first"
             ) from None
         owner = f"process {os.getpid()} on {socket.gethostname()}"
         try:

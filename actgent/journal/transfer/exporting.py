@@ -86,7 +86,7 @@ def load_sessions(path: Path) -> list[ExportedSession]:
         WireError: a newer actgent wrote it.
     """
     if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}")
+        raise ConfigurationError(f"no such file: {path}")
     data = path.read_bytes()
     if not data.startswith(_FIRST_LINE):
         raise ConfigurationError(

@@ -36,7 +36,7 @@ def llm():
         ({"name": "  "}, "name"),
         ({"name": None}, "name"),
         ({"llm": None}, "llm"),
-        ({"llm": ""}, "provider|names no model"),
+        ({"llm": ""}, "provider|unknown model"),
         ({"llm": "gpt-5.2"}, "openai:"),
         ({"llm": "nobody:model"}, "openai:"),
         ({"llm": "openai:"}, "openai:"),

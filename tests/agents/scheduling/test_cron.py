@@ -60,7 +60,7 @@ def test_inside_the_doubled_hour_time_does_not_go_back():
 )
 def test_what_is_no_cron_line_is_told_at_once(line):
     """Also one that never comes; lines of six fields, with seconds, are refused."""
-    with pytest.raises(ConfigurationError, match=r"cron line"):
+    with pytest.raises(ConfigurationError, match=r"cron expression"):
         next_time(line, "UTC", after=0.0)
 
 

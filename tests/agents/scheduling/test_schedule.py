@@ -201,7 +201,7 @@ async def test_what_was_removed_never_fires(autojump_clock):
         ({"after": "60"}, "after="),
         ({"at": "2027-01-01"}, "at="),
         ({"at": datetime.fromisoformat("2027-01-01")}, "no time zone"),
-        ({"at": datetime(2020, 1, 1, tzinfo=UTC)}, "is over"),
+        ({"at": datetime(2020, 1, 1, tzinfo=UTC)}, "is in the past"),
         ({"cron": "* * *"}, "five fields"),
         ({"cron": "* * * * *", "zone": "Moon"}, "time zone"),
     ],
