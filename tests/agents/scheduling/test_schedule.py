@@ -251,7 +251,7 @@ async def test_where_nothing_can_be_scheduled(autojump_clock):
             await session.schedule("x", after=1)
         await trio.sleep(100)
         passing = await agent.create_session("bob")
-        passing._agent.let_go(passing._context)
+        passing._agent.lifecycle.let_go(passing._context)
         with pytest.raises((UsageError, SessionClosed)):
             await passing.schedule("x", after=1)
     assert asked(agent) == []
