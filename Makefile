@@ -36,7 +36,7 @@ test: $(INSTALLED) ## all tests, on two cores; ARGS="tests/journal -x"
 soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants; minutes
 	ACTGENT_SOAK=1 $(BIN)/python -m pytest $(SOAKED)
 
-check: $(INSTALLED) ## lint, format, types and import floors
+check: $(INSTALLED) ## lint, format, types and import layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict actgent examples

@@ -378,6 +378,32 @@ def test_a_public_name_is_defined_once(modules):
     assert {name for name, found in homes.items() if len(found) > 1 and name[0] != "_"} == TWICE
 
 
+# --- the map -----------------------------------------------------------------------------
+
+
+def rows(text: str) -> set[str]:
+    """The names in the first column of the tables; what is in italics is planned."""
+    return set(re.findall(r"^\| `([\w./]+)` \|", text, re.MULTILINE))
+
+
+def members(folder: Path) -> set[str]:
+    """The files of a folder, and with a slash its folders."""
+    paths = [path.relative_to(folder) for path in tracked("actgent") if folder in path.parents]
+    return {path.parts[0] + "/" * (len(path.parts) > 1) for path in paths}
+
+
+def test_the_architecture_names_each_module():
+    """Section 3 has the package's folders and root files, and the modules of four layers; and nothing else."""
+    section = page("docs/architecture.md").read_text(encoding="utf-8").split("## 3. ")[1].split("\n## 4. ")[0]
+    package, *layers = re.split(r"^### ", section, flags=re.MULTILINE)
+    named = {"actgent": rows(package)}
+    named |= {f"actgent/{part[1:].split('/')[0]}": rows(part) for part in layers if part.startswith("`")}
+    there = {folder: members(ROOT / folder) for folder in named}
+    for layer in ("sessions", "turns", "runtime", "agents"):
+        there[f"actgent/{layer}"] = members(ROOT / "actgent" / layer) - {"__init__.py"}
+    assert named == there
+
+
 # --- the face ----------------------------------------------------------------------------
 
 
