@@ -408,7 +408,7 @@ def test_the_second_signal_cancels(number, started):
     with started("demo") as process:
         read_until(process.stdout, b"writing a long report")
         process.send_signal(number)
-        read_until(process.stderr, b"at once")
+        read_until(process.stderr, b"force quit")
         process.send_signal(number)
         assert process.wait(timeout=9) == SIGNALS[number]  # the grace would be 10 s
         assert b"Traceback" not in process.stderr.read()

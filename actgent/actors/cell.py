@@ -203,12 +203,12 @@ class Cell:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for the actor and it works on nothing."""
+        """True if nothing waits for the actor and it works on nothing."""
         return not self.body.inbox.sessions()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called."""
         return self._scope.cancel_called
 
     async def wait_idle(self) -> None:

@@ -117,7 +117,7 @@ class ActorRef(Address):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the actor has ended."""
+        """True if the actor has ended."""
         return self._gone is not None
 
     async def tell(

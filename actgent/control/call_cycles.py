@@ -16,12 +16,12 @@ FEWEST = min(PERIODS) * LEAST
 
 
 def is_same(call: ToolCall, last: ToolCall | None) -> bool:
-    """Whether a call asks for what the last one asked for."""
+    """Return True if a call asks for what the last one asked for."""
     return last is not None and last.name == call.name and last.arguments == call.arguments
 
 
 def most_calls(rounds: int) -> int:
-    """How many calls have to be remembered to see so many rounds."""
+    """Count the calls that have to be remembered to see so many rounds."""
     return max(PERIODS) * max(rounds, LEAST) + 1
 
 
