@@ -174,7 +174,6 @@ MIRRORS = {"agents.agent.Agent", "llm.http.client.Remote"}
 """Classes whose attributes are their documented arguments."""
 FULL = {
     "journal.group.GroupedJournal": 22,
-    "sessions.context.SessionContext": 21,
 }
 """Classes with more than 20 attributes, and how many at most. It only gets shorter."""
 LONG: dict[str, int] = {}

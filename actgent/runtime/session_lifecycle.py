@@ -110,21 +110,22 @@ class SessionLifecycle:
             ConfigurationError: its id is taken.
         """
         self._check_accepts()
-        if context.parent is not None and context.parent.closed:
-            raise SessionClosed(context.parent.id)
+        parent = context.parent
+        if parent is not None and parent.closed:
+            raise SessionClosed(parent.id)
         self.sessions.add(context)
         context.due_index = self._timers
-        if context.parent is not None:
-            context.parent.add_child(context)
+        if parent is not None:
+            parent.add_child(context)
         if self.events.watched:
-            parent = context.parent_key
+            above = context.parent_key
             self.events.publish(
                 SessionOpened(
                     agent=self.name,
                     session_id=context.id,
                     owner=context.owner.name,
-                    parent_id=None if parent is None else parent.session_id,
-                    parent_agent=None if parent is None else parent.agent,
+                    parent_id=None if above is None else above.session_id,
+                    parent_agent=None if above is None else above.agent,
                 )
             )
 
@@ -193,7 +194,7 @@ class SessionLifecycle:
 
     def let_go(self, context: SessionContext) -> None:
         """Forget a session as soon as nothing is queued or running in it."""
-        context.transient = True
+        context.mail.is_transient = True
         self.forget_if_over(context)
 
     def forget_if_over(self, context: SessionContext) -> None:
@@ -219,7 +220,7 @@ class SessionLifecycle:
         let_go = self.remove(context)
         while let_go:
             other = let_go.pop()
-            other.transient = True
+            other.mail.is_transient = True
             if _is_over(other):
                 host_of(other).note_closed(other)
                 let_go += host_of(other).remove(other)
@@ -238,7 +239,7 @@ class SessionLifecycle:
         around = [*reversed((context.children or {}).values())]
         if context.parent is not None:
             context.parent.remove_child(context)
-            if context.parent.transient:  # it may have stayed for this one's result alone
+            if context.parent.mail.is_transient:  # it may have stayed for this one's result alone
                 around.insert(0, context.parent)
         return around
 
@@ -370,7 +371,7 @@ class SessionLifecycle:
 
 def _is_over(context: SessionContext) -> bool:
     """Return True if a session was closed or let go, and nothing is on its way in, queued or running."""
-    is_over = context.closed or (context.transient and not context.reports_due)
+    is_over = context.closed or (context.mail.is_transient and not context.reports_due)
     return is_over and not context.mail.pending and not context.mail.pins
 
 

@@ -112,7 +112,7 @@ class SessionOpener:
         self.running.lifecycle.open(context)
         context.log = self.running.lifecycle.new_log(context.id)
         bounds = NO_LIMITS if limits is None else limits.shared
-        if bounds or context.parent is not None:
+        if bounds or parent is not None:
             self.running.runner.turn_lifecycle.ledger.open_session(context, self.running.name, bounds)
         if context.log is not None:
             now = self.running.clock.now()
@@ -467,7 +467,7 @@ class Making:
             await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields what it must, with a time limit
             raise
         if self.ends:
-            context.transient = True
+            context.mail.is_transient = True
         return context
 
     async def __aexit__(

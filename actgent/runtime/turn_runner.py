@@ -322,7 +322,7 @@ class TurnRunner:
         """Keep messages that nobody will answer: no journal has them for the next start, and no turn asked for them."""
         if context.log is not None or context.parent is not None:
             return
-        owner = None if context.transient else context.owner
+        owner = None if context.mail.is_transient else context.owner
         for message in messages:
             letter = DeadLetter(self.name, message, "it was stopped", priority=message.priority, owner=owner)
             self.bury(letter)

@@ -118,8 +118,6 @@ class SessionContext:
     mail: SessionMail = attrs.field(factory=SessionMail)
     turn: Turn | None = None
     closed: bool = False
-    transient: bool = False
-    """True: the session ends with its last message."""
     log: SessionLog | None = None
     """Writes this session's records; None if the runtime has no journal."""
     resume: TurnCheckpoint | None = None
@@ -241,9 +239,10 @@ class SessionContext:
             self.log.flush_soon()
 
     def waiter_of(self, acceptance: Acceptance) -> TurnWaiter | None:
-        """The caller that waits for what comes of a message."""
-        if self.task is not None and acceptance.message.id == self.task.message_id:
-            return self.task.waiter
+        """Return the future of the caller that waits for what comes of a message."""
+        task = None if self._tree is None else self._tree.task
+        if task is not None and acceptance.message.id == task.message_id:
+            return task.waiter
         return acceptance.waiter
 
     # --- timers --------------------------------------------------------------------------

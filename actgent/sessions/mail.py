@@ -85,6 +85,8 @@ class SessionMail:
 
     on_busy: OnBusy = "queue"
     """The rule of messages that bring none of their own."""
+    is_transient: bool = False
+    """True: the session ends with its last message."""
     pending: int = 0
     """Outside messages that are on their way in, queued or being dealt with."""
     pins: int = 0

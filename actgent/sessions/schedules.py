@@ -121,7 +121,7 @@ def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
 
 
 def _check_may(context: SessionContext) -> None:
-    if context.transient:
+    if context.mail.is_transient:
         raise UsageError(
             "this conversation ends with its answer, so nothing can be scheduled in it: use create_session()"
         )

@@ -242,8 +242,9 @@ class TurnControl:
 
     def revoke_stop(self) -> None:
         """Forget a stop that came too late: all is done."""
-        self.stop = None
-        self._move("revoke")
+        if self.stop is not None:
+            self.stop = None
+            self._move("revoke")
 
     def cut(self, error: Exception) -> None:
         """End the turn, whose task is gone, with its next task, with this error unless it had one."""
@@ -253,7 +254,7 @@ class TurnControl:
 
     def end(self) -> None:
         """The turn is over."""
-        self._move("end")
+        self.state = "over"
         if self.ended is not None:
             self.ended.set()
 

@@ -247,7 +247,7 @@ class TurnLifecycle:
         if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
             for message in messages:
                 context.mail.forget_accepted(message.id)
-        closes = context.transient and not context.mail.pending and not context.reports_due
+        closes = context.mail.is_transient and not context.mail.pending and not context.reports_due
         log.end(*[message.id for message in messages], failed=failed, closes=closes)
 
     # --- the seconds that it may take ------------------------------------------------------

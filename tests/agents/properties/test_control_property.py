@@ -220,7 +220,7 @@ class World:
                 context.children,
             )
             ledger = context.approvals
-            if any(left) or context.mail.pending or context.transient:
+            if any(left) or context.mail.pending or context.mail.is_transient:
                 self.problems.append(f"{context.id} is left with {left}")
             if ledger is not None and (ledger.has_open or ledger.is_suspended):
                 self.problems.append(f"{context.id} still asks")

@@ -306,7 +306,7 @@ def check_agent(agent):
         )
         assert left == (None, 0, 0, None, {})
         assert (context.turn, context.conversation.open_calls, context.suspension) == (None, (), None)
-        assert not context.transient
+        assert not context.mail.is_transient
 
 
 def check_record(session):
