@@ -159,7 +159,7 @@ async def test_a_recording_comes_from_a_file_or_a_journal(tmp_path):
     with pytest.raises(ConfigurationError, match="session"):
         await load_recording(tmp_path / "case.sessions", "other")
     for missing in (tmp_path / "missing.db", f"sqlite:///{tmp_path}/missing.db"):
-        with pytest.raises(ConfigurationError, match="no file"):
+        with pytest.raises(ConfigurationError, match="no such file"):
             await load_recording(missing)
     assert not (tmp_path / "missing.db").exists()
 
