@@ -172,9 +172,7 @@ class TurnLifecycle:
         turn.control.error = Stopped(self.agent)
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
-        if context.log is not None:  # what follows is told, and not written: the next start goes on from here
-            context.log.flush_soon()
-            context.log = None
+        _leave_to_next_start(context)
         try:
             if turn.is_heard() or context.handlers.any_of("exception", "tool_result"):
                 with self.last_words():
@@ -199,8 +197,10 @@ class TurnLifecycle:
             told = self.dispatcher.fail(context, message.id, error, listeners=listeners)
             await run_with(acceptance.variables, told)
         finally:
+            if isinstance(error, Stopped):
+                _leave_to_next_start(context)
             context.mail.mark_done()
-            if context.log is not None and not isinstance(error, Stopped):
+            if context.log is not None:
                 self._write_end(context, context.log, message, error=error)
             keep_outcome_of(context, message.id, Outcome(error=error))
             for listener in listeners:
@@ -272,3 +272,10 @@ class TurnLifecycle:
             turn.control.timer.cancel()
             turn.control.over = math.inf
         budget.stop_clock(trio.current_time())
+
+
+def _leave_to_next_start(context: SessionContext) -> None:
+    """Write nothing further of a session whose agent stops, not even that it is over: the next start goes on from here."""
+    if context.log is not None:
+        context.log.flush_soon()
+        context.log = None
