@@ -20,7 +20,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Answered, Closed, Opened
+from actgent.journal.records import Answered, Closed, Ended, Opened
 from actgent.journal.transfer import read_sessions, with_new_ids, write_sessions
 from actgent.runtime.delegation import MAX_TASKS
 from actgent.runtime.directory import Directory
@@ -627,6 +627,56 @@ def asking(script):
 
     helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "fine", delay=1000), grace=0)
     return BareAgent("boss", llm=ScriptedLLM(script), tools=[ask], grace=0), helper
+
+
+@pytest.mark.parametrize("how", ["as_tool", "delegate_to_agent"])
+async def test_a_task_that_never_began_goes_on_after_a_crash(autojump_clock, how):
+    """Its agent was busy, and ended before the turn that waits for it: it stays open, and its answer comes in the next life."""
+    replies = []
+
+    @tool(effect="idempotent")
+    async def linger() -> str:
+        """Outlive the other agent where all are cancelled."""
+        try:
+            await trio.sleep(100)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.5)
+        return "over"
+
+    def agents(delay):
+        worker = BareAgent("worker", llm=ScriptedLLM(lambda _: "fine", delay=delay), sessions=1)
+        if how == "as_tool":
+            ask, tools = ToolCall("worker", {"task": "x"}), [worker.as_tool()]
+        else:
+            ask, tools = ToolCall(how, {"agent": "worker", "task": "x"}), delegation_tools()
+
+        def answer(chat):
+            last = chat.messages[-1]
+            return f"heard {last.parts[0].text}" if last.role == "tool" else [ask, ToolCall("linger", {})]
+
+        lead = BareAgent("lead", llm=ScriptedLLM(answer, keep=0), tools=[*tools, linger])
+        lead.on_session(lambda session: session.on_conversation(lambda reply: replies.append(reply.text)))
+        return worker, lead
+
+    async with MemoryJournal().running() as journal:
+        with trio.move_on_after(5):
+            async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+                worker, lead = [await runtime.start(agent) for agent in agents(1000)]
+                await worker.create_session("ada", "keep busy")
+                nursery.start_soon(lead.run, "go")
+                await trio.sleep(1)
+                seen = worker._opener.running.inbox.statistics()
+                assert (seen.claimed, seen.waiting) == (1, 1)
+        (child,) = [each for each in await journal.sessions("worker") if each.parent_id is not None]
+        assert (child.unfinished, child.closed) == (1, False)
+        assert not any(isinstance(each, Ended | Closed) for each in await journal.load(child.session_id))
+        async with open_runtime(journal=journal) as runtime:
+            for agent in agents(1):
+                await runtime.start(agent)
+            await trio.sleep(200)
+        assert replies == ["heard fine"]
+        assert await journal.unfinished("worker") == await journal.unfinished("lead") == []
 
 
 async def test_what_a_child_answered_stands_in_its_journal(autojump_clock):
