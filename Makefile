@@ -15,7 +15,7 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py \
 	tests/agents/turns/test_double_texting.py
 
-.PHONY: help demo test soak check format bench clean
+.PHONY: help demo test soak check docs format bench clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -42,6 +42,9 @@ check: $(INSTALLED) ## lint, format, types and import layers
 	$(BIN)/mypy --strict actgent examples
 	$(BIN)/flake8-async --enable=$(ASYNC_RULES) $$(find actgent -name '*.py')
 	$(BIN)/lint-imports --config setup.cfg
+
+docs: $(INSTALLED) ## the documentation as a site, in build/docs/index.html; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs/site docs build/docs
 
 format: $(INSTALLED) ## let ruff format and mend what it can
 	$(BIN)/ruff check --fix

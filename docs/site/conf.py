@@ -1,0 +1,120 @@
+"""The settings of the documentation: `make docs` builds it with warnings as errors.
+
+Nothing in the built site comes from the network: no fonts, no scripts, no analytics.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+project = "actgent"
+author = "actgent developers"
+copyright = author  # noqa: A001 - Sphinx asks for this name
+release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+version = release
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["site"]
+# A backtick in a docstring is a name if there is one, and else code.
+default_role = "py:obj"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+python_maximum_signature_line_length = 88
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+html_theme = "furo"
+html_title = f"actgent {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {
+    "navigation_with_keys": True,
+    # Furo would link a repository; there is none to link.
+    "source_repository": "",
+}
+
+
+# --- what is generated ------------------------------------------------------------------------
+
+
+def _errors() -> str:
+    """An entry for each exception, in the order of the tree in the docstring of actgent.errors."""
+    import actgent  # noqa: PLC0415 - the settings can be read where the package is not installed
+    from actgent import errors  # noqa: PLC0415
+
+    names = [name for name in vars(errors) if name in actgent.__all__]
+    entries = "\n".join(f".. autoexception:: {name}\n" for name in names)
+    return f"```{{eval-rst}}\n.. currentmodule:: actgent\n\n{entries}```"
+
+
+def _commands() -> str:
+    """The pages of `--help`, of all commands."""
+    from actgent.cli.main import app  # noqa: PLC0415
+
+    return str(app.generate_docs(output_format="markdown", heading_level=2))
+
+
+def _further_pages() -> str:
+    """The pages of docs/ itself that index.md does not name: a new page stands in the navigation by itself."""
+    docs = ROOT / "docs"
+    named = (docs / "index.md").read_text(encoding="utf-8").splitlines()
+    return "\n".join(sorted({page.stem for page in docs.glob("*.md")} - {"index", *named}))
+
+
+GENERATED = {
+    "index": ("% further pages", _further_pages),
+    "reference/errors": ("% errors", _errors),
+    "reference/command-line": ("% commands", _commands),
+}
+"""Pages with a line that is replaced by what the code or the folder says."""
+
+
+def _generate(_app: object, page: str, source: list[str]) -> None:
+    if page in GENERATED:
+        marker, generate = GENERATED[page]
+        source[0] = re.sub(rf"^{marker}.*$", lambda _: generate(), source[0], flags=re.MULTILINE)
+
+
+# --- docstrings -------------------------------------------------------------------------------
+
+
+_as_written: dict[str, list[str]] = {}
+"""Docstrings of attributes: Napoleon would read what stands before a colon in them as a type."""
+
+
+def _before_napoleon(
+    _app: object, what: str, name: str, _value: object, _options: object, lines: list[str]
+) -> None:
+    """Turn fenced code of a docstring into a block of reStructuredText."""
+    for place, line in enumerate(lines):
+        if line.strip() == "```python":
+            lines[place : place + 1] = [".. code-block:: python", ""]
+            end = next(n for n in range(place + 2, len(lines)) if lines[n].strip() == "```")
+            lines[place + 2 : end + 1] = [*(f"    {code}" for code in lines[place + 2 : end]), ""]
+    if what in {"attribute", "property"}:
+        _as_written[name] = list(lines)
+
+
+def _after_napoleon(
+    _app: object, _what: str, name: str, _value: object, _options: object, lines: list[str]
+) -> None:
+    if name in _as_written:
+        lines[:] = _as_written.pop(name)
+
+
+def setup(app: Any) -> None:
+    """Let Sphinx call what fills the generated pages."""
+    app.connect("source-read", _generate)
+    app.connect("autodoc-process-docstring", _before_napoleon, priority=400)
+    app.connect("autodoc-process-docstring", _after_napoleon, priority=600)

@@ -1,0 +1,66 @@
+"""The site is built without a warning, names all that is public, and needs no network."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import actgent
+from actgent import testing
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SOURCES = sorted(path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md"))
+
+
+def entries(site: Path) -> set[str]:
+    """The names that have an entry in the reference, as other sites can link them."""
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    return {name for kind, items in inventory.data.items() if kind.startswith("py:") for name in items}
+
+
+def test_each_page_is_built(site):
+    """No page of the docs is left out, and each has a title and a text."""
+    for name in SOURCES:
+        text = (site / f"{name}.html").read_text(encoding="utf-8")
+        assert re.search(r"<h1>\S", text), name
+        assert len(re.sub(r"<[^>]+>", "", text)) > 500, name
+
+
+def test_each_public_name_has_an_entry(site):
+    """What `actgent` and `actgent.testing` give to programs stands in the reference."""
+    known = entries(site)
+    public = {f"actgent.{name}" for name in actgent.__all__}
+    public |= {f"actgent.testing.{name}" for name in testing.__all__ if name not in actgent.__all__}
+    assert public - known == set()
+
+
+class Loaded(HTMLParser):
+    """Addresses from which a page loads something, links to follow left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: "list[tuple[str, str | None]]") -> None:
+        if tag != "a":
+            self.addresses += [value for name, value in attrs if name in {"src", "href", "data"} and value]
+
+
+@pytest.mark.parametrize("kind", ["html", "css"])
+def test_nothing_comes_from_the_network(site, kind):
+    """No page and no style sheet loads a font, a script or a picture from elsewhere."""
+    foreign = []
+    for path in site.rglob(f"*.{kind}"):
+        text = path.read_text(encoding="utf-8")
+        if kind == "html":
+            loaded = Loaded()
+            loaded.feed(text)
+            addresses = loaded.addresses
+        else:
+            addresses = re.findall(r"url\(\s*['\"]?([^'\")]+)", text) + re.findall(r"@import\s+(\S+)", text)
+        foreign += [f"{path.name}: {each}" for each in addresses if re.match(r"(https?:)?//", each)]
+    assert foreign == []
