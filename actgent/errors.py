@@ -429,14 +429,18 @@ class JournalKeyError(JournalError):
 
 
 class JournalVersion(JournalError):
-    """A newer actgent wrote the journal: install that one, nothing was changed."""
+    """Another actgent wrote the journal, a newer one unless it is only read; nothing was changed."""
 
     def __init__(self, found: int, supported: int) -> None:
         self.found = found
         self.supported = supported
-        super().__init__(
-            f"the journal has schema version {found}, this actgent knows versions up to {supported}: "
+        advice = (
             "use the actgent that wrote it, or a newer one"
+            if found > supported
+            else "to read it without writing, start its agents once with this actgent, or read a copy of it"
+        )
+        super().__init__(
+            f"the journal has schema version {found}, this actgent knows versions up to {supported}: {advice}"
         )
 
 

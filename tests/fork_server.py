@@ -245,7 +245,7 @@ def import_all(*, has_command):
             opening.open_journal(url)
     if has_command:
         cli = importlib.import_module("actgent.cli")
-        for module in pkgutil.iter_modules(cli.__path__, "actgent.cli."):
+        for module in pkgutil.walk_packages(cli.__path__, "actgent.cli."):
             importlib.import_module(module.name)
         for name in ("anthropic", "openai"):
             importlib.import_module(name)

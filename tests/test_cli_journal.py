@@ -33,6 +33,7 @@ from actgent.journal.records import (
     Spent,
     SuspendedRecord,
 )
+from actgent.journal.sqlite.file import MIGRATIONS
 from actgent.messages import Message
 from actgent.testing import open_provider
 
@@ -351,20 +352,41 @@ def test_a_journal_that_lost_its_log_says_what_to_do(folder):
     assert f"journal salvage {folder / 'a.db'} NEW" in complaint
 
 
-def test_a_journal_in_use_is_left_alone(folder):
-    """The line says who has it."""
+def test_a_journal_in_use_is_looked_at_beside_its_owner(folder, tmp_path):
+    """Its sessions, a transcript, a replay and an export; a fork would write, and says who has it."""
+    place, exported = folder / "a.db", tmp_path / "out.sessions"
 
-    async def look_meanwhile():
-        async with open_runtime(journal=f"sqlite:///{folder}/a.db"):
-            return await trio.to_thread.run_sync(look)
+    async def look_meanwhile(*arguments):
+        async with open_runtime(journal=f"sqlite:///{place}"):
+            return await trio.to_thread.run_sync(look, arguments)
 
-    def look():
-        return subprocess.run(
-            [ACTGENT, "inspect", folder / "a.db"], capture_output=True, text=True, check=False
-        )
+    def look(arguments):
+        return subprocess.run([ACTGENT, *arguments], capture_output=True, text=True, check=False)
 
-    done = trio.run(look_meanwhile)
+    alone = look(["inspect", place]).stdout
+    for arguments in (("inspect", place), ("replay", place, "s1"), ("journal", "export", place, exported)):
+        done = trio.run(look_meanwhile, *arguments)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+        assert done.stdout == alone or arguments[0] != "inspect"
+    assert exported.exists()
+    done = trio.run(look_meanwhile, "replay", place, "s1", "--fork", "s9", "--agent", folder / "clerk.py")
     assert (done.returncode, "owned by process" in done.stderr) == (1, True)
+
+
+def test_a_journal_of_an_earlier_version_is_read_from_a_copy(folder, monkeypatch, tmp_path):
+    """Which is brought up to date; the file itself is not changed."""
+    old = tmp_path / "old.db"
+    with monkeypatch.context() as patched:
+        patched.setattr("actgent.journal.sqlite.file.MIGRATIONS", MIGRATIONS[:-1])
+
+        async def make():
+            async with open_journal(f"sqlite:///{old}") as journal:
+                await journal.acquire()
+
+        trio.run(make)
+    before = old.read_bytes()
+    assert "session" in good("inspect", old)
+    assert old.read_bytes() == before
 
 
 def test_every_record_has_words():

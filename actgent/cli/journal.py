@@ -1,5 +1,6 @@
 """`actgent inspect`, `actgent replay` and `actgent journal`: what stands in a journal, and what to do with it."""
 
+import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -7,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import trio
 from rich import box
 from rich.table import Table
 from rich.text import Text as Cell
 
 from actgent.approvals import word_for
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, JournalVersion
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.opening import find_journal, open_journal
 from actgent.journal.records import (
@@ -61,6 +63,24 @@ async def opened(place: str) -> AsyncGenerator[tuple[Journal, int], None]:
         yield journal, await journal.acquire()
 
 
+@asynccontextmanager
+async def looked_at(place: str) -> AsyncGenerator[Journal, None]:
+    """A journal to be read, which an agent may be using; a file of an earlier actgent is copied, and the copy brought up to date."""
+    url = find_journal(place)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            async with open_journal(url, read_only=True) as journal:
+                yield journal
+                return
+        except JournalVersion as error:
+            if error.found > error.supported or not url.startswith("sqlite:///"):
+                raise
+        copy = Path(folder) / "journal.db"
+        await trio.to_thread.run_sync(back_up, Path(url.removeprefix("sqlite:///")), copy)
+        async with open_journal(f"sqlite:///{copy}", read_only=True) as journal:
+            yield journal
+
+
 # --- inspect ------------------------------------------------------------------------------
 
 
@@ -68,7 +88,7 @@ async def inspect(
     place: str, terminal: Terminal, *, session: str | None, agent: str | None, steps: bool, full: bool
 ) -> int:
     """List sessions, or tell what happened in one."""
-    async with opened(place) as (journal, _):
+    async with looked_at(place) as journal:
         if session is None:
             _list(await journal.sessions(agent), terminal)
             return 0
@@ -269,7 +289,7 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
 
 async def replay(place: str, session: str, terminal: Terminal, *, of: str | None, to: int | None) -> int:
     """Make a session again as it was after a step, without model and tools."""
-    async with opened(place) as (journal, _):
+    async with looked_at(place) as journal:
         records = await load(journal, session, of)
     show_rebuilt(await rebuild(records, to=to), len(records), terminal)
     return 0
@@ -333,7 +353,7 @@ def backup(place: str, file: str, terminal: Terminal) -> int:
 
 async def export(place: str, file: str, terminal: Terminal, *, agent: str | None, session: str | None) -> int:
     """Write sessions into a file."""
-    async with opened(place) as (journal, _):
+    async with looked_at(place) as journal:
         sessions = await read_sessions(journal, agent=agent, session_id=session)
     if not sessions:
         raise ConfigurationError(

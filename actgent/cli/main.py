@@ -135,7 +135,7 @@ def check(target: str, /, *, journal: str | None = None) -> int:
 
     Args:
         target: The folder, or its brain.md. With --journal also a Python file that defines agents, or a folder of folders.
-        journal: The file of a journal, which may be in use, as it is copied first; or postgres://HOST/DATABASE of a copy.
+        journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, nothing is written.
     """
     if journal is not None:
         from .upgrades import check_journal  # noqa: PLC0415
@@ -186,7 +186,7 @@ def inspect(
     """List the sessions of a journal, or read the transcript of one. Nothing is run or asked.
 
     Args:
-        journal: The file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
+        journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, nothing is written.
         session: The session to read.
         agent: List the sessions of this agent alone; with a session, whose it is, where several have one of this id.
         steps: Every record of the session by its number, and not only what was said.
@@ -221,7 +221,7 @@ def replay(
     step, this time with model and tools; the recorded one stays as it is.
 
     Args:
-        journal: The file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
+        journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, unless --fork adds to it.
         session: The session.
         of: The name of its agent, where several have a session of this id.
         to: The number of the last record to take; `actgent inspect --steps` shows them.
@@ -300,7 +300,7 @@ def export(journal: str, file: str, /, *, agent: str | None = None, session: str
     """Write sessions into a file, for another journal or for a test. It holds all that was said.
 
     Args:
-        journal: The file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
+        journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it.
         file: The file to make.
         agent: The sessions of this agent alone.
         session: This session alone.

@@ -15,7 +15,7 @@ from actgent.testing.recorded import Recording
 
 from .chat import ChatOptions, arguments_of, open_agent
 from .folders import is_folder
-from .journal import load, opened, show_rebuilt
+from .journal import load, looked_at, opened, show_rebuilt
 from .terminal import ConversationView, Terminal
 
 
@@ -35,7 +35,7 @@ class ReplayOptions:
 
 async def compare(options: ReplayOptions, terminal: Terminal) -> int:
     """Show the session, and the first difference that an agent's prompt and its code make today; 1 if there is one."""
-    async with opened(options.journal) as (journal, _):
+    async with looked_at(options.journal) as journal:
         records = await load(journal, options.session, options.of)
     rebuilt = await rebuild(records, to=options.to)
     async with open_agent(options.agent) as agent:

@@ -1,8 +1,5 @@
 """`actgent check --journal`: what a journal's sessions in the middle will make of the agents that are about to be deployed."""
 
-import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -12,11 +9,10 @@ from actgent.agents.upgrading import Outlook, foresee
 from actgent.definitions.instructions import BRAIN
 from actgent.errors import ConfigurationError, JournalDamaged, JournalVersion, WireError
 from actgent.journal.base import Journal
-from actgent.journal.opening import find_journal, open_journal
-from actgent.journal.sqlite import back_up
 
 from .chat import load_agents
 from .folders import is_folder, load_folder
+from .journal import looked_at
 from .terminal import Terminal, one_line
 
 SHOWN = 50
@@ -39,7 +35,7 @@ async def check_journal(place: str, target: str, terminal: Terminal) -> int:
     """Say what happens to each session in the middle; 1 where somebody should know before."""
     agents = {agent.name: agent for agent in _agents(target)}
     tally = Tally()
-    async with _copied(place) as journal:
+    async with looked_at(place) as journal:
         for name, agent in sorted(agents.items()):
             for session_id in await _in_the_middle(journal, name):
                 outlook = await _outlook(journal, agent, session_id)
@@ -69,23 +65,6 @@ def _agents(target: str) -> list[Agent]:
     if not found:
         raise ConfigurationError(f"{target} is no agent's folder, and has none in it")
     return [load_folder(str(each)) for each in found]
-
-
-@asynccontextmanager
-async def _copied(place: str) -> AsyncGenerator[Journal, None]:
-    """A journal, of which a file is copied first: it may be in use, and a newer actgent would bring it up to date."""
-    url = find_journal(place)
-    if not url.startswith("sqlite:///"):
-        async with open_journal(url) as journal:
-            await journal.acquire()
-            yield journal
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "journal.db"
-        back_up(Path(url.removeprefix("sqlite:///")), copy)
-        async with open_journal(f"sqlite:///{copy}") as journal:
-            await journal.acquire()
-            yield journal
 
 
 async def _in_the_middle(journal: Journal, agent: str) -> list[str]:

@@ -76,6 +76,7 @@ STATE_SQL = (
     "CASE WHEN closed THEN 'closed' WHEN suspended THEN 'suspended' "
     "WHEN length(pending) > 0 THEN 'working' ELSE 'idle' END"
 )
+_LISTED = f"SELECT session_id, agent, owner, {STATE_SQL} AS state, updated_at AS changed_at FROM sessions"  # noqa: S608
 
 
 def page_query(
@@ -93,6 +94,14 @@ def page_query(
         f"SELECT {names} FROM listing JOIN sessions USING (session_id, agent){where} ORDER BY {order} LIMIT ?"  # noqa: S608 - names of our own
     )
     return sql, [*(value for values in conditions.values() for value in values), limit]
+
+
+def unlisted_page_query(
+    columns: Iterable[str], wanted: SessionFilter, after: Cursor | None, limit: int
+) -> tuple[str, list[Any]]:
+    """The same from the sessions themselves, for readers that may not bring `listing` up to date."""
+    sql, values = page_query(columns, wanted, after, limit)
+    return f"WITH listing AS ({_LISTED}) {sql}", values
 
 
 def _conditions(wanted: SessionFilter) -> dict[str, tuple[Any, ...]]:

@@ -11,17 +11,21 @@ from .group import GroupedJournal
 from .transfer import is_export
 
 
-def open_journal(url: str) -> AbstractAsyncContextManager[Journal]:
+def open_journal(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Journal]:
     """Open the journal of an address, in an `async with` block that it lives in.
 
     `memory:` ends with the block. `sqlite:///agents.db` is a file relative to the working
     directory, `sqlite:////var/agents.db` an absolute one. `postgres://user@host/database` needs the
     extra `postgres`; a query parameter `schema=` names the schema, `actgent` by default.
 
+    With `read_only` it is looked at beside whoever owns it: without `acquire()`, without a lock, and nothing is written or
+    made. Each call shows what was confirmed by then; what would write is a `UsageError`.
+
     Raises:
-        ConfigurationError: this is no such address, or its extra is not installed.
+        ConfigurationError: this is no such address, or its extra is not installed; read-only, there is no journal.
+        JournalVersion: read-only, another actgent wrote it.
     """
-    return _make_journal(url).running()
+    return _make_journal(url, read_only=read_only).running()
 
 
 def find_journal(place: str) -> str:
@@ -49,13 +53,13 @@ def find_journal(place: str) -> str:
     return f"sqlite:///{path}"
 
 
-def _make_journal(url: str) -> GroupedJournal:
+def _make_journal(url: str, *, read_only: bool) -> GroupedJournal:
     if url in ("memory:", "memory://"):
-        return _memory()
+        return _memory(read_only=read_only)
     if url.startswith("sqlite:///") and not url.endswith("/"):
-        return _sqlite(Path(url.removeprefix("sqlite:///")))
+        return _sqlite(Path(url.removeprefix("sqlite:///")), read_only=read_only)
     if url.startswith(("postgres://", "postgresql://")):
-        return _postgres(url)
+        return _postgres(url, read_only=read_only)
     raise ConfigurationError(
         f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a journal URL; use 'sqlite:///FILE', 'postgres://HOST/DATABASE' or 'memory:'"
     )
@@ -64,21 +68,23 @@ def _make_journal(url: str) -> GroupedJournal:
 # Imported when an address names them: each member stands on a library of its own.
 
 
-def _memory() -> GroupedJournal:
+def _memory(*, read_only: bool) -> GroupedJournal:
+    if read_only:
+        raise ConfigurationError("a journal in memory is its owner's alone: name a file or a database")
     from .memory import MemoryJournal  # noqa: PLC0415
 
     return MemoryJournal()
 
 
-def _sqlite(path: Path) -> GroupedJournal:
-    from .sqlite import SQLiteJournal  # noqa: PLC0415
+def _sqlite(path: Path, *, read_only: bool) -> GroupedJournal:
+    from .sqlite import SQLiteJournal, SQLiteReader  # noqa: PLC0415
 
-    return SQLiteJournal(path)
+    return SQLiteReader(path) if read_only else SQLiteJournal(path)
 
 
-def _postgres(url: str) -> GroupedJournal:
+def _postgres(url: str, *, read_only: bool) -> GroupedJournal:
     if importlib.util.find_spec("psycopg") is None:
         raise ConfigurationError("a journal in PostgreSQL needs the extra: pip install 'actgent[postgres]'")
-    from .postgres import PostgresJournal  # noqa: PLC0415
+    from .postgres import PostgresJournal, PostgresReader  # noqa: PLC0415
 
-    return PostgresJournal(url)
+    return PostgresReader(url) if read_only else PostgresJournal(url)

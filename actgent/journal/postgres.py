@@ -32,7 +32,17 @@ from actgent.errors import (
 )
 
 from .group import GroupedJournal
-from .listing import KEPT_SQL, STATE_SQL, Cursor, SessionFilter, SessionKey, State, page_query
+from .listing import (
+    KEPT_SQL,
+    STATE_SQL,
+    Cursor,
+    SessionFilter,
+    SessionKey,
+    State,
+    page_query,
+    unlisted_page_query,
+)
+from .read_only import ReadOnlyJournal
 from .reading import GROUP_RECORDS, Found, Stored
 from .steps import CHANGING, HEAD_FIELDS, Head, Row, checksum_head, decode_rows, is_good_head
 from .storage_thread import StorageThread
@@ -474,6 +484,39 @@ class PostgresJournal(GroupedJournal):
         connection.execute(_PUT_IN_ORDER, _columns(keys))
 
 
+class PostgresReader(ReadOnlyJournal, PostgresJournal):
+    """A journal in a database, which another process may own; each call is one transaction that cannot write."""
+
+    async def _take(self) -> int:
+        self._thread = StorageThread(f"look at {self._schema}")
+        self.identity = await self._run(self._describe)
+        return 1
+
+    def _connect(self) -> Connection:
+        self._connection = connection = psycopg.connect(
+            self._address, autocommit=True, options=f"{_OPTIONS} {_READ_ONLY}", **_SETTINGS
+        )
+        schema = psycopg.sql.Identifier(self._schema)
+        connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+        return connection
+
+    def _describe(self, connection: Connection) -> bytes:
+        """Return the journal's identity, where there is one of this version."""
+        meta = psycopg.sql.Identifier(self._schema, "meta").as_string(connection)
+        if _one(connection, "SELECT to_regclass(%s)", meta)[0] is None:
+            raise ConfigurationError(f"the database has no journal in its schema {self._schema!r}")
+        version, identity = _one(connection, "SELECT version, identity FROM meta")
+        if version != len(MIGRATIONS):
+            raise JournalVersion(version, len(MIGRATIONS))
+        return bytes(identity)
+
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        sql, values = unlisted_page_query(_HEAD_TYPES, wanted, after, limit)
+        return await self._heads_in(sql.replace("?", "%s"), *values)
+
+
+_READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
+"""Each transaction reads as of one moment, however many statements it has."""
 _RECORDS = HEAD_FIELDS.index("records")
 _SERIES = HEAD_FIELDS.index("series")
 _IDLE = psycopg.pq.TransactionStatus.IDLE

@@ -25,7 +25,16 @@ from actgent.errors import (
     JournalVersion,
     WireError,
 )
-from actgent.journal.listing import KEPT_SQL, STATE_SQL, Cursor, SessionFilter, SessionKey, State, page_query
+from actgent.journal.listing import (
+    KEPT_SQL,
+    STATE_SQL,
+    Cursor,
+    SessionFilter,
+    SessionKey,
+    State,
+    page_query,
+    unlisted_page_query,
+)
 from actgent.journal.reading import Stored
 from actgent.journal.steps import (
     CHANGING,
@@ -235,12 +244,12 @@ def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "
         raise JournalFailed("the journal's file is read-only: let this user write it, or copy it")
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     for setting in ("locking_mode=EXCLUSIVE", "mmap_size=0", "synchronous=FULL", "secure_delete=ON"):
-        _pragma(db, setting)
-    version = _pragma(db, "user_version")
+        pragma(db, setting)
+    version = pragma(db, "user_version")
     if version > len(MIGRATIONS):
         raise JournalVersion(version, len(MIGRATIONS))
     if version:
-        _check_log(db, facts)
+        check_log(db, facts)
     elif db.execute("SELECT count(*) FROM sqlite_schema").get:
         raise ConfigurationError("the file is a SQLite database of another program: name another file")
     _migrate(db, version)
@@ -251,18 +260,18 @@ def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "
     return file
 
 
-def _check_identity(db: apsw.Connection, facts: Facts) -> None:
+def check_identity(db: apsw.Connection, facts: Facts) -> None:
     """Raise where a log beside the file belongs to another journal."""
-    identity = _pragma(db, "application_id")
+    identity = pragma(db, "application_id")
     if facts.identity not in (0, identity):
         raise JournalDamaged("the write-ahead log beside it belongs to another journal")
     if _meta(db, "identity") != identity:
         raise JournalDamaged("its identity is altered, or the write-ahead log beside it is not its own")
 
 
-def _check_log(db: apsw.Connection, facts: Facts) -> None:
+def check_log(db: apsw.Connection, facts: Facts) -> None:
     """Raise where the log beside the file is not the one that belongs to it, or has lost its end."""
-    _check_identity(db, facts)
+    check_identity(db, facts)
     accepted, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     if facts.log.is_broken_behind(accepted):
         raise JournalDamaged("its write-ahead log is damaged, so that confirmed steps are lost")
@@ -279,7 +288,7 @@ def _check_log(db: apsw.Connection, facts: Facts) -> None:
 
 
 def _migrate(db: apsw.Connection, version: int) -> None:
-    _pragma(db, "journal_mode=WAL")
+    pragma(db, "journal_mode=WAL")
     if version == len(MIGRATIONS):
         return
     with transaction(db):
@@ -293,14 +302,15 @@ def _migrate(db: apsw.Connection, version: int) -> None:
         db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
 
 
-def _pragma(db: apsw.Connection, text: str) -> Any:
+def pragma(db: apsw.Connection, text: str) -> Any:
+    """The value of a setting, or what it becomes."""
     return db.execute(f"PRAGMA {text}").get
 
 
 def _is_sound(db: apsw.Connection, table: str) -> bool:
     """Return True if a table and its indexes agree, so that what is not found is not there."""
     try:
-        return bool(_pragma(db, f"integrity_check({table})") == "ok")
+        return bool(pragma(db, f"integrity_check({table})") == "ok")
     except (apsw.CorruptError, UnicodeDecodeError):
         return False
 
@@ -335,12 +345,13 @@ class transaction:  # noqa: N801 - a block; as a generator it would cost several
 class SqliteFile:
     """The file, opened; its methods run in SQLite's thread."""
 
-    def __init__(self, db: apsw.Connection, lock: Lock | None) -> None:
+    def __init__(self, db: apsw.Connection, lock: Lock | None, *, is_sound: bool | None = None) -> None:
+        """Look for damage, which reads the heads of all sessions, unless that is known."""
         self._db = db
         self._lock = lock
         self.commits: int = _meta(db, "commits")
         self.identity: bytes = _meta(db, "identity").to_bytes(4, "big")
-        self._is_suspect = not _is_sound(db, "sessions")
+        self.is_suspect = not (_is_sound(db, "sessions") if is_sound is None else is_sound)
         self._has_failed = False
         """A failed write may leave frames in the log that look like a lost end: it has to begin anew."""
         self.place: Place | None = None
@@ -453,7 +464,7 @@ class SqliteFile:
 
     def _check_absence(self, session_id: str) -> None:
         """Refuse to take a session as new whose rows stand here without a head."""
-        if self._is_suspect and session_id in self._lost_ids:
+        if self.is_suspect and session_id in self._lost_ids:
             raise JournalDamaged("its head is lost", session_id=session_id)
 
     @functools.cached_property
@@ -473,7 +484,7 @@ class SqliteFile:
         return [Row(*columns) for columns in self._db.execute(_SELECT_ROWS, (series,))]
 
     def _check_found(self, session_id: str) -> None:
-        if self._is_suspect:
+        if self.is_suspect:
             raise JournalDamaged("it is not found, where the file is damaged", session_id=session_id)
 
     def list_agents(self, session_id: str) -> list[str]:
@@ -496,6 +507,11 @@ class SqliteFile:
 
     def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         found = self._db.execute(*page_query(_HEAD_COLUMNS, wanted, after, limit))
+        return [_head(columns) for columns in found]
+
+    def select_unlisted(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        """Select the same where nothing may be put in order before."""
+        found = self._db.execute(*unlisted_page_query(_HEAD_COLUMNS, wanted, after, limit))
         return [_head(columns) for columns in found]
 
     def count_states(self) -> dict[tuple[str, State], int]:
@@ -551,7 +567,7 @@ class SqliteFile:
 
     def _suspects(self) -> list[str]:
         """Sessions that no index can be trusted to list, where there is damage: to be loaded, which names it."""
-        if not self._is_suspect:
+        if not self.is_suspect:
             return []
         heads = list(self._readable(f"{_SELECT_HEADS} NOT INDEXED"))
         good = {columns[_SERIES] for columns in heads if _is_good(columns, self.identity)}
@@ -589,7 +605,7 @@ class SqliteFile:
 
     def structure_problem(self) -> str | None:
         """Return what SQLite finds wrong with the file's structure; reads all of it."""
-        found = str(_pragma(self._db, "integrity_check(1)"))
+        found = str(pragma(self._db, "integrity_check(1)"))
         return None if found == "ok" else found
 
 

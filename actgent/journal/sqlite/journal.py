@@ -77,7 +77,7 @@ class SQLiteJournal(GroupedJournal):
             self._file.place = Place(self._path)
         except BaseException as error:
             if isinstance(error, JournalDamaged):
-                error.add_note(_advice(self._path))
+                error.add_note(advice(self._path))
             self._shut()
             raise
 
@@ -207,7 +207,8 @@ class SQLiteJournal(GroupedJournal):
         return _call(method, self._file, *args)
 
 
-def _advice(path: Path) -> str:
+def advice(path: Path) -> str:
+    """Return the commands that help with a damaged file."""
     return (
         f"`actgent journal check {path}` names all that is damaged, and `actgent journal salvage {path} NEW` "
         "carries what is good into a new file"
@@ -215,7 +216,12 @@ def _advice(path: Path) -> str:
 
 
 def _read_some(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
-    return read_each(keys, partial(_call, file.read))
+    return read_each(keys, translating(file.read))
+
+
+def translating(fn: Callable[..., T]) -> Callable[..., T]:
+    """The same function, with SQLite's errors as ours."""
+    return partial(_call, fn)
 
 
 def _write(file: SqliteFile, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey]) -> None:

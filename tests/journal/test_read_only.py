@@ -1,0 +1,299 @@
+"""A journal that is looked at while another process owns it and writes."""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from actgent.errors import (
+    ConfigurationError,
+    JournalDamaged,
+    JournalFailed,
+    JournalVersion,
+    UsageError,
+)
+from actgent.journal.base import Entry
+from actgent.journal.listing import SessionFilter, SessionKey
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Changed, Closed, Opened, SuspendedRecord
+from actgent.journal.sqlite import SQLiteReader, reader
+from actgent.messages import Message, Sender, Text
+
+OWNER = """
+import sys
+import trio
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed, Opened
+from actgent.messages import Sender
+
+URL, SESSIONS, SIZE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+async def main():
+    async with open_journal(URL) as journal:
+        epoch = await journal.acquire()
+
+        async def write(number, *records):
+            await journal.commit(Entry(session_id=f"s{number}", agent="a", records=records), epoch=epoch)
+
+        for number in range(SESSIONS):
+            await write(number, Opened(owner=Sender("ada"), created_at=1.0))
+        print("ready", flush=True)
+        step = 0
+        for line in sys.stdin if not SIZE else iter(lambda: "", None):
+            step += 1
+            await write(step % SESSIONS, Changed(changes={"step": step, "text": "x" * SIZE}))
+            if not SIZE:
+                print(step, flush=True)
+
+trio.run(main)
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path):
+    """The address of a journal that a process may own and another one look at."""
+    return (
+        f"sqlite:///{tmp_path}/journal.db"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
+
+
+@pytest.fixture
+def owned(lives):
+    """A process that owns a journal, for a `with` block; without a size it writes a step for each line."""
+
+    @contextlib.contextmanager
+    def start(url, sessions=3, size=0):
+        command = [sys.executable, "-c", OWNER, url, str(sessions), str(size)]
+        with lives.popen(command, stdin=-1, stdout=-1) as owner:
+            try:
+                assert owner.stdout.readline() == b"ready\n"
+                yield owner
+            finally:
+                owner.kill()
+
+    return start
+
+
+def write_step(owner):
+    owner.stdin.write(b"\n")
+    return int(owner.stdout.readline())
+
+
+async def test_each_call_sees_what_is_confirmed_by_then(url, owned):
+    """In one block, while its owner goes on; nothing of it is kept from one call to the next."""
+    with owned(url) as owner:
+        async with open_journal(url, read_only=True) as journal:
+            assert [each.records for each in await journal.sessions()] == [1, 1, 1]
+            for _ in range(10):
+                step = await trio.to_thread.run_sync(write_step, owner)
+                (*_, newest) = await journal.load(f"s{step % 3}")
+                assert newest.changes["step"] == step
+                (first,) = await journal.page(limit=1)
+                assert first.session_id == f"s{step % 3}"
+                assert first == await journal.head("a", first.session_id)
+            assert await journal.counts() == {"idle": 3, "working": 0, "suspended": 0, "closed": 0}
+
+
+async def test_looks_beside_a_fast_writer_are_of_one_moment(url, owned, times):
+    """Its log begins anew several times; what is shown has no gap, and never goes back."""
+    with owned(url, sessions=2, size=2_000):
+        async with open_journal(url, read_only=True) as journal:
+            seen = {0: 0, 1: 0}
+            for number in range(times(20, 500)):
+                records = await journal.load(f"s{number % 2}")
+                steps = [each.changes["step"] for each in records[1:]]
+                assert steps == list(range(2 - number % 2, 2 * len(steps) + 1, 2))[: len(steps)]
+                assert len(steps) >= seen[number % 2]
+                seen[number % 2] = len(steps)
+                summaries = await journal.sessions()
+                assert abs(summaries[0].records - summaries[1].records) <= 1
+    assert min(seen.values()) > 0
+
+
+async def test_an_owner_does_not_notice(url, owned):
+    """It writes while the reader is open, and the next owner begins while one is open, too."""
+    with owned(url) as owner:
+        async with open_journal(url, read_only=True) as journal:
+            await journal.sessions()
+            assert write_step(owner) == 1
+            owner.kill()
+            owner.wait()
+            with owned(url) as next_owner:
+                assert write_step(next_owner) == 1
+            assert len(await journal.load("s1")) > 1
+
+
+async def test_what_would_write_is_refused(url, owned):
+    """By name, before anything is sent."""
+    with owned(url):
+        async with open_journal(url, read_only=True) as journal:
+            entry = Entry(session_id="s", agent="a", records=())
+            for write in (
+                journal.acquire,
+                lambda: journal.commit(entry, epoch=1),
+                lambda: journal.erase_trees([SessionKey("a", "s0")]),
+                lambda: journal.delete("s0"),
+                lambda: journal.backup(Path("x")),
+            ):
+                with pytest.raises(UsageError, match="read-only"):
+                    await write()
+            with pytest.raises(UsageError, match="read-only"):
+                journal.write_soon(entry, epoch=1)
+    with pytest.raises(UsageError, match="outside"):
+        await journal.sessions()
+
+
+async def test_lists_are_those_of_the_owner(url):
+    """Each list of a journal, read with and without owning it."""
+    async with open_journal(url) as journal:
+        epoch = await journal.acquire()
+
+        async def write(session_id, agent, *records):
+            await journal.commit(Entry(session_id=session_id, agent=agent, records=records), epoch=epoch)
+
+        message = Message(session_id="s1", sender=Sender("ada"), parts=(Text("hi"),))
+        await write("s1", "a", Opened(owner=Sender("ada"), created_at=1.0), Accepted(message=message))
+        below = Opened(owner=Sender("ada"), created_at=2.0, parent_id="s1", parent_agent="a")
+        await write("s2", "b", below, SuspendedRecord(message_id="m", ids=("i",)))
+        await write("s3", "a", Opened(owner=Sender("bob"), created_at=3.0), Closed(erase=True))
+        wanted = await lists(journal)
+    async with open_journal(url, read_only=True) as journal:
+        assert await lists(journal) == wanted
+        assert await journal.load("nobody") == ()
+
+
+async def lists(journal):
+    return [
+        await journal.sessions(),
+        await journal.sessions("a"),
+        await journal.unfinished("a"),
+        await journal.waiting(),
+        await journal.due("a"),
+        await journal.suspended("b"),
+        await journal.to_erase(),
+        await journal.agents_of("s2"),
+        await journal.head("b", "s2"),
+        await journal.head("b", "s1"),
+        await journal.children("a", "s1"),
+        await journal.page(SessionFilter(owner="ada", oldest_first=True)),
+        await journal.page(limit=1),
+        await journal.counts(),
+        await journal.counts("a"),
+        await journal.load("s1"),
+    ]
+
+
+async def test_wrong_addresses(url, tmp_path):
+    """What is not there is not made."""
+    with pytest.raises(ConfigurationError, match=r"no such file|no journal"):
+        async with open_journal(url, read_only=True):
+            pass
+    with pytest.raises(ConfigurationError, match="memory"):
+        open_journal("memory:", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the file of SQLite ------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def path(tmp_path):
+    """A file with one session, which nobody owns."""
+    path = tmp_path / "journal.db"
+    async with open_journal(f"sqlite:///{path}") as journal:
+        epoch = await journal.acquire()
+        records = (Opened(owner=Sender("ada"), created_at=1.0), Changed(changes={"n": 1}))
+        await journal.commit(Entry(session_id="s", agent="a", records=records), epoch=epoch)
+    return path
+
+
+async def test_nothing_is_written_or_made(path):
+    """Neither in a folder that cannot be written, nor beside the file."""
+    path.with_name("journal.db-lock").unlink()
+    before = {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.parent.iterdir()}
+    path.chmod(0o400)
+    path.parent.chmod(0o500)
+    try:
+        async with open_journal(f"sqlite:///{path}", read_only=True) as journal:
+            assert len(await journal.load("s")) == 2
+    finally:
+        path.parent.chmod(0o700)
+    assert before == {
+        each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.parent.iterdir()
+    }
+
+
+async def test_a_file_whose_owner_died_is_read_with_its_log(tmp_path, owned):
+    """What was confirmed before kill -9 stands in the log alone, which stays as it is."""
+    url = f"sqlite:///{tmp_path}/journal.db"
+    with owned(url) as owner:
+        assert write_step(owner) == 1
+    log = (tmp_path / "journal.db-wal").read_bytes()
+    async with open_journal(url, read_only=True) as journal:
+        assert len(await journal.load("s1")) == 2
+    assert (tmp_path / "journal.db-wal").read_bytes() == log
+    log_path = tmp_path / "journal.db-wal"
+    log_path.write_bytes(b"")
+    with pytest.raises(JournalDamaged, match="log") as raised:
+        async with open_journal(url, read_only=True):
+            pass
+    assert "salvage" in raised.value.__notes__[0]
+
+
+async def test_this_process_asks_its_runtime(path):
+    """Closing the file once more would drop the locks of the process that has it open."""
+    async with open_journal(f"sqlite:///{path}") as journal:
+        await journal.acquire()
+        with pytest.raises(ConfigurationError, match="this process"):
+            async with open_journal(f"sqlite:///{path}", read_only=True):
+                pass
+
+
+async def test_another_version_is_not_brought_up_to_date(path):
+    """An older one says how it can be read; nothing is changed."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 2")
+    with pytest.raises(JournalVersion, match="start its agents once"):
+        async with open_journal(f"sqlite:///{path}", read_only=True):
+            pass
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+async def test_damage_is_named(path):
+    """As an owner would."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE steps SET body = x'00'")
+        database.commit()
+    async with open_journal(f"sqlite:///{path}", read_only=True) as journal:
+        assert len(await journal.sessions()) == 1
+        with pytest.raises(JournalDamaged, match="'s'"):
+            await journal.load("s")
+
+
+async def test_a_file_that_changes_during_every_look_is_given_up(path, monkeypatch):
+    """A page of another moment is never shown."""
+    journal = SQLiteReader(path)
+    async with journal.running():
+        monkeypatch.setattr(reader, "PAUSE", 0.0)
+        looks = []
+
+        def look(file):
+            looks.append(file.list_heads(None))
+            copy = path.with_name("copy")
+            shutil.copyfile(path, copy)
+            copy.replace(path)
+            os.utime(path, (1, len(looks)))
+
+        with pytest.raises(JournalFailed, match="too fast"):
+            await journal._run(look)
+        assert len(looks) == reader.TRIES
+        assert len(await journal.sessions()) == 1
