@@ -5,10 +5,13 @@ import importlib.util
 import itertools
 import json
 import os
+import queue
 import signal
+import threading
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
@@ -96,3 +99,50 @@ def lives():
 def commands():
     """The same for `["actgent", ...]`, with the command line and the SDKs imported, too."""
     yield from _forking(has_command=True)
+
+
+# --- a provider for programs that call trio.run themselves --------------------------------
+
+
+@pytest.fixture
+def loopback_provider(no_keys: pytest.MonkeyPatch):
+    """Every provider's address leads to one on loopback, which lives in a thread with a trio of its own.
+
+    For programs that call `trio.run` themselves. It asks for the sum of 2 and 3 where it is offered
+    `add`, and otherwise answers in the form that the system prompt asks for.
+    """
+    started = queue.SimpleQueue()
+    thread = threading.Thread(target=trio.run, args=(_provide, started), name="loopback provider")
+    thread.start()
+    provider, token, scope = started.get(timeout=10)
+    for name in ("OPENAI", "ANTHROPIC"):
+        no_keys.setenv(f"{name}_API_KEY", "loopback")
+    no_keys.setenv("OPENAI_BASE_URL", provider.openai_url)
+    no_keys.setenv("ANTHROPIC_BASE_URL", provider.anthropic_url)
+    yield provider
+    token.run_sync_soon(scope.cancel)
+    thread.join(timeout=10)
+
+
+async def _provide(started):
+    from actgent.testing import open_provider
+
+    with trio.CancelScope() as scope:
+        async with open_provider(_answer) as provider:
+            started.put((provider, trio.lowlevel.current_trio_token(), scope))
+            await trio.sleep_forever()
+
+
+def _answer(request):
+    from actgent.messages import ToolCall
+
+    offered = {spec.name for spec in request.chat.tools}
+    if "add" in offered and not request.tool_results and "2 + 3" in request.text:
+        return ToolCall("add", {"a": 2, "b": 3}, id="call_1")
+    said = f"The answer is {request.tool_results[0].content if request.tool_results else 42}."
+    return _in_react_form(said) if "primary_action" in request.chat.system else said
+
+
+def _in_react_form(said):
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": {}}
+    return json.dumps({"question_nature": "SIMPLE", "context": "sums", "primary_action": action})

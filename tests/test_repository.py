@@ -3,24 +3,18 @@
 import ast
 import graphlib
 import importlib
-import json
 import pickle
-import queue
 import re
 import subprocess
 import sys
-import threading
 import tomllib
 import typing
 from pathlib import Path
 
 import pytest
-import trio
 
 import actgent
-from actgent.messages import ToolCall
 from actgent.protocols import PROTOCOLS
-from actgent.testing import Provider, ProviderRequest, open_provider
 
 ROOT = Path(__file__).parents[1]
 
@@ -464,55 +458,11 @@ def test_an_agent_without_a_provider_loads_no_sdk():
     assert not {"openai", "anthropic", "genai_prices", "cyclopts", "rich"} & set(printed.split())
 
 
-# --- a provider for programs that call trio.run themselves --------------------------------
-
-
-@pytest.fixture
-def loopback_provider(no_keys: pytest.MonkeyPatch):
-    """Every provider's address leads to one on loopback, which lives in a thread with a trio of its own.
-
-    For programs that call `trio.run` themselves. It asks for the sum of 2 and 3 where it is offered
-    `add`, and otherwise answers in the form that the system prompt asks for.
-    """
-    started: queue.SimpleQueue[tuple[Provider, trio.lowlevel.TrioToken, trio.CancelScope]] = (
-        queue.SimpleQueue()
-    )
-    thread = threading.Thread(target=trio.run, args=(_provide, started), name="loopback provider")
-    thread.start()
-    provider, token, scope = started.get(timeout=10)
-    for name in ("OPENAI", "ANTHROPIC"):
-        no_keys.setenv(f"{name}_API_KEY", "loopback")
-    no_keys.setenv("OPENAI_BASE_URL", provider.openai_url)
-    no_keys.setenv("ANTHROPIC_BASE_URL", provider.anthropic_url)
-    yield provider
-    token.run_sync_soon(scope.cancel)
-    thread.join(timeout=10)
-
-
-async def _provide(started: "queue.SimpleQueue[object]") -> None:
-    with trio.CancelScope() as scope:
-        async with open_provider(_answer) as provider:
-            started.put((provider, trio.lowlevel.current_trio_token(), scope))
-            await trio.sleep_forever()
-
-
-def _answer(request: ProviderRequest) -> ToolCall | str:
-    offered = {spec.name for spec in request.chat.tools}
-    if "add" in offered and not request.tool_results and "2 + 3" in request.text:
-        return ToolCall("add", {"a": 2, "b": 3}, id="call_1")
-    said = f"The answer is {request.tool_results[0].content if request.tool_results else 42}."
-    return _in_react_form(said) if "primary_action" in request.chat.system else said
-
-
-def _in_react_form(said: str) -> str:
-    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": {}}
-    return json.dumps({"question_nature": "SIMPLE", "context": "sums", "primary_action": action})
-
-
 # --- documentation -----------------------------------------------------------------------
 
 
 PAGES = ["README.md", "CHANGELOG.md", *sorted(path.name for path in (ROOT / "docs").glob("*.md"))]
+LINKED = [path.relative_to(ROOT).as_posix() for path in tracked("*.md") if "tests" not in path.parts]
 
 
 def page(name: str) -> Path:
@@ -538,7 +488,7 @@ def test_documentation_runs(code, loopback_provider, capsys, tmp_path, monkeypat
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", LINKED)
 def test_links_between_pages_lead_somewhere(name):
     """A relative link of a page names a file or folder that exists."""
     text = page(name).read_text(encoding="utf-8")

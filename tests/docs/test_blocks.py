@@ -1,0 +1,113 @@
+"""Every code block of the documentation runs, a page from its top to its end, in a folder of its own.
+
+Blocks of one page share their names and their folder. A Python block that awaits at its top level runs on trio.
+A console block runs each command that begins with `actgent` or `python`; what is printed has to hold the lines
+below the command, in their order, where `...` stands for anything. Words in capitals that a page's Python
+names in `PLACEHOLDERS` are replaced. Nothing needs a network: every provider's address leads to one on loopback.
+"""
+
+import ast
+import inspect
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+from sybil import Sybil
+from sybil.parsers.markdown import CodeBlockParser, SkipParser
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ELSEWHERE = {
+    "make": "installs, or runs all tests: tests/test_repository.py compares the names of targets",
+    "git": "the newcomer's path has a test of its own",
+    "cd": "the newcomer's path has a test of its own",
+    "pip": "the newcomer's path has a test of its own",
+    "python3.11": "the newcomer's path has a test of its own",
+    "export": "for the shell of a person",
+    "systemctl": "for the service manager of a machine",
+    "journalctl": "for the service manager of a machine",
+    "podman": "for a container runtime",
+}
+"""Commands that are not run here, and why."""
+LANGUAGES = {"python", "console", "text", "json", "yaml", "ini", "dockerfile", "markdown"}
+"""What the language of a block may be; blocks of the first two run."""
+
+
+def run_python(example):
+    """Run a block, on trio where it awaits at its top level."""
+    source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
+    code = compile(source, example.path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    if not code.co_flags & inspect.CO_COROUTINE:
+        exec(code, example.namespace)
+        return
+
+    async def main():
+        await eval(code, example.namespace)
+
+    trio.run(main)
+
+
+def run_console(example):
+    """Run the commands of a block, one after the other, and compare what is below each with what it prints."""
+    for command, expected in commands_in(example.parsed):
+        words = [
+            example.namespace["PLACEHOLDERS"].get(word, word) for word in shlex.split(command, comments=True)
+        ]
+        if Path(words[0]).name in ELSEWHERE:
+            continue
+        program = Path(words[0]).name
+        assert program in {"actgent", "python"}, f"no test knows how to run {command!r}"
+        run = [sys.executable, *words[1:]] if program == "python" else ["actgent", *words[1:]]
+        done = example.namespace["COMMANDS"].run(run, capture_output=True, text=True, timeout=60, input="")
+        said = done.stdout + done.stderr
+        pattern = ".*".join(re.escape(part) for line in expected for part in [*line.split("..."), ""])
+        assert re.search(pattern, said, re.DOTALL), f"{command}\n{said}"
+        assert done.returncode == 0 or expected, f"{command} ended with {done.returncode}\n{said}"
+
+
+def commands_in(block):
+    """The commands of a console block, each with the lines that it should print."""
+    found = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        elif line.strip():
+            found[-1][1].append(line.strip())
+    return found
+
+
+BLOCKS = Sybil(
+    parsers=[CodeBlockParser("python", run_python), CodeBlockParser("console", run_console), SkipParser()],
+    path=str(ROOT),
+    patterns=["**/*.md"],
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_blocks_run(page, request, capsys, tmp_path, monkeypatch):
+    """The page's blocks run in their order, and a block that fails is named by its line."""
+    document = BLOCKS.parse(page)
+    examples = list(document.examples())
+    if not examples:
+        pytest.skip("the page has no block that runs")
+    request.getfixturevalue("loopback_provider")
+    monkeypatch.chdir(tmp_path)
+    document.namespace |= {"__name__": "__main__", "PLACEHOLDERS": {}}
+    if "```console" in page.read_text(encoding="utf-8"):
+        document.namespace["COMMANDS"] = request.getfixturevalue("commands")
+    for example in examples:
+        example.evaluate()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_each_block_says_its_language(page):
+    """A block in a language that is not run is in one that cannot be, so no Python hides from the tests."""
+    text = page.read_text(encoding="utf-8")
+    opened = re.findall(r"^```+([^\n`]*)\n.*?^```+$", text, re.MULTILINE | re.DOTALL)
+    directives = {"{toctree}", "{eval-rst}", "{raw} html", "{include}", "{glossary}"}
+    foreign = {"{code-block} python"} if page.parent.name == "migration" else set()
+    said = {name.strip() for name in opened}
+    assert {re.sub(r"(?<=\}) \.\..*", "", name) for name in said} <= LANGUAGES | directives | foreign | {""}
