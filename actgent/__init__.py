@@ -47,6 +47,7 @@ _NAMES = {
         "NotRunning",
         "NotSerializable",
         "NotSuspended",
+        "OutsideTrio",
         "ParseError",
         "PriceUnknown",
         "ProviderUnavailable",

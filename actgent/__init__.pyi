@@ -93,6 +93,7 @@ from .errors import (
     NotRunning as NotRunning,
     NotSerializable as NotSerializable,
     NotSuspended as NotSuspended,
+    OutsideTrio as OutsideTrio,
     ParseError as ParseError,
     PriceUnknown as PriceUnknown,
     ProviderUnavailable as ProviderUnavailable,

@@ -12,6 +12,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   └── InvalidFolder          all of them that were found, see `problems`
     ├── UsageError                 the calling code's: right objects, wrong moment
     │   ├── NotRunning             the agent's block is not open
+    │   ├── OutsideTrio            called from asyncio, from no event loop, or from another thread than the agent's
     │   ├── SessionClosed          the session was closed
     │   ├── SessionNotFound        the agent has no session of this id; another agent's may have it
     │   │   └── WrongOwner         nor has this owner: the session of this id is somebody else's
@@ -177,6 +178,19 @@ class NotRunning(UsageError):
         self.agent = agent
         super().__init__(
             f"agent {quoted(agent)} is not running: open it with `async with agent:` or `await runtime.start(agent)`"
+        )
+
+
+class OutsideTrio(UsageError):
+    """Agents run on trio, and this call came from elsewhere; it did nothing."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        self.what = what
+        """The call that was refused."""
+        super().__init__(
+            f"{what} works inside of trio, and {reason}: run the program with trio.run(main); or call the agent through "
+            "open_portal() from asyncio, notebooks, threads and synchronous code; or serve with trio (hypercorn with "
+            "--worker-class trio, anyio.run(main, backend='trio')). See docs/asyncio.md"
         )
 
 

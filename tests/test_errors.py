@@ -14,6 +14,7 @@ def some(cls):
         "InvalidFile": ("brain.md", 3, "wrong", "name"),
         "InvalidFolder": ([errors.InvalidFile("brain.md", 3, "wrong")],),
         "NotRunning": ("tutor",),
+        "OutsideTrio": ("agent.run()", "asyncio runs this code"),
         "SessionClosed": ("s",),
         "SessionNotFound": ("tutor", "s"),
         "SessionExists": ("tutor", "s"),

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.event_loop import check_loop
 from actgent.actors.inbox import PriorityInbox
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
@@ -259,7 +260,7 @@ class Agent:
             InboxFull: there was no room for the description.
         """
         check_id("session_id", session_id)
-        opener = self._opener if self._opener is not None else await self._await_opener()
+        opener = self._require_opener() if self._opener is not None else await self._await_opener()
         system = None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
         context = await opener.create(
             owner,
@@ -377,6 +378,7 @@ class Agent:
         said = Question(content, session, sender, priority, message_id, timeout)
         if timeout is None:
             return await self._answer_to(said, options)
+        check_loop(f"agent {self.name!r}")
         with trio.move_on_after(timeout) as limit, limited(limit):
             return await self._answer_to(said, options)
         raise DeadlineExceeded(f"agent {self.name!r}", timeout)
@@ -385,10 +387,10 @@ class Agent:
         """Say something, and wait for what comes of it."""
         if self._opener is None:
             await self._await_opener()
+        asked = self._address(said.session)
         asker = running_session()
         waiter = TurnWaiter(options, is_patient=asker is not None)
         waiter.take_limit(asker)
-        asked = self._address(said.session)
         with slot_lent(asked):  # before anything is said: it may be refused
             await self._send(said, asked, waiter)
             try:
@@ -491,8 +493,9 @@ class Agent:
         Raises:
             NotSuspended: no turn of the session waits for a person.
         """
+        running = self._require_opener().running
         context = context_of(session)
-        self._require_opener().running.sessions.check_member(context)
+        running.sessions.check_member(context)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         waiter = StreamWaiter(self._options, reader=reader)
         with slot_lent(context), follow(context, waiter):
@@ -676,6 +679,7 @@ class Agent:
     # --- life ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        check_loop(f"agent {self.name!r}")
         if self._opener is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         async with AsyncExitStack() as block:
@@ -719,7 +723,9 @@ class Agent:
 
     def _require_opener(self) -> SessionOpener:
         if self._opener is None:
+            check_loop(f"agent {self.name!r}")
             raise NotRunning(self.name)
+        self._opener.running.check_loop()
         return self._opener
 
     async def _await_opener(self) -> SessionOpener:

@@ -179,6 +179,7 @@ class Session:
             SessionClosed: the session was closed.
             NotRunning: the agent's block is not open.
         """
+        self._agent.check_loop("session.chat()")
         if message_id is not None:
             check_id("message_id", message_id)
         if deadline is not None:
@@ -202,6 +203,7 @@ class Session:
 
         With `drop_queued` the waiting messages end so, too. Returns when the turn has ended.
         """
+        self._agent.check_loop("session.interrupt()")
         await self._agent.lifecycle.interrupt(self._context, reason, drop_queued=drop_queued)
 
     async def schedule(
@@ -228,6 +230,7 @@ class Session:
             TooManySchedules: the session has 100.
             SessionClosed, NotRunning: nothing can be said to it any more.
         """
+        self._agent.check_loop("session.schedule()")
         check_id("key", key)
         return await schedule_in(
             self, description, after=after, at=at, cron=cron, zone=zone, key=key, priority=priority
@@ -235,6 +238,7 @@ class Session:
 
     async def unschedule(self, schedule_id: str) -> bool:
         """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
+        self._agent.check_loop("session.unschedule()")
         with self._agent.lifecycle.kept(self._context):
             return await unset_schedule(self._context, schedule_id)
 
@@ -254,6 +258,7 @@ class Session:
         Raises:
             WouldDeadlock: called from a handler or tool of this session, which would wait for itself.
         """
+        self._agent.check_loop("session.wait_idle()")
         await self._agent.lifecycle.wait_idle(self._context)
 
     async def delegate(
@@ -282,6 +287,7 @@ class Session:
             NotRunning: no agent of this name runs in the runtime.
             LimitReached: as many tasks of this session are out as may be.
         """
+        self._agent.check_loop("session.delegate()")
         delegation = self._services.delegation
         agents = delegation.agents
         if agent not in agents:
@@ -308,6 +314,7 @@ class Session:
 
         With children of its own, they are closed, too.
         """
+        self._agent.check_loop("session.cancel_task()")
         children = self._context.children
         if not children or not (tasks := children.tasks(task_id)):
             await trio.lowlevel.checkpoint()
@@ -320,6 +327,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
+        self._agent.check_loop("session.aclose()")
         await self._agent.lifecycle.close(self._context)
 
     # --- what people decide ----------------------------------------------------------------
@@ -343,11 +351,13 @@ class Session:
             NotSerializable: what `Respond` carries is no plain data; it waits on.
             SessionClosed, NotRunning: nothing is left to resume the turn.
         """
+        self._agent.check_loop("session.answer()")
         context = session_holding(self._context, approval)
         await decide(services_of(face_of(context)).running, context, approval, decision, by=by)
 
     async def expire_approvals(self) -> None:
         """Reject what nobody decided in time, as the session's timer does."""
+        self._agent.check_loop("session.expire_approvals()")
         await expire(self._agent, self._context)
 
     @property
@@ -370,6 +380,7 @@ class Session:
             ModeRefused: who asks may not, or not now.
             UsageError: the agent has no modes.
         """
+        self._agent.check_loop("session.set_mode()")
         change = self._modes.switch(self.state, mode, by=by, reason=reason, force=force)
         await self._agent.core.tell_idle(self._context)
         return change

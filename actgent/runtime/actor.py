@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from actgent.actors.cell import Cell
+from actgent.actors.event_loop import check_loop
 from actgent.actors.ref import Address
 from actgent.control.clock import Clock
 from actgent.printable import counted, shown
@@ -46,6 +47,8 @@ class AgentActor:
         self.timer_service = timer_service
         self.propagation = propagation
         self.ready = trio.Event()
+        self._words = f"agent {lifecycle.name!r}"
+        self._loop = trio.lowlevel.current_trio_token()
         self._on_stop = on_stop
         self._on_left = on_left
         self._cell: Cell | None = None
@@ -66,6 +69,14 @@ class AgentActor:
         if not self.runner.is_running:
             return "starting" if self.lifecycle.accepts else "stopped"
         return "running"
+
+    def check_loop(self, what: str = "") -> None:
+        """Refuse a call from outside of the event loop that the agent runs on; `what` is the call, in words.
+
+        Raises:
+            OutsideTrio: it is one.
+        """
+        check_loop(what or self._words, self._loop)
 
     def run_in(self, cell: Cell) -> None:
         """Note the cell that runs this agent."""

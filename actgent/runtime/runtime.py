@@ -12,6 +12,7 @@ import trio
 from actgent.actors.actor import Actor
 from actgent.actors.cell import GRACE, Surroundings
 from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.event_loop import check_loop
 from actgent.actors.gc_tuning import calm_collector
 from actgent.actors.ref import ActorRef, Address
 from actgent.actors.supervision import Supervision
@@ -448,12 +449,14 @@ async def open_runtime(
     What is not answered by then ends as `Failure(kind="stopped")`.
 
     Raises:
+        OutsideTrio: asyncio runs this code, or nothing does.
         ConfigurationError: the journal's address or the durability is none that there is, or `redact` is no function.
         Fenced: another process owns the journal.
         JournalError: it cannot be opened.
         ActorFailed: in an ExceptionGroup, where an agent failed too often.
         ThreadsLeft: sync tools still ran in threads `thread_grace` seconds later.
     """
+    check_loop("open_runtime()")
     propagation = propagation_of(context)
     pool = Threads(at_least_one("threads", threads))
     error: BaseException | None = None

@@ -1,0 +1,29 @@
+"""The event loop that something belongs to, and a clear error for calls from anywhere else."""
+
+import asyncio
+
+import trio
+
+from actgent.errors import OutsideTrio
+
+
+def check_loop(what: str, loop: trio.lowlevel.TrioToken | None = None) -> None:
+    """Refuse a call from outside of trio, or of the one event loop that it is for.
+
+    Raises:
+        OutsideTrio: nothing was done.
+    """
+    try:
+        here = trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        raise OutsideTrio(what, "asyncio runs this code" if _in_asyncio() else "no trio runs here") from None
+    if loop is not None and here is not loop:
+        raise OutsideTrio(what, "it belongs to the trio of another thread")
+
+
+def _in_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""Calls from outside of the trio that an agent runs on: each is refused with the ways that there are."""
+
+import asyncio
+
+import pytest
+import trio
+
+from actgent import (
+    Approve,
+    BareAgent,
+    OutsideTrio,
+    PlanAgent,
+    ScriptedLLM,
+    StepsAgent,
+    open_runtime,
+    run_agent,
+)
+
+WAYS = [
+    "trio.run(main)",
+    "open_portal()",
+    "hypercorn with --worker-class trio",
+    "anyio.run(main, backend='trio')",
+]
+
+
+def clerk():
+    return BareAgent("clerk", llm=ScriptedLLM(["Yes."], repeat=True))
+
+
+async def open_agent():
+    async with clerk():
+        pass
+
+
+async def open_block():
+    async with open_runtime():
+        pass
+
+
+async def say_with_timeout():
+    await clerk().run("Hello", timeout=3)
+
+
+async def read_along():
+    async with clerk().stream("Hello"):
+        pass
+
+
+async def read_steps():
+    async with StepsAgent("walker", llm=ScriptedLLM([])).stream("Hello"):
+        pass
+
+
+ENTRIES = {
+    "async with agent": open_agent,
+    "open_runtime": open_block,
+    "run": lambda: clerk().run("Hello"),
+    "run(timeout=)": say_with_timeout,
+    "stream": read_along,
+    "steps": read_steps,
+    "create_session": lambda: clerk().create_session("ada", "Hello"),
+    "open_session": lambda: clerk().open_session("ada"),
+    "ensure_session": lambda: clerk().ensure_session("ada", "ada"),
+    "resume": lambda: clerk().resume({"a.s": Approve()}),
+    "approvals": lambda: clerk().approvals(),
+    "ref.tell": lambda: clerk().ref.tell("Hello"),
+    "ref.ask": lambda: clerk().ref.ask("Hello"),
+    "process": lambda: PlanAgent("planner", llm=ScriptedLLM([])).process("Hello"),
+    "run_agent": lambda: run_agent("Hello", ScriptedLLM([])),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_asyncio_is_told_the_ways(entry):
+    """Each way into an agent ends in asyncio with one error, which names all that can be done instead."""
+
+    async def main():
+        await ENTRIES[entry]()
+
+    with pytest.raises(OutsideTrio, match="asyncio runs this code") as caught:
+        asyncio.run(main())
+    assert [way for way in WAYS if way not in str(caught.value)] == []
+
+
+def test_no_event_loop_at_all_is_told_so():
+    """A coroutine that is driven by hand has no trio either."""
+    work = clerk().run("Hello")
+    with pytest.raises(OutsideTrio, match="no trio runs here"):
+        work.send(None)
+
+
+async def test_an_agent_at_work_is_refused_to_other_threads():
+    """Neither asyncio nor another trio in another thread touches what runs here, and it goes on undisturbed."""
+    agent = clerk()
+    async with agent:
+        session = await agent.create_session("ada")
+        calls = {
+            "run": lambda: agent.run("Hello"),
+            "chat": lambda: session.chat("Hello"),
+            "wait_idle": session.wait_idle,
+            "interrupt": session.interrupt,
+            "schedule": lambda: session.schedule("Hello", after=1),
+            "delegate": lambda: session.delegate("other", "Hello"),
+            "close": session.aclose,
+        }
+
+        def try_all(run):
+            told = {}
+            for name, call in calls.items():
+                with pytest.raises(OutsideTrio) as caught:
+                    run(call)
+                told[name] = str(caught.value)
+            return told
+
+        in_asyncio = await trio.to_thread.run_sync(
+            try_all, lambda call: asyncio.run(asyncio.wait_for(call(), 5))
+        )
+        in_trio = await trio.to_thread.run_sync(try_all, trio.run)
+        assert all("asyncio runs this code" in text for text in in_asyncio.values())
+        assert all("the trio of another thread" in text for text in in_trio.values())
+        assert session.history == ()
+        assert session.status == "idle"
+        assert (await agent.run("Hello")).text == "Yes."
+
+
+async def test_a_tool_in_a_thread_asks_its_agent_by_trio_from_thread():
+    """Code in a thread that hands its call over to the agent's own trio is welcome."""
+    agent = clerk()
+    async with agent:
+        reply = await trio.to_thread.run_sync(lambda: trio.from_thread.run(agent.run, "Hello"))
+    assert reply.text == "Yes."
