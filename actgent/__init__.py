@@ -97,6 +97,7 @@ _NAMES = {
     "agents.agent": ("Agent",),
     "turns.core": ("AgentCore",),
     "agents.plan": ("PlanAgent",),
+    "agents.options": ("AgentOptions", "RunOptions"),
     "agents.presets": ("BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),
     "agents.agent_tools": ("delegation_tools",),

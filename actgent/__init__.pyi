@@ -18,6 +18,10 @@ from .agents.goal import (
     GoalResult as GoalResult,
     run_agent as run_agent,
 )
+from .agents.options import (
+    AgentOptions as AgentOptions,
+    RunOptions as RunOptions,
+)
 from .agents.plan import (
     PlanAgent as PlanAgent,
 )

@@ -11,11 +11,12 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal, Self
+from typing import Any, Generic, Literal, Self
 
 import attrs
+from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, nearest
@@ -55,6 +56,10 @@ def new_secret() -> str:
 OnBusy = Literal["queue", "collect", "interrupt", "reject"]
 """What a message does while its session works: wait its turn; be answered in one turn with others that do so;
 stop what runs and go next; or not get in. An URGENT message does what URGENT means."""
+
+
+PriorityName = Literal["urgent", "high", "normal", "low", "URGENT", "HIGH", "NORMAL", "LOW"]
+"""The name of a priority as a program writes it; any other case is read, too."""
 
 
 class Priority(enum.IntEnum):
@@ -387,15 +392,19 @@ class ToolSpec:
 
 # --- what handlers get -------------------------------------------------------------------
 
+DataT_co = TypeVar("DataT_co", covariant=True, default=Any)
+"""The type of what an agent answers, as `output=` declares it."""
+_NO_DATA: Any = None
+
 
 @attrs.frozen(kw_only=True)
-class Reply:
+class Reply(Generic[DataT_co]):
     """An answer for the user; `str(reply)` is its text."""
 
     id: str = ""
     text: str
-    data: Any = None
-    """The structured answer, where the protocol or `output=` has one."""
+    data: DataT_co = attrs.field(default=_NO_DATA)
+    """The structured answer, where the protocol or `output=` has one; else None."""
     message_type: str | None = None
     usage: Usage = NO_USAGE
     """Of the turn so far."""
@@ -456,5 +465,5 @@ class Token:
     """Rises with each retry or fallback, and voids the text of the former attempts."""
 
 
-Delivery = Reply | Event | Route | Failure | ToolResult | Token | Approval
-Handler = Callable[..., object]
+Delivery = Reply[DataT_co] | Event | Route | Failure | ToolResult | Token | Approval
+"""Something that a stream tells; `Delivery[Offer]` where `Reply.data` is an `Offer`."""

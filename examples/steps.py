@@ -69,7 +69,7 @@ async def main() -> None:
     )
     async with guide:
         answer = await show(guide, "How far is Bergen from Oslo, and when does the ferry leave?")
-    print(f"after {len(answer.steps)} steps: {answer.final_answer}")
+    print(f"after {len(answer.steps)} steps: {answer.text}")
 
 
 if __name__ == "__main__":

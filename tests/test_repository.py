@@ -26,6 +26,8 @@ FACE = [
     "ReActAgent",
     "RouterAgent",
     "AgentCard",
+    "AgentOptions",
+    "RunOptions",
     "delegation_tools",
     "GoalAgent",
     "GoalResult",
@@ -164,7 +166,7 @@ def imported_modules(path: Path, *, package: str) -> set[str]:
 # --- how modules stand to each other -------------------------------------------------------
 
 ORGANS = ("sessions", "turns", "runtime", "agents")
-MIRRORS = {"agents.agent.Agent", "llm.http.client.Remote"}
+MIRRORS = {"agents.agent.Agent", "agents.options.CommonOptions", "llm.http.client.Remote"}
 """Classes whose attributes are their documented arguments."""
 FULL = {
     "journal.group.GroupedJournal": 22,
@@ -181,7 +183,7 @@ TWICE = {
 """Names that two modules of different folders define for different things. It only gets shorter."""
 
 
-OF_USERS = {"agents.goal: result"}
+OF_USERS: set[str] = set()
 """Fields for values of the program's own, whose name another field has that is looked into."""
 
 

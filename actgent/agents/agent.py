@@ -2,11 +2,17 @@
 
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 import trio
 
@@ -29,7 +35,7 @@ from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import Memory
 from actgent.memory.short_term import ShortTermMemory
-from actgent.messages import Message, OnBusy, Priority, Reply, Route, Sender
+from actgent.messages import DataT_co, Delivery, Message, OnBusy, Priority, PriorityName, Reply, Route, Sender
 from actgent.modes.modes import Modes
 from actgent.modes.prompt import prompt_of
 from actgent.modes.tools import equip
@@ -55,7 +61,7 @@ from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.turns.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.core import AgentCore
-from actgent.turns.dispatcher import Delivery, Dispatcher
+from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.hooks import Hooks
 from actgent.turns.model_calls import ModelCaller
 from actgent.turns.observer import Observer
@@ -63,21 +69,26 @@ from actgent.turns.tool_calls import Access, ToolCaller
 
 from .agent_tools import AgentRef, AgentTool, limited
 from .assembly import build_actor, build_opener
+from .options import AgentOptions, FormT, RunOptions
 from .question import Question
-from .session import Session, context_of, face_of
+from .session import Hears, HearsIn, Session, context_of, face_of
 from .validation import check_arguments, check_call, check_call_rule, check_each, check_reducers, joined_text
 
-F = TypeVar("F", bound=OnSession)
-H = TypeVar("H", bound=Handler)
+R = TypeVar("R")
+Query = str | None | Awaitable[str | None]
+"""What a function of `on_query` adds to a message."""
+Q = TypeVar("Q", bound=Query)
 
 STREAM_CAPACITY = 100
 """How many deliveries of a stream may wait for their reader before the next token does."""
 
 
-class Agent:
+class Agent(Generic[DataT_co]):
     """An LLM agent: an actor that talks to a model.
 
-    It lives in an `async with agent:` block, or in a runtime, and may be opened again afterwards.
+    It lives in an `async with agent:` block, or in a runtime, and may be opened again afterwards. Type checkers know an
+    agent with `output=Offer` as an `Agent[Offer]`, whose `Reply.data` is an `Offer`. For what is no class, such as a
+    union, say it: `agent: Agent[Offer | Refusal] = Agent(...)`.
 
     Args:
         name: What it is called, in prompts, events and logs; not empty.
@@ -122,6 +133,10 @@ class Agent:
     core_type: type[AgentCore] = AgentCore
     """The pipeline of its messages: `AgentCore`, or a class made from it that does one of its steps in another way."""
 
+    @overload
+    def __init__(self, name: str, *, output: type[DataT_co], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(self, name: str, *, output: object = None, **options: Unpack[AgentOptions]) -> None: ...
     def __init__(
         self,
         name: str,
@@ -244,7 +259,7 @@ class Agent:
         prompt: Prompt | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
-    ) -> Session:
+    ) -> Session[DataT_co]:
         """Open a conversation; a `description` that is not empty is its first message.
 
         That message goes into the inbox as the last act, without a pause after it: handlers attached
@@ -273,7 +288,7 @@ class Agent:
         )
         return face_of(context)
 
-    async def open_session(self, session_id: str, *, owner: Sender | str | None = None) -> Session:
+    async def open_session(self, session_id: str, *, owner: Sender | str | None = None) -> Session[DataT_co]:
         """The session of this agent that has this id, and belongs to this owner if one is given.
 
         Raises:
@@ -285,7 +300,7 @@ class Agent:
 
     async def ensure_session(
         self, owner: Sender | str, session_id: str, *, parent: Session | None = None
-    ) -> Session:
+    ) -> Session[DataT_co]:
         """This agent's session of this id, in memory or in the journal, created if there is none.
 
         Raises:
@@ -301,7 +316,7 @@ class Agent:
         """
         await self._require_opener().recover()
 
-    def on_session(self, fn: F) -> F:
+    def on_session(self, fn: Hears[Session[DataT_co], R]) -> Hears[Session[DataT_co], R]:
         """Have `fn(session)` called, and awaited if it is async, before the first message of every session."""
         check_called("on_session()", fn)
         self._on_session.append(fn)
@@ -309,7 +324,11 @@ class Agent:
 
     # --- hooks ---------------------------------------------------------------------------
 
-    def on_query(self, fn: H) -> H:
+    @overload
+    def on_query(self, fn: Hears[Message, Q]) -> Hears[Message, Q]: ...
+    @overload
+    def on_query(self, fn: HearsIn[Message, Q]) -> HearsIn[Message, Q]: ...
+    def on_query(self, fn: Any) -> Any:
         """Have `fn(message)` called, and awaited if it is async, before a user's message is answered.
 
         The text that it returns goes with the model call that answers the message, as context, and is not
@@ -318,7 +337,13 @@ class Agent:
         self._hooks.add_query(fn)
         return fn
 
-    def on_message(self, fn: H, *, priority: float | None = None) -> H:
+    @overload
+    def on_message(self, fn: Hears[Message, R], *, priority: float | None = None) -> Hears[Message, R]: ...
+    @overload
+    def on_message(
+        self, fn: HearsIn[Message, R], *, priority: float | None = None
+    ) -> HearsIn[Message, R]: ...
+    def on_message(self, fn: Any, *, priority: float | None = None) -> Any:
         """Have `fn(message)` called with what users, models and tools say, as it enters a session's record.
 
         The lowest priority hears first, those without one last. What one does wrong is a `Failure` of the kind
@@ -336,13 +361,23 @@ class Agent:
 
     # --- one answer ----------------------------------------------------------------------
 
+    @overload
+    async def run(
+        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions]
+    ) -> Reply[FormT]: ...
+    @overload
+    async def run(
+        self, content: Content, *, output: None = None, **options: Unpack[RunOptions]
+    ) -> Reply[DataT_co]: ...
+    @overload
+    async def run(self, content: Content, *, output: object, **options: Unpack[RunOptions]) -> Reply: ...
     async def run(
         self,
         content: Content,
         *,
         session: Session | None = None,
         sender: Sender | str | None = None,
-        priority: Priority | str = Priority.NORMAL,
+        priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
         prompt: Prompt | None = None,
@@ -402,6 +437,18 @@ class Agent:
             await log.flush()  # nothing of it comes back after a crash
         return waiter.outcome()
 
+    @overload
+    def stream(
+        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[FormT]]]: ...
+    @overload
+    def stream(
+        self, content: Content, *, output: None = None, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[DataT_co]]]: ...
+    @overload
+    def stream(
+        self, content: Content, *, output: object, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery]]: ...
     @asynccontextmanager
     async def stream(
         self,
@@ -409,7 +456,7 @@ class Agent:
         *,
         session: Session | None = None,
         sender: Sender | str | None = None,
-        priority: Priority | str = Priority.NORMAL,
+        priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
         prompt: Prompt | None = None,
@@ -451,7 +498,9 @@ class Agent:
         session = await self._session_of(approval if isinstance(approval, str) else approval.id)
         await session.answer(approval, decision, by=by)
 
-    async def resume(self, decisions: Mapping[str, Decision], *, by: Sender | str | None = None) -> Reply:
+    async def resume(
+        self, decisions: Mapping[str, Decision], *, by: Sender | str | None = None
+    ) -> Reply[DataT_co]:
         """Decide over tool calls of one suspended turn, by the ids of their approvals, and wait for its answer as `run` does.
 
         Others that wait for the turn, e.g. another agent's tool call, get its answer, too. A cancelled call stops the turn
@@ -484,7 +533,9 @@ class Agent:
         return waiter.outcome()
 
     @asynccontextmanager
-    async def follow(self, session: Session) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
+    async def follow(
+        self, session: Session
+    ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery[DataT_co]], None]:
         """Read what comes of a suspended turn when it goes on, as `stream` does; decide inside of the block.
 
         Any number may follow a turn, and whoever waits for it does not lose it by that. Leaving the block early stops the
@@ -496,7 +547,7 @@ class Agent:
         running = self._require_opener().running
         context = context_of(session)
         running.sessions.check_member(context)
-        reader = TurnReader[Delivery](STREAM_CAPACITY)
+        reader = TurnReader[Delivery[DataT_co]](STREAM_CAPACITY)
         waiter = StreamWaiter(self._options, reader=reader)
         with slot_lent(context), follow(context, waiter):
             async with _reading(context, waiter, reader):

@@ -1,7 +1,7 @@
 """Agents that work towards a goal on their own, and the shortest way to one answer from them."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, Unpack, overload
 
 import attrs
 
@@ -9,7 +9,7 @@ from actgent.control.limits import Limits
 from actgent.errors import LimitReached
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
-from actgent.messages import NO_USAGE, Message, Reply, ToolResult, Usage
+from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
 from actgent.protocols.goal import (
     CustomAction,
     Goal,
@@ -26,14 +26,12 @@ from actgent.tools.function import tool
 from actgent.tools.state import StateTool, takes_state
 
 from .agent import Agent
+from .options import CommonOptions, FormT, ToolLike, Tools
 from .session import Session
-
-ToolLike = Tool | Callable[..., Any]
-Tools = Iterable[ToolLike] | Mapping[str, ToolLike]
-"""Tools, functions `(state, args)`, other functions; a mapping names them."""
+from .validation import warn_renamed
 
 
-class GoalAgent(Agent):
+class GoalAgent(Agent["DataT_co | None"], Generic[DataT_co]):
     """An agent that plans, acts, sums up and evaluates until a goal, which is the user's message, is achieved.
 
     Takes what `Agent` takes, and roles in `models`: planner, executor, summarizer, evaluator, finalizer.
@@ -46,17 +44,40 @@ class GoalAgent(Agent):
     A declared `output=` is the form of an achieved goal's answer; what was not achieved has no data.
     """
 
+    @overload
     def __init__(
         self,
         name: str,
         *,
+        output: type[DataT_co],
         tools: Tools = (),
         max_iterations: int = 20,
         actions: Iterable[CustomAction] = (),
-        **options: Any,
+        **options: Unpack[CommonOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        tools: Tools = (),
+        max_iterations: int = 20,
+        actions: Iterable[CustomAction] = (),
+        **options: Unpack[CommonOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        tools: Tools = (),
+        max_iterations: int = 20,
+        actions: Iterable[CustomAction] = (),
+        **options: Unpack[CommonOptions],
     ) -> None:
         options.setdefault("protocol", Goal(max_iterations=max_iterations, actions=actions))
-        super().__init__(name, tools=tools_from(tools), **options)
+        super().__init__(name, output=output, tools=tools_from(tools), **options)
 
 
 def tools_from(tools: Tools) -> list[Tool]:
@@ -84,10 +105,10 @@ def _tool_from(made: ToolLike, name: str | None) -> Tool:
 
 
 @attrs.frozen(kw_only=True)
-class GoalResult:
+class GoalResult(Generic[DataT_co]):
     """What came of a goal; `str(result)` is its text."""
 
-    result: Any
+    data: DataT_co | None
     """The value of the declared form, or else the text; None where there is no answer in the form that was asked."""
     text: str
     status: Status
@@ -110,11 +131,47 @@ class GoalResult:
         return self.text
 
     @property
+    def result(self) -> DataT_co | None:
+        """The old name of `data`."""
+        warn_renamed("GoalResult.result", "GoalResult.data")
+        return self.data
+
+    @property
     def conversation(self) -> str:
         """The history as readable text."""
         return conversation_text(self.history)
 
 
+@overload
+async def run_agent(
+    goal: str,
+    llm: LLM | LLMSettings | str,
+    *,
+    tools: Tools = (),
+    max_iterations: int = 20,
+    output: type[FormT],
+    limits: Limits | None = None,
+) -> GoalResult[FormT]: ...
+@overload
+async def run_agent(
+    goal: str,
+    llm: LLM | LLMSettings | str,
+    *,
+    tools: Tools = (),
+    max_iterations: int = 20,
+    output: None = None,
+    limits: Limits | None = None,
+) -> GoalResult[str]: ...
+@overload
+async def run_agent(
+    goal: str,
+    llm: LLM | LLMSettings | str,
+    *,
+    tools: Tools = (),
+    max_iterations: int = 20,
+    output: object,
+    limits: Limits | None = None,
+) -> GoalResult: ...
 async def run_agent(
     goal: str,
     llm: LLM | LLMSettings | str,
@@ -123,7 +180,7 @@ async def run_agent(
     max_iterations: int = 20,
     output: Any = None,
     limits: Limits | None = None,
-) -> GoalResult:
+) -> GoalResult[Any]:
     """Work towards a goal with one agent of its own, and return what came of it.
 
     `limits` bound the work as they bound a turn; at one of them the result is `incomplete`, with what was found so far.
@@ -145,8 +202,8 @@ async def run_agent(
         else:
             progress = _progress(session)
     wants_text = output is None and progress.status != "incomplete"
-    result = reply.text if wants_text else reply.data
-    return _goal_result(session, progress, text=reply.text, result=result, max_iterations=max_iterations)
+    data = reply.text if wants_text else reply.data
+    return _goal_result(session, progress, text=reply.text, data=data, max_iterations=max_iterations)
 
 
 def _progress(session: Session) -> Progress:
@@ -163,10 +220,10 @@ def _cut(progress: Progress, error: LimitReached, max_iterations: int) -> Progre
 
 
 def _goal_result(
-    session: Session, progress: Progress, *, text: str, result: Any, max_iterations: int
+    session: Session, progress: Progress, *, text: str, data: Any, max_iterations: int
 ) -> GoalResult:
     return GoalResult(
-        result=result,
+        data=data,
         text=text,
         status=progress.status,
         achieved=progress.achieved,

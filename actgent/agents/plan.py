@@ -1,7 +1,7 @@
 """Agents that plan, execute the plan item by item, and answer from what they found."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Unpack, overload
 
 import attrs
 import trio
@@ -10,7 +10,7 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, Suspended
 from actgent.memory.short_term import ShortTermMemory
 from actgent.memory.windowed import LimitedMemory, LimitedView
-from actgent.messages import NO_USAGE, Failure, Message, Reply, ToolCall, ToolResult, Usage
+from actgent.messages import NO_USAGE, DataT_co, Failure, Message, Reply, ToolCall, ToolResult, Usage
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
 from actgent.sessions.incoming import Content
@@ -18,6 +18,7 @@ from actgent.tools.base import Tool, ToolContext
 from actgent.turns.tool_calls import Access
 
 from .agent import Agent
+from .options import AgentOptions, FormT
 from .session import Session, context_of
 
 Status = Literal["success", "partial", "error", "suspended"]
@@ -26,12 +27,12 @@ _CLOSING = 5.0
 
 
 @attrs.frozen(kw_only=True)
-class PlanResult:
+class PlanResult(Generic[DataT_co]):
     """What one request came to, whatever it came to."""
 
     status: Status
     """`success`: all was done; `partial`: something failed or was left out; `suspended`: an item waits; `error`."""
-    reply: Reply | None = None
+    reply: Reply[DataT_co] | None = None
     error: Exception | None = None
     plan: Plan | None = None
     session_id: str = ""
@@ -43,10 +44,20 @@ class PlanResult:
     seconds: float = 0.0
 
     def __str__(self) -> str:
+        return self.text
+
+    @property
+    def data(self) -> DataT_co | None:
+        """The value of the declared form; None where there is no answer in it."""
+        return None if self.reply is None else self.reply.data
+
+    @property
+    def text(self) -> str:
+        """The answer in words, or what went wrong."""
         return str(self.reply if self.reply is not None else self.error)
 
 
-class PlanAgent(Agent):
+class PlanAgent(Agent[DataT_co]):
     """An agent that plans first, and says in its reply's `message_type` whether all of the plan was done.
 
     `models` may name a model for each of `planning`, `execution` and `synthesis`. Handlers hear of the plan by
@@ -55,9 +66,13 @@ class PlanAgent(Agent):
 
     default_protocol = Planning
 
-    def __init__(self, name: str, **options: Any) -> None:
+    @overload
+    def __init__(self, name: str, *, output: type[DataT_co], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(self, name: str, *, output: object = None, **options: Unpack[AgentOptions]) -> None: ...
+    def __init__(self, name: str, *, output: object = None, **options: Unpack[AgentOptions]) -> None:
         options["memory"] = LimitedMemory(options.get("memory") or ShortTermMemory())
-        super().__init__(name, **options)
+        super().__init__(name, output=output, **options)
         self.on_session(_limit_history)
 
     def access_rules(self) -> Iterable[Access]:
@@ -65,6 +80,33 @@ class PlanAgent(Agent):
 
     # --- one request ---------------------------------------------------------------------
 
+    @overload
+    async def process(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: type[FormT],
+        limits: Limits | None = None,
+    ) -> PlanResult[FormT]: ...
+    @overload
+    async def process(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: None = None,
+        limits: Limits | None = None,
+    ) -> PlanResult[DataT_co]: ...
+    @overload
+    async def process(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: object,
+        limits: Limits | None = None,
+    ) -> PlanResult: ...
     async def process(
         self,
         content: Content,
@@ -72,7 +114,7 @@ class PlanAgent(Agent):
         session: Session | None = None,
         output: Any = None,
         limits: Limits | None = None,
-    ) -> PlanResult:
+    ) -> PlanResult[Any]:
         """Plan, execute, answer; what goes wrong in the turn is in the result. Without a session in a fresh one.
 
         `limits` bound this request alone, instead of the agent's; reaching one is an error in the result.

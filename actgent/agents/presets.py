@@ -1,13 +1,13 @@
 """The built-in agent classes: one per conversational protocol."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Unpack, overload
 
 import attrs
 import trio
 
 from actgent.journal.records import Said
-from actgent.messages import Message, Reply, Route, Sender, to_parts
+from actgent.messages import DataT_co, Message, Reply, Route, Sender, to_parts
 from actgent.protocols.base import Instruction
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
@@ -17,32 +17,58 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
 
 from .agent import Agent
+from .options import AgentOptions
 from .session import face_of
 from .validation import check_routes
 
 
-class BareAgent(Agent):
+class BareAgent(Agent[DataT_co]):
     """An agent whose answers are plain text."""
 
 
-class SimpleAgent(Agent):
+class SimpleAgent(Agent[DataT_co]):
     """An agent that answers with a type and content, or calls a tool."""
 
     default_protocol = Simple
 
 
-class ReActAgent(Agent):
+class ReActAgent(Agent[DataT_co]):
     """An agent that thinks, acts and looks at what came of it, until it can answer directly.
 
     `strategy` chooses between the direct and the react mode for each turn.
     """
 
-    def __init__(self, name: str, *, strategy: Strategy | None = None, **options: Any) -> None:
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: type[DataT_co],
+        strategy: Strategy | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        strategy: Strategy | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        strategy: Strategy | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> None:
         options.setdefault("protocol", ReAct(strategy))
-        super().__init__(name, **options)
+        super().__init__(name, output=output, **options)
 
 
-class RouterAgent(Agent):
+class RouterAgent(Agent[DataT_co]):
     """An agent that answers, or hands the conversation on to another: `routes={action: agent}`.
 
     An action without a route only reaches the `on_routing` handlers. A route that no instruction or type describes is
@@ -51,11 +77,36 @@ class RouterAgent(Agent):
 
     default_protocol = Router
 
-    def __init__(self, name: str, *, routes: Mapping[str, Agent] | None = None, **options: Any) -> None:
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: type[DataT_co],
+        routes: Mapping[str, Agent] | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        routes: Mapping[str, Agent] | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        routes: Mapping[str, Agent] | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> None:
         check_routes(routes or {}, kind=Agent)
         self.routes = dict(routes or {})
         options["instructions"] = [*options.get("instructions", ()), *_actions(self.routes, options)]
-        super().__init__(name, **options)
+        super().__init__(name, output=output, **options)
 
     def companions(self) -> Iterable[Agent]:
         return [*super().companions(), *self.routes.values()]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import attrs
 import trio
@@ -15,10 +15,18 @@ from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
 from actgent.errors import UsageError
 from actgent.messages import (
+    DataT_co,
+    Event,
+    Failure,
     Message,
     OnBusy,
     Priority,
+    PriorityName,
+    Reply,
+    Route,
     Sender,
+    Token,
+    ToolResult,
     Usage,
     new_id,
 )
@@ -39,7 +47,13 @@ from actgent.state.store import Store
 
 from .validation import renamed_deadline
 
-H = TypeVar("H", bound=Callable[..., Any])
+X = TypeVar("X")
+R = TypeVar("R")
+Hears: TypeAlias = Callable[[X], R]
+"""A handler of what a session tells."""
+HearsIn: TypeAlias = Callable[[X, "Session[Any]"], R]
+"""The same, which wants the session, too."""
+HandlerOf: TypeAlias = Callable[[X], object] | Callable[[X, "Session[Any]"], object]
 
 
 @attrs.frozen(eq=False)
@@ -51,8 +65,11 @@ class SessionServices:
     delegation: Delegation
 
 
-class Session:
-    """A conversation with an agent. Its turns are processed one after the other, in order within a priority."""
+class Session(Generic[DataT_co]):
+    """A conversation with an agent. Its turns are processed one after the other, in order within a priority.
+
+    `Session[Offer]` is one with an agent whose `output=` is `Offer`.
+    """
 
     __slots__ = ("__weakref__", "_held", "_services")
 
@@ -77,35 +94,63 @@ class Session:
 
     # --- what it says --------------------------------------------------------------------
 
-    def on_conversation(self, handler: H) -> H:
+    @overload
+    def on_conversation(self, handler: Hears[Reply[DataT_co], R]) -> Hears[Reply[DataT_co], R]: ...
+    @overload
+    def on_conversation(self, handler: HearsIn[Reply[DataT_co], R]) -> HearsIn[Reply[DataT_co], R]: ...
+    def on_conversation(self, handler: Any) -> Any:
         """Have `handler(reply)` called with each `Reply`."""
         return self._on("conversation", handler)
 
-    def on_event(self, handler: H) -> H:
+    @overload
+    def on_event(self, handler: Hears[Event, R]) -> Hears[Event, R]: ...
+    @overload
+    def on_event(self, handler: HearsIn[Event, R]) -> HearsIn[Event, R]: ...
+    def on_event(self, handler: Any) -> Any:
         """Have `handler(event)` called with each `Event`, the structured result of an instruction."""
         return self._on("event", handler)
 
-    def on_tool_result(self, handler: H) -> H:
+    @overload
+    def on_tool_result(self, handler: Hears[ToolResult, R]) -> Hears[ToolResult, R]: ...
+    @overload
+    def on_tool_result(self, handler: HearsIn[ToolResult, R]) -> HearsIn[ToolResult, R]: ...
+    def on_tool_result(self, handler: Any) -> Any:
         """Have `handler(result)` called with each `ToolResult`, of failed tools too."""
         return self._on("tool_result", handler)
 
-    def on_exception(self, handler: H) -> H:
+    @overload
+    def on_exception(self, handler: Hears[Failure, R]) -> Hears[Failure, R]: ...
+    @overload
+    def on_exception(self, handler: HearsIn[Failure, R]) -> HearsIn[Failure, R]: ...
+    def on_exception(self, handler: Any) -> Any:
         """Have `handler(failure)` called with each `Failure`."""
         return self._on("exception", handler)
 
-    def on_routing(self, handler: H) -> H:
+    @overload
+    def on_routing(self, handler: Hears[Route, R]) -> Hears[Route, R]: ...
+    @overload
+    def on_routing(self, handler: HearsIn[Route, R]) -> HearsIn[Route, R]: ...
+    def on_routing(self, handler: Any) -> Any:
         """Have `handler(route)` called with each `Route`."""
         return self._on("routing", handler)
 
-    def on_token(self, handler: H) -> H:
+    @overload
+    def on_token(self, handler: Hears[Token, R]) -> Hears[Token, R]: ...
+    @overload
+    def on_token(self, handler: HearsIn[Token, R]) -> HearsIn[Token, R]: ...
+    def on_token(self, handler: Any) -> Any:
         """Have `handler(token)` called with each `Token` of a growing answer; from then on answers are streamed."""
         return self._on("token", handler)
 
-    def on_approval(self, handler: H) -> H:
+    @overload
+    def on_approval(self, handler: Hears[Approval, R]) -> Hears[Approval, R]: ...
+    @overload
+    def on_approval(self, handler: HearsIn[Approval, R]) -> HearsIn[Approval, R]: ...
+    def on_approval(self, handler: Any) -> Any:
         """Have `handler(approval)` called with each `Approval`: a tool call that waits for a person, see `answer`."""
         return self._on("approval", handler)
 
-    def _on(self, kind: HandlerKind, handler: H) -> H:
+    def _on(self, kind: HandlerKind, handler: Handler) -> Handler:
         self._context.handlers.add(kind, handler)
         return handler
 
@@ -120,14 +165,14 @@ class Session:
     def listening(
         self,
         *,
-        on_conversation: Handler | None = None,
-        on_event: Handler | None = None,
-        on_tool_result: Handler | None = None,
-        on_exception: Handler | None = None,
-        on_routing: Handler | None = None,
-        on_token: Handler | None = None,
-        on_approval: Handler | None = None,
-    ) -> "Iterator[Session]":
+        on_conversation: HandlerOf[Reply[DataT_co]] | None = None,
+        on_event: HandlerOf[Event] | None = None,
+        on_tool_result: HandlerOf[ToolResult] | None = None,
+        on_exception: HandlerOf[Failure] | None = None,
+        on_routing: HandlerOf[Route] | None = None,
+        on_token: HandlerOf[Token] | None = None,
+        on_approval: HandlerOf[Approval] | None = None,
+    ) -> "Iterator[Session[DataT_co]]":
         """Have handlers called as long as the block lasts, e.g. for one connection of a user; all or none is attached.
 
         Raises:
@@ -159,7 +204,7 @@ class Session:
         content: Content,
         sender: Sender | str | None = None,
         *,
-        priority: Priority | str = Priority.NORMAL,
+        priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
@@ -215,7 +260,7 @@ class Session:
         cron: str | None = None,
         zone: str | None = None,
         key: str | None = None,
-        priority: Priority | str = Priority.NORMAL,
+        priority: Priority | PriorityName = Priority.NORMAL,
     ) -> Schedule:
         """Have the session told "Running scheduled task: " and the description: in `after` seconds, at a date, or by a cron line.
 
@@ -266,7 +311,7 @@ class Session:
         agent: str,
         task: Content,
         *,
-        priority: Priority | str = Priority.NORMAL,
+        priority: Priority | PriorityName = Priority.NORMAL,
         task_id: str | None = None,
         deadline: float = TASK_DEADLINE,
     ) -> str:

@@ -109,6 +109,11 @@ def joined_text(name: str, value: object) -> str:
     raise ConfigurationError(f"{name}= takes a text, not {type(value).__name__}")
 
 
+def warn_renamed(old: str, new: str) -> None:
+    """Tell who reads a result by an old name what it is called now."""
+    warnings.warn(f"{old} is called {new}", DeprecationWarning, stacklevel=3)
+
+
 def renamed_deadline(method: str, seconds: float) -> float:
     """The value of a `deadline=` that meant the time to wait for room in the inbox; elsewhere it is the answer's.
 

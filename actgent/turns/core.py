@@ -17,6 +17,7 @@ from actgent.journal.records import NO_LIMITS, Appended, Said
 from actgent.llm.base import Answer, Chat, StopReason
 from actgent.memory.base import Memory
 from actgent.messages import (
+    Delivery,
     Message,
     Reply,
     Route,
@@ -44,7 +45,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, TurnCheckpoint
 
 from .answers import check_stop
-from .dispatcher import Delivery, Dispatcher, to_deliveries
+from .dispatcher import Dispatcher, to_deliveries
 from .hooks import Hooks
 from .model_calls import ModelCaller
 from .notices import tell_notes

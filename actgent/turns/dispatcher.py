@@ -12,6 +12,7 @@ from actgent.foreign import failure_of, place_of
 from actgent.journal.records import Delivered
 from actgent.logs import Each, logger_of
 from actgent.messages import (
+    Delivery,
     Event,
     Failure,
     Message,
@@ -32,7 +33,6 @@ from .watchdog import Watch
 
 _log = logger_of(__name__)
 
-Delivery = Reply | Event | Route | Failure | ToolResult | Token | Approval
 _KINDS: dict[type[Delivery], HandlerKind] = {
     Reply: "conversation",
     Event: "event",

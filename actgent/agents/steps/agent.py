@@ -2,30 +2,40 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Unpack, overload
 
 import attrs
 import trio
 
 from actgent.agents.agent import STREAM_CAPACITY, Agent
+from actgent.agents.options import AgentOptions, FormT, MessageOptions, RunOptions
 from actgent.agents.question import Question
 from actgent.agents.session import Session, context_of
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
-from actgent.messages import Message, Priority, Reply, Sender, Text, to_parts
+from actgent.messages import (
+    DataT_co,
+    Delivery,
+    Message,
+    Priority,
+    PriorityName,
+    Reply,
+    Sender,
+    Text,
+    to_parts,
+)
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 from actgent.sessions.incoming import Content
 from actgent.sessions.turn_future import TurnReader
-from actgent.turns.dispatcher import Delivery
 
 from .answer import AgentAnswer, AnswerReader
 from .events import StepsEvent
 from .stream import StepsWaiter
 
 
-class StepsAgent(Agent):
+class StepsAgent(Agent[DataT_co]):
     """An agent that makes a plan, takes steps with tool calls, and gives a final answer.
 
     Args:
@@ -39,14 +49,37 @@ class StepsAgent(Agent):
         ConfigurationError: one of these is wrong; the text names it.
     """
 
+    @overload
     def __init__(
         self,
         name: str,
         *,
+        output: type[DataT_co],
         timezone: str = "UTC",
         final_answer_format: str = "",
         max_iterations: int = DEFAULT_ITERATIONS,
-        **options: Any,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        timezone: str = "UTC",
+        final_answer_format: str = "",
+        max_iterations: int = DEFAULT_ITERATIONS,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        timezone: str = "UTC",
+        final_answer_format: str = "",
+        max_iterations: int = DEFAULT_ITERATIONS,
+        **options: Unpack[AgentOptions],
     ) -> None:
         given = options.setdefault(
             "protocol",
@@ -57,7 +90,7 @@ class StepsAgent(Agent):
                 "a StepsAgent has its protocol: for another one take Agent(protocol=...)"
             )
         self.steps = given
-        super().__init__(name, **options)
+        super().__init__(name, output=output, **options)
 
     def set_timezone(self, name: str) -> None:
         """Tell the model the time in another zone, from its next call on.
@@ -71,7 +104,7 @@ class StepsAgent(Agent):
         """Ask for final answers of another look, from the next model call on."""
         self.steps.final_answer_format = words
 
-    async def open_conversation(self, owner: Sender | str = "user") -> "Conversation":
+    async def open_conversation(self, owner: Sender | str = "user") -> "Conversation[DataT_co]":
         """A conversation that remembers what was said until it is reset.
 
         Raises:
@@ -79,14 +112,26 @@ class StepsAgent(Agent):
         """
         return Conversation(self, await self.create_session(owner))
 
+    @overload  # type: ignore[override] # what it yields is more than any other stream does
+    def stream(
+        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[FormT] | StepsEvent]]: ...
+    @overload
+    def stream(
+        self, content: Content, *, output: None = None, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[DataT_co] | StepsEvent]]: ...
+    @overload
+    def stream(
+        self, content: Content, *, output: object, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery | StepsEvent]]: ...
     @asynccontextmanager
-    async def stream(  # type: ignore[override] # what it yields is more than any other stream does
+    async def stream(
         self,
         content: Content,
         *,
         session: Session | None = None,
         sender: Sender | str | None = None,
-        priority: Priority | str = Priority.NORMAL,
+        priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
         prompt: Prompt | None = None,
@@ -113,29 +158,41 @@ class StepsAgent(Agent):
         async with self._read_along(said, waiter, reader):
             yield reader
 
+    @overload
+    def stream_state(
+        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer[FormT]]]: ...
+    @overload
+    def stream_state(
+        self, content: Content, *, output: None = None, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer[DataT_co]]]: ...
+    @overload
+    def stream_state(
+        self, content: Content, *, output: object, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer]]: ...
     @asynccontextmanager
     async def stream_state(
-        self, content: Content, **options: Any
-    ) -> AsyncGenerator[trio.abc.ReceiveChannel[AgentAnswer], None]:
+        self, content: Content, *, output: Any = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[trio.abc.ReceiveChannel[AgentAnswer[Any]], None]:
         """Say something and watch one `AgentAnswer` grow: it is given again after each change.
 
         Takes the options of `stream`. A failed run ends with `failure` set and `is_complete` False.
         """
         query = "".join(part.text for part in to_parts(content) if isinstance(part, Text))
-        async with self.stream(content, **options) as events:
+        async with self.stream(content, output=output, **options) as events:
             yield AnswerReader(events, query)
 
 
-class Conversation:
+class Conversation(Generic[DataT_co]):
     """What was said to a `StepsAgent` and what it answered, kept from one run to the next."""
 
-    def __init__(self, agent: StepsAgent, session: Session) -> None:
+    def __init__(self, agent: StepsAgent[DataT_co], session: Session[DataT_co]) -> None:
         self._agent = agent
         self._session = session
         self._body: str | None = None
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Session[DataT_co]:
         """Its session, until the next `reset`."""
         return self._session
 
@@ -144,25 +201,58 @@ class Conversation:
         """Everything that was said, oldest first; a copy."""
         return self._session.history
 
-    async def run(self, content: Content, **options: Any) -> Reply:
+    @overload
+    async def run(
+        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions]
+    ) -> Reply[FormT]: ...
+    @overload
+    async def run(
+        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions]
+    ) -> Reply[DataT_co]: ...
+    @overload
+    async def run(self, content: Content, *, output: object, **options: Unpack[MessageOptions]) -> Reply: ...
+    async def run(
+        self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions]
+    ) -> Reply[Any]:
         """Say something and wait for the final answer; takes the options of `StepsAgent.run`.
 
         Raises:
             ActgentError: what the turn failed with.
         """
-        return await self._agent.run(content, session=self._session, **options)
+        reply: Reply[Any] = await self._agent.run(content, session=self._session, output=output, **options)
+        return reply
 
+    @overload
     def stream(
-        self, content: Content, **options: Any
-    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery | StepsEvent]]:
+        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[FormT] | StepsEvent]]: ...
+    @overload
+    def stream(
+        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[DataT_co] | StepsEvent]]: ...
+    @overload
+    def stream(
+        self, content: Content, *, output: object, **options: Unpack[MessageOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery | StepsEvent]]: ...
+    def stream(self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions]) -> Any:
         """Say something and read what comes of it, as `StepsAgent.stream` does."""
-        return self._agent.stream(content, session=self._session, **options)
+        return self._agent.stream(content, session=self._session, output=output, **options)
 
+    @overload
     def stream_state(
-        self, content: Content, **options: Any
-    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer]]:
+        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer[FormT]]]: ...
+    @overload
+    def stream_state(
+        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer[DataT_co]]]: ...
+    @overload
+    def stream_state(
+        self, content: Content, *, output: object, **options: Unpack[MessageOptions]
+    ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer]]: ...
+    def stream_state(self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions]) -> Any:
         """Say something and watch the answer grow, as `StepsAgent.stream_state` does."""
-        return self._agent.stream_state(content, session=self._session, **options)
+        return self._agent.stream_state(content, session=self._session, output=output, **options)
 
     def add_message(self, role: Literal["user", "assistant", "system"], text: str) -> None:
         """Put something into the history that is not to be answered, e.g. from an earlier conversation.

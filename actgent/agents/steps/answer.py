@@ -1,12 +1,13 @@
 """One object that a streamed run of a `StepsAgent` fills: what was planned, done and answered so far."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
 import attrs
 import trio
 
-from actgent.messages import Failure, Reply, ToolCall
+from actgent.agents.validation import warn_renamed
+from actgent.messages import NO_USAGE, DataT_co, Failure, Reply, ToolCall, Usage
 
 from .events import (
     FinalEvent,
@@ -93,24 +94,37 @@ class StepState:
 
 
 @attrs.define
-class AgentAnswer:
+class AgentAnswer(Generic[DataT_co]):
     """The run so far. The same object is given again after each change."""
 
     query: str
     steps: list[StepState] = attrs.field(factory=list)
-    final_answer: str = ""
-    data: Any = None
+    text: str = ""
+    """The final answer."""
+    data: DataT_co | None = None
     """The final answer as a value of the declared type, where there is one."""
     is_complete: bool = False
     """True: the run ended with an answer."""
     failure: Failure | None = None
     """What it ended with instead."""
+    usage: Usage = NO_USAGE
+    """What the run took, as its answer says."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def final_answer(self) -> str:
+        """The old name of `text`."""
+        warn_renamed("AgentAnswer.final_answer", "AgentAnswer.text")
+        return self.text
 
     def apply(self, event: object) -> bool:
         """Take an event of the stream over; False where it changes nothing."""
         match event:
             case Reply():
-                self.final_answer, self.data, self.is_complete = event.text, event.data, True
+                self.text, self.data, self.is_complete = event.text, event.data, True
+                self.usage = event.usage
             case Failure() if event.kind != "handler":
                 self._fail(event)
             case StepsEvent():
@@ -132,7 +146,7 @@ class AgentAnswer:
             self.steps[-1].error = str(failure.error)
 
 
-class AnswerReader(trio.abc.ReceiveChannel[AgentAnswer]):
+class AnswerReader(trio.abc.ReceiveChannel[AgentAnswer[Any]]):
     """Gives one answer again and again, each time with what the stream has brought meanwhile."""
 
     def __init__(self, events: trio.abc.ReceiveChannel[Any], query: str) -> None:

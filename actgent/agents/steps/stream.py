@@ -7,11 +7,10 @@ import attrs
 
 from actgent.errors import AnswerError
 from actgent.llm.base import Answer
-from actgent.messages import Reply, ToolCall, ToolResult
+from actgent.messages import Delivery, Reply, ToolCall, ToolResult
 from actgent.protocols.growing import GrowingText
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
 from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnReader
-from actgent.turns.dispatcher import Delivery
 
 from .events import (
     FinalEvent,

@@ -74,7 +74,9 @@ async def test_a_goal_is_achieved():
     result, llm = await run(*WAY)
     assert isinstance(result, GoalResult)
     assert (result.status, result.achieved, result.error) == ("completed", True, None)
-    assert result.result == str(result) == "v is 1"
+    assert result.data == str(result) == "v is 1"
+    with pytest.warns(DeprecationWarning, match=r"GoalResult\.data"):
+        assert result.result == result.data
     assert result.raw_data == {"v": 1}
     assert result.used_tools == ("ok",)
     assert (result.iterations, result.max_iterations, len(llm.chats)) == (4, 20, 4)
@@ -108,19 +110,19 @@ async def test_used_tools_are_those_that_gave_something():
 async def test_the_answer_of_the_evaluation_is_the_users():
     """Where the evaluation says what the user reads, that is it."""
     result, _ = await run(*WAY[:3], act("evaluate", achieved=True, answer="One."))
-    assert result.result == "One."
+    assert result.data == "One."
 
 
 async def test_results_stand_in_for_words():
     """An evaluation of two results without summary and answer: the results are the answer, not lost."""
     result, _ = await run(PLAN, use("ok"), use("ok", n=2), ACHIEVED)
-    assert result.result == '- ok: {"v": 1}\n- ok: {"v": 2}'
+    assert result.data == '- ok: {"v": 1}\n- ok: {"v": 2}'
 
 
 async def test_an_old_summary_is_no_answer():
     """What was found after a summary is not hidden behind it."""
     result, _ = await run(PLAN, use("ok"), SUMMARY, unmet(), use("ok", n=2), ACHIEVED)
-    assert result.result == '- ok: {"v": 1}\n- ok: {"v": 2}'
+    assert result.data == '- ok: {"v": 1}\n- ok: {"v": 2}'
 
 
 async def test_a_decision_is_one_call():
@@ -194,7 +196,7 @@ class Found:
 async def test_output_of_a_form():
     """Case 4: the achieved goal is asked for its form; the words stay words."""
     result, llm = await run(*WAY, '{"answer": "42"}', output=Found)
-    assert (result.status, result.result, result.text) == ("completed_with_formatting", Found("42"), "v is 1")
+    assert (result.status, result.data, result.text) == ("completed_with_formatting", Found("42"), "v is 1")
     assert '"answer"' in unsaid(llm.chats[4])
     assert [chat.response_format is None for chat in llm.chats] == [True, True, True, True, False]
 
@@ -202,7 +204,7 @@ async def test_output_of_a_form():
 async def test_output_that_never_has_its_form():
     """Case 4: after three tries the words and the data are left, and the error says what was wrong."""
     result, llm = await run(*WAY, "{}", "{}", "{}", output=Found)
-    assert (result.status, result.result, result.achieved) == ("completed_without_formatting", None, True)
+    assert (result.status, result.data, result.achieved) == ("completed_without_formatting", None, True)
     assert (result.raw_data, result.text) == ({"v": 1}, "v is 1")
     assert "answer" in result.error
     assert len(llm.chats) == 7
@@ -290,7 +292,7 @@ async def test_five_failed_evaluations_end_the_run():
     for n in range(5):
         script += [unmet(missing_items=["w"]), PLAN, use("a", n=n), SUMMARY]
     result, llm = await run(*script, tools=tools, max_iterations=40)
-    assert (result.status, result.achieved, result.result) == ("incomplete", False, None)
+    assert (result.status, result.achieved, result.data) == ("incomplete", False, None)
     assert "5 evaluations in a row" in result.error
     assert result.text.startswith("The goal was not achieved: 5 evaluations")
     assert "v is 1" in result.text
@@ -322,17 +324,17 @@ async def test_at_the_limit_with_a_form():
     result, _ = await run(
         PLAN, use("ok"), SUMMARY, ACHIEVED, '{"answer": "1"}', output=Found, max_iterations=2
     )
-    assert (result.status, result.result) == ("completed_with_formatting", Found("1"))
+    assert (result.status, result.data) == ("completed_with_formatting", Found("1"))
     result, _ = await run(PLAN, use("ok"), SUMMARY, unmet(), output=Found, max_iterations=2)
     assert (result.status, result.achieved) == ("completed_with_summary_fallback", False)
-    assert (result.result, "v is 1" in result.text) == (None, True)
+    assert (result.data, "v is 1" in result.text) == (None, True)
 
 
 async def test_a_model_that_insists_is_stopped():
     """Refused again and again, an evaluation of nothing still achieves nothing; at the limit it is refused once."""
     llm = ScriptedLLM(lambda _: ACHIEVED)
     result = await run_agent("find v", llm, tools=[ok], max_iterations=3)
-    assert (result.status, result.achieved, result.result) == ("incomplete", False, None)
+    assert (result.status, result.achieved, result.data) == ("incomplete", False, None)
     assert result.error == "the limit of 3 iterations was reached"
     assert (result.iterations, len(llm.chats)) == (3, 3 + 1)
 
@@ -359,7 +361,7 @@ async def test_at_the_limit_without_results():
     """Case 5: nothing was found, so nothing is judged, and there are no new keys."""
     nothing = act("summarize", summary="Nothing was found.")
     result, llm = await run(PLAN, use("none"), nothing, tools=[none], max_iterations=2)
-    assert (result.status, result.result, result.achieved) == ("incomplete", None, False)
+    assert (result.status, result.data, result.achieved) == ("incomplete", None, False)
     assert result.error == "the limit of 2 iterations was reached"
     assert result.raw_data == {}
     assert len(llm.chats) == 3

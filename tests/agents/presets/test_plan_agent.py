@@ -298,7 +298,8 @@ async def test_output_is_the_synthesis(plan_agent):
     agent, llm = plan_agent(city, PLAN, CONTENT, "Oslo!", city, output=City)
     async with agent:
         result = await agent.process("q")
-    assert result.reply.data == City("Oslo", 718000)
+    assert result.data == result.reply.data == City("Oslo", 718000)
+    assert (result.text, result.usage) == (result.reply.text, result.reply.usage)
     assert (result.status, result.reply.message_type) == ("success", "success")
     assert [chat.response_format is not None for chat in llm.chats] == [False, False, False, True, True]
 

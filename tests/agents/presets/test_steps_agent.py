@@ -556,7 +556,7 @@ async def test_stream_state():
         answers, states = await states_of(agent)
     assert len({id(answer) for answer in answers}) == 1
     answer = answers[-1]
-    assert (answer.query, answer.final_answer, answer.is_complete) == (
+    assert (answer.query, answer.text, answer.is_complete) == (
         "5 + 3?",
         "The sum of 5 and 3 is 8",
         True,
@@ -743,3 +743,13 @@ def test_another_protocol_is_refused():
     """A StepsAgent is one because of its protocol."""
     with pytest.raises(ConfigurationError, match="protocol"):
         make(FINAL, protocol=object())
+
+
+async def test_an_old_name_warns():
+    """`AgentAnswer.final_answer` is the text, and says what it is called now."""
+    agent, _ = make(FINAL)
+    async with agent, agent.stream_state("5 + 3?") as states:
+        answer = [state async for state in states][-1]
+    with pytest.warns(DeprecationWarning, match=r"AgentAnswer\.text"):
+        assert answer.final_answer == answer.text == str(answer) != ""
+    assert answer.usage.cost == 0

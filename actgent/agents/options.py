@@ -1,0 +1,84 @@
+"""What agents and their calls may be told beside what they are asked, for type checkers: the arguments by their names."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Required, TypeAlias, TypedDict, TypeVar
+
+from actgent.control.limits import Limits
+from actgent.llm.base import LLM
+from actgent.llm.settings import LLMSettings
+from actgent.memory.base import Memory
+from actgent.messages import OnBusy, Priority, PriorityName, Sender
+from actgent.modes.modes import Modes
+from actgent.protocols.base import ClassificationType, Instruction, Protocol
+from actgent.protocols.prompt_layers import Prompt
+from actgent.state.reducers import Reducer
+from actgent.tools.base import Tool
+from actgent.turns.approval_requests import NeedsPerson
+
+from .session import Session
+
+FormT = TypeVar("FormT")
+"""The type that is asked for by one call alone."""
+ToolLike: TypeAlias = Tool | Callable[..., Any]
+Tools: TypeAlias = Iterable[ToolLike] | Mapping[str, ToolLike]
+"""Tools, functions `(state, args)`, other functions; a mapping names them."""
+
+
+class CommonOptions(TypedDict, total=False):
+    """The arguments of all agents but those that some take in another way; `Agent` says what each is."""
+
+    llm: Required[LLM | LLMSettings | str]
+    role: str
+    goal: str
+    capabilities: str | Sequence[str]
+    body: str
+    prompt: Prompt | None
+    instructions: Iterable[Instruction | str]
+    types: Iterable[ClassificationType]
+    protocol: Protocol | None
+    models: Mapping[str, LLM | LLMSettings | str] | None
+    temperature: float | None
+    max_tokens: int | None
+    limits: Limits | None
+    reducers: Mapping[str, Reducer] | None
+    memory: Memory | None
+    modes: Modes | None
+    approval: NeedsPerson | None
+    sessions: int
+    urgent_sessions: int
+    on_busy: OnBusy
+    inbox: int
+    session_inbox: int
+    urgent_inbox: int
+    threads: int
+    handler_timeout: float
+    grace: float
+    thread_grace: float
+
+
+class AgentOptions(CommonOptions, total=False):
+    """The arguments of an `Agent` beside `name` and `output`.
+
+    For functions and classes that pass them on: `**options: Unpack[AgentOptions]`.
+    """
+
+    tools: Iterable[Tool]
+
+
+class MessageOptions(TypedDict, total=False):
+    """The arguments of `RunOptions` in a session that is known."""
+
+    sender: Sender | str | None
+    priority: Priority | PriorityName
+    message_id: str | None
+    timeout: float | None
+    prompt: Prompt | None
+    temperature: float | None
+    max_tokens: int | None
+    limits: Limits | None
+
+
+class RunOptions(MessageOptions, total=False):
+    """The arguments of `Agent.run` and `Agent.stream` beside the content and `output`; `run` says what each is."""
+
+    session: Session[Any] | None

@@ -1,0 +1,172 @@
+# pyright: strict
+"""Programs without mistakes: neither type checker finds one here."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, assert_type
+
+import attrs
+
+from actgent import (
+    Agent,
+    AgentOptions,
+    BareAgent,
+    GoalAgent,
+    GoalResult,
+    Message,
+    PlanAgent,
+    Priority,
+    ReActAgent,
+    Reply,
+    RouterAgent,
+    RunOptions,
+    ScriptedLLM,
+    Session,
+    StepsAgent,
+    ToolContext,
+    ToolResult,
+    open_runtime,
+    run_agent,
+    tool,
+)
+
+
+@attrs.frozen
+class Offer:
+    """What a shop asks."""
+
+    price: int
+
+
+@dataclasses.dataclass
+class Refused:
+    """Why a shop sells nothing."""
+
+    reason: str
+
+
+class Movie(TypedDict):
+    """Something to see."""
+
+    title: str
+
+
+class Point(NamedTuple):
+    """A place."""
+
+    x: int
+    y: int
+
+
+MODEL = ScriptedLLM(["..."])
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@tool(effect="pure", timeout=5)
+async def look(name: str, context: ToolContext) -> str:
+    """Look something up."""
+    return f"{name} {context.session_id}"
+
+
+def clerk(**options: Unpack[AgentOptions]) -> Agent:
+    """Make an agent of the house."""
+    return BareAgent("clerk", **options)
+
+
+async def ask(agent: Agent[Offer], **options: Unpack[RunOptions]) -> Offer:
+    """Pass options on."""
+    reply = await agent.run("How much?", **options)
+    return reply.data
+
+
+async def outputs() -> None:
+    """Each kind of declared value."""
+    offers = Agent("offers", llm=MODEL, tools=[add, look], output=Offer)
+    assert_type((await offers.run("?")).data, Offer)
+    assert_type((await offers.run("?", output=Movie)).data, Movie)
+    assert_type((await offers.run("?", output=list[Offer])).data, list[Offer])
+    assert_type((await BareAgent("b", llm=MODEL, output=Point).run("?")).data, Point)
+    assert_type((await ReActAgent("r", llm=MODEL, output=Refused).run("?")).data, Refused)
+    assert_type((await RouterAgent("r", llm=MODEL, routes={"buy": offers}).run("?")).data, Any)
+    either: Agent[Offer | Refused] = Agent("either", llm=MODEL, output=Offer | Refused)
+    assert_type((await either.run("?")).data, Offer | Refused)
+    word: Agent[Literal["yes", "no"]] = Agent("word", llm=MODEL, output=Literal["yes", "no"])
+    assert_type((await word.run("?")).data, Literal["yes", "no"])
+    form = Agent("form", llm=MODEL, output={"type": "object", "properties": {}})
+    assert_type((await form.run("?")).data, Any)
+    assert_type((await clerk(llm=MODEL, role="clerk").run("?", priority="high")).text, str)
+    assert_type(await ask(offers, timeout=3), Offer)
+    anything: Agent[object] = offers
+    print(anything)
+
+
+async def results() -> None:
+    """The same three names on all results."""
+    planned = await PlanAgent("planner", llm=MODEL, output=Offer).process("Buy it.")
+    assert_type(planned.data, Offer | None)
+    print(planned.text, planned.usage.cost)
+    assert_type(await run_agent("Buy it.", MODEL, tools=[add], output=Offer), GoalResult[Offer])
+    assert_type((await run_agent("Buy it.", MODEL)).data, str | None)
+    goal = GoalAgent("goal", llm=MODEL, tools={"plus": add}, output=Offer)
+    assert_type((await goal.run("Buy it.")).data, Offer | None)
+    worker = StepsAgent("worker", llm=MODEL, output=Offer)
+    conversation = await worker.open_conversation()
+    assert_type((await conversation.run("How much?")).data, Offer)
+    async with worker.stream_state("How much?") as states:
+        async for state in states:
+            print(state.data.price if state.data else state.text, state.usage)
+
+
+async def streams(agent: Agent[Offer]) -> AsyncIterator[int]:
+    """What a stream tells."""
+    async with agent.stream("How much?", priority=Priority.HIGH) as events:
+        async for event in events:
+            if isinstance(event, Reply):
+                yield event.data.price
+            elif isinstance(event, ToolResult):
+                print(event.content)
+
+
+async def sessions(agent: Agent[Offer]) -> None:
+    """Handlers of all kinds."""
+    session = await agent.create_session("ada", on_busy="interrupt")
+    replies: list[Reply] = []
+    session.on_conversation(print)
+    session.on_conversation(replies.append)
+    session.on_conversation(lambda reply: print(reply.data.price))
+    session.on_tool_result(lambda result: print(result.tool_name, result.content))
+
+    @session.on_conversation
+    def show(reply: Reply[Offer]) -> None:
+        print(reply.data.price)
+
+    @session.on_conversation
+    async def answer(reply: Reply, session: Session) -> None:
+        await session.chat(reply.text, priority="urgent")
+
+    with session.listening(on_conversation=show, on_token=lambda token: print(token.text)):
+        await session.chat("Hello", on_busy="collect")
+    session.remove_handler(answer)
+
+
+async def hooks() -> None:
+    """Functions of an agent, and an agent of a runtime."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("offers", llm=MODEL, output=Offer))
+
+        @agent.on_session
+        async def greet(session: Session[Offer]) -> None:
+            session.on_conversation(print)
+
+        @agent.on_query
+        def context(message: Message) -> str:
+            return message.text
+
+        agent.on_message(lambda message: print(message.text), priority=1)
+        assert_type((await agent.run("?")).data, Offer)
+        print(greet, context)

@@ -1,0 +1,71 @@
+"""Type checkers as users run them: they find what is wrong in a program, and nothing in one that is right."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actgent import Agent, AgentOptions, RunOptions
+from actgent.agents.options import CommonOptions, MessageOptions
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+PYRIGHT = HERE / "node_modules" / ".bin" / "pyright"
+MYPY = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
+CHECKERS = [
+    pytest.param(MYPY, id="mypy"),
+    pytest.param(
+        [str(PYRIGHT), "--pythonpath", sys.executable],
+        id="pyright",
+        marks=pytest.mark.skipif(not PYRIGHT.exists(), reason="make test installs pyright, where npm is"),
+    ),
+]
+ERROR = re.compile(r"(\w+\.py):(\d+)(?::\d+)?(?: -)?:? error")
+
+
+def errors_in(checker: list[str], name: str) -> set[int]:
+    """Return the lines of a program in which a checker finds something."""
+    done = subprocess.run(
+        [*checker, str(HERE / name)],
+        cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = ERROR.findall(done.stdout)
+    assert {file for file, _ in found} <= {name}, done.stdout
+    assert bool(found) == (done.returncode == 1), done.stdout + done.stderr
+    return {int(line) for _, line in found}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_what_is_wrong_is_found(checker):
+    """Both checkers find each planted mistake, and nothing else."""
+    lines = (HERE / "planted.py").read_text().splitlines()
+    planted = {number for number, line in enumerate(lines, 1) if "  # wrong: " in line}
+    assert len(planted) >= 11
+    found = errors_in(checker, "planted.py")
+    assert {line: lines[line - 1] for line in planted - found} == {}
+    assert {line: lines[line - 1] for line in found - planted} == {}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_what_is_right_passes(checker):
+    """No checker has anything to say about a program that is right, in its strictest mode."""
+    assert errors_in(checker, "correct.py") == set()
+
+
+def test_options_are_those_of_the_agent():
+    """Type checkers know each argument of an agent and of a run, and no other."""
+    taken = inspect.signature(Agent.__init__).parameters.keys() - {"self", "name", "output"}
+    assert taken == AgentOptions.__annotations__.keys()
+    assert taken - {"tools"} == CommonOptions.__annotations__.keys()
+    for method in (Agent.run, Agent.stream):
+        taken = inspect.signature(method).parameters.keys() - {"self", "content", "output"}
+        assert taken == RunOptions.__annotations__.keys()
+        assert taken - {"session"} == MessageOptions.__annotations__.keys()
