@@ -2,7 +2,8 @@
 
 Blocks of one page share their names and their folder. A Python block that awaits at its top level runs on trio.
 A console block runs each command that begins with `actgent` or `python`; what is printed has to hold the lines
-below the command, in their order, where `...` stands for anything. Words in capitals that a page's Python
+below the command, in their order, where `...` stands for anything. So has what the last Python block printed to
+hold the lines of an `output` block. Words in capitals that a page's Python
 names in `PLACEHOLDERS` are replaced. Nothing needs a network: every provider's address leads to one on loopback.
 """
 
@@ -32,12 +33,13 @@ ELSEWHERE = {
     "podman": "for a container runtime",
 }
 """Commands that are not run here, and why."""
-LANGUAGES = {"python", "console", "text", "json", "yaml", "ini", "dockerfile", "markdown"}
-"""What the language of a block may be; blocks of the first two run."""
+LANGUAGES = {"python", "console", "output", "text", "json", "yaml", "ini", "dockerfile", "markdown"}
+"""What the language of a block may be; blocks of the first three are compared with what runs."""
 
 
 def run_python(example):
     """Run a block, on trio where it awaits at its top level."""
+    example.namespace["CAPTURED"].readouterr()
     source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
     code = compile(source, example.path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     if not code.co_flags & inspect.CO_COROUTINE:
@@ -63,9 +65,20 @@ def run_console(example):
         run = [sys.executable, *words[1:]] if program == "python" else ["actgent", *words[1:]]
         done = example.namespace["COMMANDS"].run(run, capture_output=True, text=True, timeout=60, input="")
         said = done.stdout + done.stderr
-        pattern = ".*".join(re.escape(part) for line in expected for part in [*line.split("..."), ""])
-        assert re.search(pattern, said, re.DOTALL), f"{command}\n{said}"
+        assert holds(said, expected), f"{command}\n{said}"
         assert done.returncode == 0 or expected, f"{command} ended with {done.returncode}\n{said}"
+
+
+def holds(said, expected):
+    """Whether a text has some lines in their order, where `...` stands for anything."""
+    pattern = ".*".join(re.escape(part.strip()) for line in expected for part in line.split("..."))
+    return re.search(pattern, said, re.DOTALL) is not None
+
+
+def compare_output(example):
+    """Compare a block with what the block before it printed."""
+    said = example.namespace["CAPTURED"].readouterr().out
+    assert holds(said, example.parsed.splitlines()), said
 
 
 def commands_in(block):
@@ -80,7 +93,12 @@ def commands_in(block):
 
 
 BLOCKS = Sybil(
-    parsers=[CodeBlockParser("python", run_python), CodeBlockParser("console", run_console), SkipParser()],
+    parsers=[
+        CodeBlockParser("python", run_python),
+        CodeBlockParser("console", run_console),
+        CodeBlockParser("output", compare_output),
+        SkipParser(),
+    ],
     path=str(ROOT),
     patterns=["**/*.md"],
 )
@@ -95,7 +113,7 @@ def test_blocks_run(page, request, capsys, tmp_path, monkeypatch):
         pytest.skip("the page has no block that runs")
     request.getfixturevalue("loopback_provider")
     monkeypatch.chdir(tmp_path)
-    document.namespace |= {"__name__": "__main__", "PLACEHOLDERS": {}}
+    document.namespace |= {"__name__": "__main__", "PLACEHOLDERS": {}, "CAPTURED": capsys}
     if "```console" in page.read_text(encoding="utf-8"):
         document.namespace["COMMANDS"] = request.getfixturevalue("commands")
     for example in examples:
