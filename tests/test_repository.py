@@ -414,6 +414,14 @@ def test_the_face_has_the_names_of_the_contract():
     assert set(actgent.__all__) <= set(dir(actgent))
 
 
+def test_each_public_name_has_its_place_in_the_reference():
+    """A page of docs/reference has a line for it; exceptions have one by themselves. The built site is tested, too."""
+    errors = vars(importlib.import_module("actgent.errors"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md"))
+    listed = set(re.findall(r"^\.\. auto\w+:: (\w+)", text, re.MULTILINE))
+    assert [name for name in actgent.__all__ if name not in listed and name not in errors] == []
+
+
 @pytest.mark.parametrize("name", actgent.__all__)
 def test_each_public_name_can_be_loaded(name):
     """A name of the face is there, under its own name, with type hints that resolve."""
