@@ -67,6 +67,7 @@ _NAMES = {
         "TooManySchedules",
         "TruncatedAnswer",
         "UnsupportedPart",
+        "UnusableResult",
         "UsageError",
         "WaitCycle",
         "WireError",

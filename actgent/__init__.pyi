@@ -117,6 +117,7 @@ from .errors import (
     TooManySchedules as TooManySchedules,
     TruncatedAnswer as TruncatedAnswer,
     UnsupportedPart as UnsupportedPart,
+    UnusableResult as UnusableResult,
     UsageError as UsageError,
     WaitCycle as WaitCycle,
     WireError as WireError,

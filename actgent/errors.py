@@ -65,6 +65,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   └── ContentFiltered        the provider's filter removed it
     └── ToolError                  a tool call has no result; raise it in a tool to word the error yourself
         ├── AskPerson              a tool's own question to a person: raise it in a tool
+        ├── UnusableResult         what a tool returned is nothing that a model can read
         ├── NoThread               a sync tool never began: no thread was free in time
         ├── ToolNotFound
         ├── InvalidArguments
@@ -382,9 +383,17 @@ class ActorFailed(ActgentError):
 class Suspended(ActgentError):
     """The turn waits for something outside (an approval, a timer), named by `ids`."""
 
-    def __init__(self, ids: Sequence[str]) -> None:
+    def __init__(self, ids: Sequence[str], tools: Sequence[str] = ()) -> None:
         self.ids = tuple(ids)
-        super().__init__(f"the turn waits for {', '.join(self.ids) or 'an outside event'}")
+        self.tools = tuple(tools)
+        """The tools whose calls wait, in the order of `ids`; empty where they are not known."""
+        named = f"call of {', '.join(map(quoted, self.tools))}" if self.tools else "tool call"
+        which = ", ".join(self.ids) or "an outside event"
+        super().__init__(
+            f"the turn waits for a person to decide over its {named} ({which}): decide and get the answer with "
+            "agent.resume({approval_id: Approve()}), or with session.answer(approval_id, Approve()) or Reject(); "
+            "session.approvals and this error's ids name what waits"
+        )
 
 
 class Fenced(ActgentError):
@@ -535,6 +544,7 @@ class LimitReached(ActgentError):
         field: str = "",
         used: Mapping[str, float] | None = None,
         reserved: float = 0,
+        estimated: float = 0,
         agent: str = "",
         session_id: str = "",
         is_session: bool = False,
@@ -548,6 +558,8 @@ class LimitReached(ActgentError):
         """What was used up to then, of all that is counted: `{"model_calls": 5, "tokens": 1200}`."""
         self.reserved = reserved
         """What calls under way had reserved of the limit that was reached."""
+        self.estimated = estimated
+        """What the next call was estimated to take at least, of the limit that was reached; 0 where it is not that."""
         self.agent = agent
         self.session_id = session_id
         """Whose limit it was; not always the session that met it."""
@@ -557,6 +569,10 @@ class LimitReached(ActgentError):
         spent = ", ".join(_counted(amount, name.replace("_", " ")) for name, amount in self.used.items())
         if reserved:
             spent = f"{spent or 'nothing'}; reserved by calls under way: {_number(reserved)}"
+        if estimated:
+            spent = f"{spent or 'nothing'}; the next call is estimated to take at least {_number(estimated)}"
+        if spent:
+            spent = f" (used: {spent})"
         remedy = f"Limits({field}=...)" if field else "it with Limits(...)"
         whose = (
             f" of {what + ' ' + quoted(session_id) + ' of ' if is_session else ''}agent {quoted(agent)}"
@@ -565,7 +581,7 @@ class LimitReached(ActgentError):
         )
         super().__init__(
             f"the {what} reached its limit of {_number(value)} {limit}"
-            f"{f' (used: {spent})' if spent else ''}: raise {remedy}{whose} if that is too low"
+            f"{spent}: raise {remedy}{whose} if that is too low"
         )
 
 
@@ -733,6 +749,10 @@ class ToolNotFound(ToolError):
 
 class InvalidArguments(ToolError):
     """The arguments do not fit the tool's schema; the text says where."""
+
+
+class UnusableResult(ToolError):
+    """A tool returned what JSON cannot carry, so no model can read it."""
 
 
 class NoThread(ToolError):

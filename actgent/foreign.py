@@ -10,6 +10,7 @@ So what a stranger raises is the outcome of the call that he was asked in, and o
 """
 
 import math
+import pathlib
 import traceback
 from collections.abc import Iterator
 
@@ -91,6 +92,33 @@ def _log_rest(error: BaseException, kind: str, name: str) -> None:
     if failed:
         words = "; ".join(dict.fromkeys(f"{type(leaf).__name__} at {place_of(leaf)}" for leaf in failed))
         _log.warning("%s %s was cancelled, and failed in its clean-up: %s", kind, name, words)
+
+
+ASYNCIO = (
+    "asyncio is not there: agents run on trio, so write trio.sleep() for asyncio.sleep() and the like, use a library that knows "
+    "trio (httpx, anyio), or make the function sync, which runs it in a thread"
+)
+
+
+def advice_on(error: BaseException) -> str:
+    """Tell what to do about mistakes whose own words do not tell it; empty where there is nothing to add."""
+    if not isinstance(error, (RuntimeError, TypeError, AttributeError)):
+        return ""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
+        return ""
+    if text.startswith(("no running event loop", "no current event loop", _FOREIGN_YIELD)):
+        return ASYNCIO
+    return ASYNCIO if isinstance(error, AttributeError) and _is_of_asyncio(error) else ""
+
+
+_FOREIGN_YIELD = "trio.run received unrecognized yield message"
+
+
+def _is_of_asyncio(error: BaseException) -> bool:
+    steps = traceback.extract_tb(error.__traceback__)
+    return bool(steps) and pathlib.PurePath(steps[-1].filename).parent.name == "asyncio"
 
 
 def place_of(error: BaseException) -> str:

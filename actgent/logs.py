@@ -132,7 +132,7 @@ def _plain(argument: object) -> object:
 def _traceback_of(exc_info: object) -> str:
     """A traceback whose lines cannot be taken for records: each is indented, escaped and bounded."""
     error = exc_info[1] if isinstance(exc_info, tuple) else None
-    if not isinstance(error, BaseException):
+    if not isinstance(exc_info, tuple) or not isinstance(error, BaseException):
         return ""
-    lines = "".join(traceback.format_exception(error)).splitlines()
+    lines = "".join(traceback.format_exception(type(error), error, exc_info[2])).splitlines()
     return "\n".join(f"  {shown(line, _ARGUMENT)}" for line in lines[-_LINES:])

@@ -27,7 +27,6 @@ from actgent.errors import (
     ConfigurationError,
     DeadlineExceeded,
     NotRunning,
-    Suspended,
     UsageError,
 )
 from actgent.llm.base import LLM
@@ -65,6 +64,7 @@ from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.hooks import Hooks
 from actgent.turns.model_calls import ModelCaller
 from actgent.turns.observer import Observer
+from actgent.turns.reports import Reports
 from actgent.turns.tool_calls import Access, ToolCaller
 
 from .agent_tools import AgentRef, AgentTool, limited
@@ -123,6 +123,7 @@ class Agent(Generic[DataT_co]):
         handler_timeout: Seconds that an async handler or hook may take.
         grace: Seconds to end what is accepted when the block is left.
         thread_grace: Seconds to wait for threads of sync tools after that.
+        debug: Whether the log has the traceback of each exception of tools, models and protocols, also where somebody hears of it.
 
     Raises:
         ConfigurationError: one of these is wrong; the text names it.
@@ -170,6 +171,7 @@ class Agent(Generic[DataT_co]):
         handler_timeout: float = 30.0,
         grace: float = 10.0,
         thread_grace: float = 5.0,
+        debug: bool = False,
     ) -> None:
         check_arguments(
             name=name, tools=tools, protocol=protocol, limits=limits, memory=memory, models=models
@@ -225,6 +227,7 @@ class Agent(Generic[DataT_co]):
         self._models: dict[str, LLM] | None = self._resolve_models()
         self._on_session: list[OnSession] = [] if modes is None else [modes.settle]
         self._hooks = Hooks()
+        self._reports = Reports(name, debug=debug)
         self._opener: SessionOpener | None = None
         """While it runs."""
         self._bury: Callable[[DeadLetter], None] | None = None
@@ -524,8 +527,8 @@ class Agent(Generic[DataT_co]):
             try:
                 for approval_id, decision in decisions.items():
                     await session.answer(approval_id, decision, by=by)
-                if still_open := context.ledger().open:
-                    raise Suspended(tuple(still_open))
+                if context.ledger().open:
+                    raise context.ledger().suspended()
                 await waiter.done.wait()
             except trio.Cancelled:
                 await waiter.leave(host_of(context if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
@@ -588,6 +591,7 @@ class Agent(Generic[DataT_co]):
             with self._expiring(waiter, over, error):
                 async with _reading(asked, waiter, reader):
                     yield
+        self._reports.stream_ended(asked, waiter)
 
     @contextmanager
     def _expiring(self, waiter: TurnWaiter, over: float, error: Exception) -> Iterator[None]:
@@ -802,7 +806,8 @@ class Agent(Generic[DataT_co]):
         )
 
     def _build_core(self, runtime: Runtime) -> AgentCore:
-        dispatcher = Dispatcher(agent=self.name, timeout=self._handler_timeout, watch=runtime.watch)
+        dispatcher = Dispatcher(reports=self._reports, timeout=self._handler_timeout, watch=runtime.watch)
+        self._reports.is_redacted = runtime.is_redacted
         observer = Observer(self.name, runtime.stream)
         models = self._models = self._models or self._resolve_models()
         return self.core_type(

@@ -54,6 +54,7 @@ class CommonOptions(TypedDict, total=False):
     handler_timeout: float
     grace: float
     thread_grace: float
+    debug: bool
 
 
 class AgentOptions(CommonOptions, total=False):

@@ -256,9 +256,10 @@ def _status(reply: Reply | None, failure: Failure | None) -> Status:
 
 def _suspended(session: Session) -> Failure:
     """Describe a turn that waits for approvals as a failure of the kind `suspended`."""
-    ids = [approval.id for approval in session.approvals]
+    waiting = session.approvals
+    error = Suspended([each.id for each in waiting], [each.tool_name for each in waiting])
     message = next(each for each in reversed(session.history) if each.sender.kind == "user")
-    return Failure(kind="suspended", error=Suspended(ids), message_id=message.id)
+    return Failure(kind="suspended", error=error, message_id=message.id)
 
 
 def _counted(history: Sequence[Message], reply: Reply | None, failure: Failure | None) -> tuple[str, int]:

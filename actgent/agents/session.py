@@ -151,7 +151,10 @@ class Session(Generic[DataT_co]):
         return self._on("approval", handler)
 
     def _on(self, kind: HandlerKind, handler: Handler) -> Handler:
-        self._context.handlers.add(kind, handler)
+        context = self._context
+        if context.handlers.take_missed(kind):
+            self._agent.core.dispatcher.reports.attached_late(context, kind)
+        context.handlers.add(kind, handler)
         return handler
 
     def remove_handler(self, handler: Handler) -> None:

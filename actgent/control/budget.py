@@ -140,14 +140,15 @@ class Account:
         """True if calls are under way that may give back some of what they reserved."""
         return self._calls > 0
 
-    def reached(self, name: str) -> LimitReached:
-        """The error that says so."""
+    def reached(self, name: str, *, estimated: float = 0) -> LimitReached:
+        """The error that says so; `estimated` is what the next call would take of it at least."""
         return LimitReached(
             f"{IN_WORDS[name]} of a turn and all that it leads to" if self.key.tree else IN_WORDS[name],
             self.limits[name],
             field=self._field(name),
             used={name: amount for name, amount in self.spent.used.items() if self._is_told(name)},
             reserved=getattr(self.reserved, name),
+            estimated=estimated,
             agent=self.key.agent,
             session_id=self.key.session_id,
             is_session=not self.key.turn,
@@ -325,7 +326,9 @@ class Budget:
             account.check("model_calls", 1)
             best, why = account.longest(prompt, answer, price, at_best=True)
             if best < min(LEAST_ANSWER, answer):
-                raise account.reached(why)
+                needed = prompt + min(LEAST_ANSWER, answer)
+                dollars = price(prompt, min(LEAST_ANSWER, answer)) if why == "cost" else 0
+                raise account.reached(why, estimated=dollars if why == "cost" else needed)
         room = Room(answer)
         for account in self.accounts:
             longest, why = account.longest(prompt, room.answer, price, at_best=False)

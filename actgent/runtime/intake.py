@@ -289,13 +289,13 @@ class Intake:
 
     def send_away(self, context: SessionContext) -> None:
         """Refuse what came in behind a turn that waits for people by now, of callers that do not wait for those."""
-        if not (ids := _waits_for(context)):
+        if (error := _suspended(context)) is None:
             return
         for acceptance in tuple((context.mail.acceptances or {}).values()):
             waiter = acceptance.waiter
             for guest in acceptance.guests:
                 if not guest.is_patient:
-                    guest.suspend(ids)
+                    guest.suspend(error)
             acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
             if waiter is not None and acceptance.is_in and not waiter.is_patient:
                 context.mail.forget_accepted(acceptance.message.id)
@@ -304,7 +304,7 @@ class Intake:
                 acceptance.place = None
                 self._refuse(context, acceptance)
                 for each in (waiter, *acceptance.guests):
-                    each.send_away(acceptance.message.id, Suspended(ids))
+                    each.send_away(acceptance.message.id, error)
 
     def _publish(self, message: Message) -> None:
         self._lifecycle.events.publish(
@@ -317,9 +317,11 @@ class Intake:
         )
 
 
-def _waits_for(context: SessionContext) -> tuple[str, ...]:
-    """The approvals for which the suspended turn of a session waits; none where it goes on by itself."""
-    return () if context.suspension is None else tuple(context.ledger().open)
+def _suspended(context: SessionContext) -> Suspended | None:
+    """Name the approvals for which the suspended turn of a session waits; None where it goes on by itself."""
+    if context.suspension is None or not (ledger := context.ledger()).open:
+        return None
+    return ledger.suspended()
 
 
 def _check_not_suspended(context: SessionContext, message: Message, waiter: TurnWaiter) -> None:
@@ -331,8 +333,8 @@ def _check_not_suspended(context: SessionContext, message: Message, waiter: Turn
     if context.suspension is None or waiter.is_patient or message.priority is Priority.URGENT:
         return
     is_outdated = context.suspension.message.priority is not Priority.URGENT
-    if not (message.on_busy == "interrupt" and is_outdated) and (ids := _waits_for(context)):
-        raise Suspended(ids)
+    if not (message.on_busy == "interrupt" and is_outdated) and (error := _suspended(context)):
+        raise error
 
 
 def _check_not_closed(context: SessionContext, acceptance: Acceptance) -> None:

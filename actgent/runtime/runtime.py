@@ -75,9 +75,12 @@ class Runtime:
         epoch: int,
         propagation: Propagation,
         retention: Retention,
+        is_redacted: bool = False,
     ) -> None:
         self.stream = events
         self.watch = watch
+        self.is_redacted = is_redacted
+        """Whether texts are taken out of what is written, so that the log has none of errors either."""
         self.threads = threads
         self.journal = journal
         self.epoch = epoch
@@ -472,6 +475,7 @@ async def open_runtime(
                 epoch=epoch,
                 propagation=propagation,
                 retention=retention or Retention(),
+                is_redacted=redact is not None,
             )
             nursery.start_soon(runtime.timer.run, name="timer")
             try:

@@ -349,7 +349,7 @@ class TurnRunner:
                     listener.hold()
                 else:
                     turn.remove_listener(listener)
-                    listener.suspend(tuple(ledger.open))
+                    listener.suspend(ledger.suspended())
             self._on_suspended(context)
             for waiter in _queued(context):
                 waiter.hold()

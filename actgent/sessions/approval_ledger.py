@@ -24,7 +24,14 @@ from actgent.approvals import (
     word_for,
 )
 from actgent.control.durable_timer import DurableTimer
-from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, AskPerson, NotSuspended
+from actgent.errors import (
+    AlreadyDecided,
+    ApprovalMismatch,
+    ApprovalNotFound,
+    AskPerson,
+    NotSuspended,
+    Suspended,
+)
 from actgent.journal.records import Decided, PersonAsked, Record, Resumed, Said, SuspendedRecord
 from actgent.messages import Message, ToolCall
 
@@ -134,6 +141,10 @@ class ApprovalLedger:
     def has_open(self) -> bool:
         """True if a call waits for an approval, or for the journal to store a decision."""
         return bool(self.open or self._making)
+
+    def suspended(self) -> Suspended:
+        """Make the error for whoever does not wait for people."""
+        return Suspended(tuple(self.open), [approval.tool_name for approval in self.open.values()])
 
     @property
     def deadline(self) -> float:

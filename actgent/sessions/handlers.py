@@ -12,6 +12,8 @@ from actgent.tools.generators import NO_GENERATOR, is_generator, yields
 
 HandlerKind = Literal["conversation", "event", "tool_result", "exception", "routing", "token", "approval"]
 Handler = Callable[..., Any]
+_BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
+"""The kinds of which the log says nothing where nobody hears them, as flags."""
 
 
 @attrs.define(eq=False, weakref_slot=False)
@@ -29,10 +31,14 @@ class Handlers:
     stands one that does nothing.
     """
 
-    __slots__ = ("_by_kind",)
+    __slots__ = ("_by_kind", "_had", "_missed")
 
     def __init__(self) -> None:
         self._by_kind: dict[HandlerKind, tuple[Attached, ...]] | None = None
+        self._had = 0
+        """The kinds that have had a handler."""
+        self._missed = 0
+        """Those of which something went to nobody before they had one."""
 
     def add(self, kind: HandlerKind, handler: Handler) -> Attached:
         """Attach a handler; returns what `drop` takes.
@@ -42,6 +48,7 @@ class Handlers:
             TypeError: it cannot be called.
         """
         attached = Attached(handler, takes_session(handler))
+        self._had |= _BITS.get(kind, 0)
         if self._by_kind is None:
             self._by_kind = {}
         self._by_kind[kind] = (*self._by_kind.get(kind, ()), attached)
@@ -68,6 +75,17 @@ class Handlers:
     def of(self, kind: HandlerKind) -> tuple[Attached, ...]:
         return self._by_kind.get(kind, ()) if self._by_kind else ()
 
+    def miss(self, kind: HandlerKind) -> None:
+        """Something of a kind has gone to nobody."""
+        self._missed |= _BITS.get(kind, 0) & ~self._had
+
+    def take_missed(self, kind: HandlerKind) -> bool:
+        """Return True, once, if something of a kind went to nobody before the first handler of it came."""
+        bit = _BITS.get(kind, 0)
+        is_missed = bool(self._missed & bit)
+        self._missed &= ~bit
+        return is_missed
+
 
 def _hear_nothing(_: object) -> None:
     """Stand for a handler that was removed."""
@@ -84,11 +102,15 @@ def takes_session(handler: Handler) -> bool:
         handler, "__wrapped__"
     ):  # the quick way: sessions are many, and each registers its handlers
         if type(handler) is FunctionType:
-            return _required(handler) >= 2  # noqa: PLR2004 - the payload and the session
+            return _takes_session(handler, handler.__code__.co_argcount, _required(handler))
         if type(handler) is MethodType and type(handler.__func__) is FunctionType:
-            return _required(handler.__func__) >= 3  # noqa: PLR2004 - and self
+            function = handler.__func__
+            return _takes_session(handler, function.__code__.co_argcount - 1, _required(function) - 1)
     if not callable(handler):
-        raise TypeError(f"a handler is a function or another callable, not {type(handler).__name__}")
+        raise TypeError(
+            f"a handler is a function or another callable, not {type(handler).__name__}: pass the function itself, "
+            "without calling it"
+        )
     if is_generator(handler):
         raise ConfigurationError(f"handler {name_of(handler)}: {NO_GENERATOR}")
     return _inspected(handler)
@@ -113,14 +135,36 @@ def _required(function: FunctionType) -> int:
     return code.co_argcount - len(function.__defaults__ or ())
 
 
+def _takes_session(handler: Handler, taken: int, required: int) -> bool:
+    """Return True if a handler that takes so many positional arguments wants two of them.
+
+    Raises:
+        ConfigurationError: it cannot be called with one or two.
+    """
+    if required > 2 or (not taken and not _takes_any(handler)):  # noqa: PLR2004 - the payload and the session
+        raise ConfigurationError(
+            f"handler {name_of(handler)} takes {required or 'no'} arguments, and is called with one, what is delivered, or with "
+            "two, that and the session: write def handler(item) or def handler(item, session)"
+        )
+    return required == 2  # noqa: PLR2004 - the payload and the session
+
+
+def _takes_any(handler: Handler) -> bool:
+    function = handler if type(handler) is FunctionType else getattr(handler, "__func__", None)
+    return bool(getattr(getattr(function, "__code__", None), "co_flags", 0) & inspect.CO_VARARGS)
+
+
 def _inspected(handler: Handler) -> bool:
     try:
-        parameters = inspect.signature(handler).parameters.values()
+        parameters = list(inspect.signature(handler).parameters.values())
     except ValueError:  # a builtin without a signature
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]
-    return len(required) >= 2  # noqa: PLR2004 - the payload and the session
+    each = [p for p in parameters if p.kind in positional]
+    required = [p for p in each if p.default is inspect.Parameter.empty]
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return len(required) >= 2  # noqa: PLR2004 - the payload and the session
+    return _takes_session(handler, len(each), len(required))
 
 
 def to_awaitable(result: object) -> Awaitable[object] | None:

@@ -205,7 +205,7 @@ def join(context: SessionContext, message_id: str, waiter: TurnWaiter) -> None:
     elif turn is not None and any(each.id == message_id for each in (*turn.joined, turn.message)):
         turn.add_listener(waiter)
     elif suspension is not None and not waiter.is_patient and context.ledger().open:
-        waiter.suspend(tuple(context.ledger().open))
+        waiter.suspend(context.ledger().suspended())
     elif suspension is not None and suspension.message.id == message_id:
         suspension.add_guest(waiter)
     elif (acceptance := context.mail.find(message_id)) is not None:

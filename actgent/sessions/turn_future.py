@@ -167,8 +167,8 @@ class TurnWaiter:
         """Whether it came when the turn waited for people already."""
         self.is_joined = False
         """Whether it repeated a message that others said before, so that it stops nothing by leaving."""
-        self.open_approvals: tuple[str, ...] = ()
-        """The ids of what the turn waits for, where it was suspended."""
+        self.suspended: SuspendedError | None = None
+        """Names what the turn waits for, where it was suspended."""
         self._asker: AskingSession | None = None
         self._limits: tuple[TimeLimit, ...] = ()
         self._until = math.inf
@@ -211,9 +211,9 @@ class TurnWaiter:
         """True if the turn has an outcome so far."""
         return self.reply is not None or self.event is not None or self.failure is not None
 
-    def suspend(self, ids: Sequence[str]) -> None:
+    def suspend(self, error: SuspendedError) -> None:
         """The turn waits for people, and this one does not wait for that."""
-        self.open_approvals = tuple(ids)
+        self.suspended = error
         self.turn = None
         self.finish()
 
@@ -327,8 +327,8 @@ class TurnWaiter:
         """
         if self.failure is not None:
             raise self.failure.error
-        if self.open_approvals:
-            raise SuspendedError(self.open_approvals)
+        if self.suspended is not None:
+            raise self.suspended
         return self.answer()
 
     def finish(self) -> None:

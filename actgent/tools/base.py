@@ -87,6 +87,8 @@ class ToolHooks:
     on_retry: Callable[[ToolCall, Exception], object] | None = None
     on_success: Callable[[ToolCall, ToolResult], object] | None = None
     on_error: Callable[[ToolCall, ToolResult], object] | None = None
+    on_exception: Callable[[ToolCall, Exception], object] | None = None
+    """Called before `on_error` with what the tool raised, whose `__traceback__` tells where."""
 
 
 class Tool(abc.ABC):

@@ -66,6 +66,8 @@ class Batch:
     """Awaited with the places of calls that may run side by side, before the first of them starts."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
     """Told of each result as soon as it is there."""
+    on_raise: Callable[[ToolCall, Exception], object] | None = attrs.field(default=None, kw_only=True)
+    """Told what a tool raised, with its traceback; not of questions to people."""
     begun: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
     """The places of calls that may have run before a restart, and are to run again if they still may."""
     _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
@@ -258,8 +260,15 @@ class Batch:
         except Exception as error:  # noqa: BLE001 - the model reads what went wrong
             if (question := _question_in(error)) is not None:
                 raise question from None
+            self._tell_raised(call, tool, error)
             return _failed(call, self._capped(describe(error)))
         return _succeeded(call, self._capped(text))
+
+    def _tell_raised(self, call: ToolCall, tool: Tool, error: Exception) -> None:
+        if self.on_raise is not None:
+            self.on_raise(call, error)
+        if tool.hooks:
+            _notify(tool, "on_exception", call, error)
 
     async def _text(self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext) -> str:
         if not tool.cache:

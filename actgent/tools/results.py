@@ -8,14 +8,14 @@ import json
 import pathlib
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterable, Collection, Coroutine, Iterator, Mapping
 from typing import Any
 
 import attrs
 import msgspec
 
-from actgent.errors import ToolError
-from actgent.foreign import leaves
+from actgent.errors import ToolError, UnusableResult
+from actgent.foreign import advice_on, leaves
 
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
 _TEMPORAL = (dt.date, dt.time)
@@ -54,8 +54,20 @@ def _elements(value: object) -> Any:
         return _sorted(value)
     if isinstance(value, Collection) and not isinstance(value, (bytes, bytearray, memoryview)):
         return list(value)
-    hint = ": decode them to text" if isinstance(value, (bytes, bytearray, memoryview)) else ""
-    raise TypeError(f"{type(value).__name__} is no JSON value{hint}")
+    raise TypeError(f"{type(value).__name__} is no JSON value: {_remedy(value)}")
+
+
+def _remedy(value: object) -> str:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "decode them to text"
+    if isinstance(value, Coroutine):
+        value.close()  # Python would warn of it once more
+        return "await it in the tool"
+    if isinstance(value, AsyncIterable):
+        return "collect it in a list first"
+    if isinstance(value, Iterator):
+        return "return a list"
+    return "return text, a number, a list, a dict, or a dataclass"
 
 
 def _sorted(value: Collection[Any]) -> list[Any]:
@@ -75,7 +87,7 @@ def to_text(value: object) -> str:
     by their fields or elements.
 
     Raises:
-        ToolError: JSON cannot carry it: bytes, a cycle, NaN, an object of another kind.
+        UnusableResult: JSON cannot carry it: bytes, a cycle, NaN, an object of another kind.
     """
     if isinstance(value, str):
         return _carried(str.__str__(value))
@@ -84,7 +96,7 @@ def to_text(value: object) -> str:
     try:
         return _carried(_encode(value))
     except Exception as error:  # the value's own methods may raise anything
-        raise ToolError(f"the result cannot be written as JSON: {describe(error)}") from error
+        raise UnusableResult(f"the result cannot be written as JSON: {describe(error)}") from error
 
 
 def _carried(text: str) -> str:
@@ -103,7 +115,12 @@ def capped(text: str, limit: int) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in words for a model: a `ToolError` by its text, others with their class; groups flattened."""
-    return _carried("; ".join(dict.fromkeys(map(worded, leaves(error)))))
+    return _carried("; ".join(dict.fromkeys(map(_advised, leaves(error)))))
+
+
+def _advised(error: BaseException) -> str:
+    advice = advice_on(error)
+    return f"{worded(error)} ({advice})" if advice else worded(error)
 
 
 def worded(error: BaseException) -> str:

@@ -68,6 +68,7 @@ class ApprovalRequests:
         for approval in asked:
             turn.check()
             self.observer.ask(context, approval)
+            self.dispatcher.reports.approval_unheard(context, turn, approval)
             await self.dispatcher.deliver(context, turn, approval)
             await self._tell_parents(context, approval)
         turn.check()

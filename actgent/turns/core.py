@@ -26,6 +26,7 @@ from actgent.messages import (
     ToolCall,
 )
 from actgent.modes.modes import Modes
+from actgent.printable import quoted
 from actgent.protocols.base import (
     CallTools,
     Change,
@@ -302,7 +303,7 @@ class AgentCore:
     def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
         """Ask again with the error, a bounded number of times; then it is the turn's failure."""
         if turn.progress.repairs >= turn.limits.repairs:
-            raise error
+            raise _given_up(error, turn.progress.repairs)
         turn.progress.repairs += 1
         self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
 
@@ -369,6 +370,18 @@ class AgentCore:
         turn.check()
         if reply is not None:
             await self.dispatcher.deliver(context, turn, reply)
+
+
+def _given_up(error: AnswerError, repairs: int) -> AnswerError:
+    """Word the error of an answer that was asked for again in vain; `reason` stays what was wrong with the last one."""
+    tries = "once" if not repairs else f"{repairs + 1} times"
+    answered = f", and answered at last {quoted(error.raw)}" if error.raw else ""
+    text = (
+        f"{error.reason} (the model was asked {tries}{answered}): make the form or its description simpler, take a model that "
+        "follows it better, or allow more tries with Limits(repairs=...)"
+    )
+    error.args = (text,)
+    return error
 
 
 def _entering(message: Message, turn: Turn) -> Appended | Said:

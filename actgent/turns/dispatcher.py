@@ -8,9 +8,8 @@ import trio
 
 from actgent.approvals import Approval
 from actgent.errors import HandlerFailed, kind_of
-from actgent.foreign import failure_of, place_of
+from actgent.foreign import failure_of
 from actgent.journal.records import Delivered
-from actgent.logs import Each, logger_of
 from actgent.messages import (
     Delivery,
     Event,
@@ -29,9 +28,8 @@ from actgent.sessions.turn import Turn
 from actgent.sessions.turn_future import TurnWaiter
 from actgent.tools.results import worded
 
+from .reports import Reports
 from .watchdog import Watch
-
-_log = logger_of(__name__)
 
 _KINDS: dict[type[Delivery], HandlerKind] = {
     Reply: "conversation",
@@ -79,7 +77,7 @@ def _rank(outcome: Outcome) -> int:
 class Dispatcher:
     """Calls handlers, one after the other, in the session's own task."""
 
-    agent: str
+    reports: Reports
     timeout: float
     """Seconds an async handler may take."""
     watch: Watch
@@ -90,7 +88,11 @@ class Dispatcher:
         if turn is not None:
             for listener in turn.listeners:
                 listener.hear(delivery)
-        for attached in context.handlers.of(_KINDS[type(delivery)]):
+        kind = _KINDS[type(delivery)]
+        heard = context.handlers.of(kind)
+        if not heard and (turn is None or not turn.listeners):
+            context.handlers.miss(kind)
+        for attached in heard:
             handler, takes_session = attached.handler, attached.takes_session
             try:
                 awaitable = to_awaitable(self._call(context, handler, delivery, takes_session=takes_session))
@@ -145,7 +147,9 @@ class Dispatcher:
         for listener in listeners:
             listener.failure = failure
         if not listeners and not context.handlers.of("exception"):
-            self._log_unheard(context, failure)
+            self.reports.unheard_failure(context, failure)
+        elif self.reports.debug:
+            self.reports.heard_failure(context, failure)
         await self.dispatch(context, failure)
 
     def _call(
@@ -182,36 +186,12 @@ class Dispatcher:
             error = failed
         message_id = turn.message.id if turn is not None else ""
         if isinstance(delivery, Failure) or not context.handlers.of("exception"):
-            self._log_failed(context, handler, error.__cause__ or error)
+            self.reports.handler_failed(context, handler, error.__cause__ or error)
             return
         failure = Failure(
             id=f"{delivery_id(delivery)}/handler", kind="handler", error=error, message_id=message_id
         )
         await self.dispatch(context, failure)
-
-    def _log_failed(self, context: SessionContext, handler: Handler, error: BaseException) -> None:
-        """Without the error's words, which may tell contents: its class and place are enough to look further."""
-        _log.error(
-            "agent %s, session %s: handler %s failed with %s at %s",
-            self.agent,
-            Each(context.id),
-            name_of(handler),
-            type(error).__name__,
-            place_of(error),
-        )
-
-    def _log_unheard(self, context: SessionContext, failure: Failure) -> None:
-        """Without contents: the error's class and what it failed at are enough to look further."""
-        if failure.kind == "stopped":
-            return
-        _log.warning(
-            "agent %s, session %s: message %s ended as %s failure (%s); attach session.on_exception to deal with it",
-            self.agent,
-            Each(context.id),
-            Each(failure.message_id),
-            failure.kind,
-            type(failure.error).__name__,
-        )
 
 
 def delivery_id(delivery: Delivery | Message) -> str:

@@ -208,6 +208,7 @@ class ToolCaller:
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
+            on_raise=partial(self.dispatcher.reports.tool_raised, context),
         )
         if (excess := excess_of(calls, limits)) is not None:
             batch.refuse(excess)

@@ -1,13 +1,21 @@
-"""Names the sync handler that holds the event loop, and tells how many equal records the log has left out.
+"""Names what holds the event loop, and tells how many equal records the log has left out.
 
-The loop itself cannot notice that it is held, so a thread looks on. One thread serves all
-runtimes of the process, and exists only while one is open.
+The loop itself cannot notice that it is held, so a thread looks on. One thread serves all runtimes of the process, and
+exists only while one is open. The loop does nothing for it but say which sync handler it calls: where the thread finds it
+inside of a tool, a model or an async handler it asks for a sign of life, which the loop gives as soon as that one awaits.
 """
 
+import os
+import pathlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from sys import _current_frames as frames_by_thread
+from types import FrameType, MappingProxyType
+
+import attrs
+import trio
 
 from actgent.logs import Each, logger_of, summarise
 from actgent.sessions.handlers import Handler, name_of
@@ -17,21 +25,50 @@ _log = logger_of(__name__)
 INTERVAL = 0.5
 """Seconds between two looks."""
 LIMIT = 1.0
-"""Seconds that a sync handler may take before it is named."""
+"""Seconds that sync code may hold the loop before it is named."""
+
+_PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
+_CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
+    {
+        ("actgent.tools.execution", "Batch._value"): ("tool", "tool"),
+        ("actgent.turns.model_calls", "ModelCaller._complete"): ("model", "llm"),
+        ("actgent.turns.dispatcher", "Dispatcher._finish"): ("handler", "handler"),
+    }
+)
+"""The functions that call foreign code: what that is, and the variable that has it."""
+
+
+@attrs.frozen
+class _Held:
+    """Foreign code in which the loop was found."""
+
+    kind: str
+    name: str
+    place: str
 
 
 class Watch:
     """What one event loop is busy with. The loop writes `busy`, the thread reads it."""
 
-    __slots__ = ("busy", "named")
+    __slots__ = ("_asked", "_is_alive", "_is_named", "_thread", "_token", "busy", "named")
 
     def __init__(self) -> None:
         self.busy: tuple[Handler, str, float] | None = None
         """Handler, session and monotonic time of its start."""
         self.named: tuple[Handler, str, float] | None = None
         """What was reported already."""
+        self._thread = threading.get_ident()
+        self._token = trio.lowlevel.current_trio_token()
+        self._asked: float | None = None
+        """When the loop was asked for a sign of life; None: it gave the last one."""
+        self._is_alive = False
+        self._is_named = False
 
     def look(self, now: float) -> None:
+        self._look_at_handler(now)
+        self._look_at_loop(now)
+
+    def _look_at_handler(self, now: float) -> None:
         busy = self.busy
         if busy is None or busy is self.named or now - busy[2] < LIMIT:
             return
@@ -42,6 +79,58 @@ class Watch:
             Each(busy[1]),
             now - busy[2],
         )
+
+    def _look_at_loop(self, now: float) -> None:
+        if self._asked is not None and self._is_alive:
+            self._asked = None
+        held = None if self._is_named and self._asked is not None else self._find_holder()
+        if held is None:
+            return
+        if self._asked is None:
+            self._ask(now)
+        elif now - self._asked >= LIMIT:
+            self._is_named = True
+            _log.warning(
+                "%s %s has held the event loop for more than %.1f s, at %s: nothing else ran meanwhile. Await instead "
+                "(trio.sleep() for time.sleep(), an async client), make the function sync, which runs a tool in a thread, or "
+                "call trio.to_thread.run_sync()",
+                held.kind,
+                held.name,
+                now - self._asked,
+                held.place,
+            )
+
+    def _ask(self, now: float) -> None:
+        self._asked, self._is_alive, self._is_named = now, False, False
+        try:
+            self._token.run_sync_soon(self._answer)
+        except trio.RunFinishedError:
+            self._asked = None
+
+    def _answer(self) -> None:
+        self._is_alive = True
+
+    def _find_holder(self) -> _Held | None:
+        """Return the foreign code that the loop's thread is inside of at this moment; None: it waits, or is in ours."""
+        foreign: FrameType | None = None
+        frame = frames_by_thread().get(self._thread)
+        while frame is not None:
+            code = frame.f_code
+            if not code.co_filename.startswith(_PACKAGE):
+                foreign = frame
+            elif found := _CALLERS.get((frame.f_globals.get("__name__", ""), code.co_qualname)):
+                return _held(*found, frame, foreign)
+            frame = frame.f_back
+        return None
+
+
+def _held(kind: str, variable: str, caller: FrameType, foreign: FrameType | None) -> _Held | None:
+    called = caller.f_locals.get(variable)
+    if called is None or foreign is None:
+        return None
+    name = name_of(called) if kind == "handler" else str(called.name)
+    code = foreign.f_code
+    return _Held(kind, name, f"{code.co_filename}:{foreign.f_lineno} in {code.co_qualname}")
 
 
 class _Guard:
@@ -87,7 +176,7 @@ _guard = _Guard()
 
 @contextmanager
 def open_watch() -> Iterator[Watch]:
-    """Have the handlers of this event loop watched."""
+    """Have the tools, models and handlers of this event loop watched."""
     watch = Watch()
     _guard.add(watch)
     try:

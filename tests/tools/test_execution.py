@@ -149,7 +149,10 @@ async def test_group_of_a_tool_with_a_nursery_is_flattened():
 async def test_unserialisable_result():
     """A result that JSON cannot carry is an error result."""
     ended = await result(inline(lambda: [threading.Lock()]))
-    assert ended.error == "the result cannot be written as JSON: TypeError: lock is no JSON value"
+    assert ended.error == (
+        "the result cannot be written as JSON: TypeError: lock is no JSON value: "
+        "return text, a number, a list, a dict, or a dataclass"
+    )
 
 
 async def test_huge_result_is_cut_with_a_notice():

@@ -85,10 +85,11 @@ async def test_events_carry_no_contents():
     assert SECRET not in str([attrs.asdict(event) for event in seen])
 
 
-async def test_logs_carry_no_contents(caplog):
-    """A failure that nobody hears is logged by its class and ids."""
+async def test_logs_carry_no_contents_where_texts_are_redacted(caplog):
+    """A failure that nobody hears is logged by its class and ids; without `redact=`, its words say what went wrong."""
     caplog.set_level("DEBUG")
-    async with agent_with(ValueError(SECRET)) as agent:
+    async with open_runtime(redact=str) as runtime:
+        agent = await runtime.start(agent_with(ValueError(SECRET)))
         session = await agent.create_session("ada", SECRET)
         await session.wait_idle()
     assert "ValueError" in caplog.text

@@ -1,10 +1,19 @@
-"""What is logged: who, what kind and where; never contents or keys."""
+"""What is logged: who, what kind and where; where a runtime redacts texts, never contents or keys."""
 
 import logging
 
 import pytest
 
-from actgent import BareAgent, NotAuthorized, ScriptedLLM, SimpleAgent, ToolCall, ToolError, tool
+from actgent import (
+    BareAgent,
+    NotAuthorized,
+    ScriptedLLM,
+    SimpleAgent,
+    ToolCall,
+    ToolError,
+    open_runtime,
+    tool,
+)
 from actgent.llm.base import Answer
 from actgent.messages import Text
 
@@ -33,7 +42,8 @@ async def _everything(caplog):
         RuntimeError(f"a bug with {SECRET}"),
         f'{{"messageType": "DIRECT_RESPONSE", "content": "{SECRET}"}}',
     ]
-    async with SimpleAgent("a", llm=ScriptedLLM(script), tools=[leak]) as agent:
+    async with open_runtime(redact=str) as runtime:
+        agent = await runtime.start(SimpleAgent("a", llm=ScriptedLLM(script), tools=[leak], debug=True))
         session = await agent.create_session("ada", f"hi {SECRET}")
         await session.wait_idle()
         for _ in range(3):
@@ -46,8 +56,8 @@ async def _everything(caplog):
         await session.wait_idle()
 
 
-async def test_no_contents_in_any_log(caplog):
-    """Not at the finest level, not in a traceback either."""
+async def test_no_contents_in_any_log_of_a_runtime_that_redacts(caplog):
+    """Not at the finest level, not in a traceback either, and not for `debug`."""
     caplog.set_level(logging.DEBUG, logger="actgent")
     await _everything(caplog)
     formatter = logging.Formatter()
