@@ -145,6 +145,8 @@ _NAMES = {
     "tools.envelope": ("EnvelopedTool",),
     "tools.function": ("FunctionTool", "tool"),
     "tools.registry": ("ToolRegistry",),
+    "toolsets.deferred": ("Deferred",),
+    "toolsets.toolset": ("StaticToolset", "Toolset", "open_toolset"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 

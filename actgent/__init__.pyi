@@ -230,6 +230,14 @@ from .tools.function import (
 from .tools.registry import (
     ToolRegistry as ToolRegistry,
 )
+from .toolsets.deferred import (
+    Deferred as Deferred,
+)
+from .toolsets.toolset import (
+    StaticToolset as StaticToolset,
+    Toolset as Toolset,
+    open_toolset as open_toolset,
+)
 from .turns.core import (
     AgentCore as AgentCore,
 )

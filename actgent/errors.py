@@ -68,6 +68,7 @@ The class answers two questions: whose fault is it, and what can I do?
         ├── UnusableResult         what a tool returned is nothing that a model can read
         ├── NoThread               a sync tool never began: no thread was free in time
         ├── ToolNotFound
+        ├── ToolsetUnavailable     the toolset of the tool is not connected
         ├── InvalidArguments
         └── ToolTimeout
 """
@@ -745,6 +746,17 @@ class ToolNotFound(ToolError):
         self.name = name
         known = f"; there are: {', '.join(sorted(available)[:20])}" if available else ""
         super().__init__(f"tool {quoted(name)} not found{known}")
+
+
+class ToolsetUnavailable(ToolError):
+    """The tool's toolset is not connected, so that the call never ran."""
+
+    def __init__(self, toolset: str, reason: str) -> None:
+        self.toolset = toolset
+        self.reason = reason
+        super().__init__(
+            f"tools of {shown(toolset)} are not available: {reason}; try again later, or go on without"
+        )
 
 
 class InvalidArguments(ToolError):

@@ -58,6 +58,25 @@ class DeadLettered(Observation):
 
 
 @attrs.frozen(kw_only=True)
+class ToolsetConnected(Observation):
+    """A toolset published its tools, for the first time, again after it was lost, or because they changed."""
+
+    toolset: str
+    tools: int
+
+
+@attrs.frozen(kw_only=True)
+class ToolsetLost(Observation):
+    """A toolset could not be connected, or its connection ended; its tools fail until it is back."""
+
+    toolset: str
+    error: str
+    """The class of the exception; `silent` where it did not answer in time."""
+    delay: float
+    """Seconds until it is tried again."""
+
+
+@attrs.frozen(kw_only=True)
 class SessionObservation(Observation):
     """Something that happened in a session."""
 

@@ -94,6 +94,14 @@ ESSENTIAL = {
     "structured_output.py": ["Offer(item='bicycle', price=120.0", "after 2 model calls"],
     "thousand_agents.py": ["1000 different answers in"],
     "tools.py": ["square_root: success: 42.0", "population: success: 718000", "square_root: error: "],
+    "toolsets.py": [
+        "shop: connected",
+        "convert: 9.20 EUR",
+        "shop_order: ordered; 2 left",
+        "report_42: report 42",
+        "find_tools, call_tool, convert",
+        "shop: closed",
+    ],
     "urgent.py": [
         "refused: the inbox of agent clerk is full",
         "interrupted: an urgent message came",

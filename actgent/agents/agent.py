@@ -56,8 +56,9 @@ from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnReader, 
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
 from actgent.tools.base import Tool
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
+from actgent.toolsets.gateway import registry_of
+from actgent.toolsets.toolset import Toolset
 from actgent.turns.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.core import AgentCore
 from actgent.turns.dispatcher import Dispatcher
@@ -100,7 +101,7 @@ class Agent(Generic[DataT_co]):
         prompt: A layer round the system prompt, or instead of it; text is appended.
         instructions: The forms of answer it knows; a plain name is an instruction without a form.
         types: The same as ready classification types, instead of instructions.
-        tools: What it can do, as tools.
+        tools: What it can do, as tools, and toolsets, which are connected when it starts.
         protocol: How it talks to the model; the default is plain text.
         models: Further models by role, for protocols that ask for one.
         output: A type or JSON Schema that every final answer has to fit; the value is `Reply.data`.
@@ -150,7 +151,7 @@ class Agent(Generic[DataT_co]):
         prompt: Prompt | None = None,
         instructions: Iterable[Instruction | str] = (),
         types: Iterable[ClassificationType] = (),
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Tool | Toolset] = (),
         protocol: Protocol | None = None,
         models: Mapping[str, LLM | LLMSettings | str] | None = None,
         output: Any = None,
@@ -197,7 +198,7 @@ class Agent(Generic[DataT_co]):
         check_each("instructions", known, kind=Instruction)
         all_types = (*types_from(known), *types)
         check_each("types", all_types, kind=ClassificationType)
-        self.tools = ToolRegistry(tools, mapped=[t.tool for t in all_types if t.tool])
+        self.toolsets, self.tools = registry_of(tools, mapped=[t.tool for t in all_types if t.tool])
         self.modes = modes
         check_call_rule("approval", approval)
         self._approval = approval
@@ -311,6 +312,17 @@ class Agent(Generic[DataT_co]):
             SessionClosed: it was closed.
         """
         return face_of(await (await self._await_opener()).ensure(owner, session_id, parent=_below(parent)))
+
+    async def open_toolsets(self, runtime: Runtime) -> None:
+        """Connect its toolsets, after which it serves; `Runtime.start` is the way to call it.
+
+        Raises:
+            ToolsetUnavailable: a required one could not be connected.
+        """
+        if self.toolsets:
+            await runtime.toolsets.open(self.tools, self.toolsets)
+        if self._opener is not None:
+            self._opener.running.equipped.set()
 
     async def recover(self) -> None:
         """Go on with the sessions whose messages were accepted and not dealt with when the last process ended.
@@ -797,7 +809,7 @@ class Agent(Generic[DataT_co]):
             ref=self.ref,
             limits=self.limits,
             options=self._options,
-            on_stop=self._stopped,
+            on_stop=partial(self._stopped, runtime),
         )
 
     def _build_opener(self, running: AgentActor, runtime: Runtime) -> SessionOpener:
@@ -850,9 +862,10 @@ class Agent(Generic[DataT_co]):
             for role, model in self._model_names.items()
         }
 
-    async def _stopped(self) -> None:
+    async def _stopped(self, runtime: Runtime) -> None:
         """Close the clients that were made from names; those that were given stay their owner's."""
         self._opener = None
+        runtime.toolsets.close(self.tools)
         models, self._models = self._models or {}, None
         for role, model in models.items():
             if not isinstance(self._model_names[role], LLM):

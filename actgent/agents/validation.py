@@ -10,6 +10,7 @@ from actgent.memory.base import Memory
 from actgent.protocols.base import Protocol
 from actgent.tools.base import Tool
 from actgent.tools.generators import is_generator
+from actgent.toolsets.toolset import Toolset
 
 
 def check_arguments(
@@ -23,7 +24,7 @@ def check_arguments(
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError("name= must be a non-empty string")
     check_id("name", name)
-    if isinstance(tools, Tool):
+    if isinstance(tools, Tool | Toolset):
         raise ConfigurationError(f"tools= takes a list: tools=[{tools.name}]")
     if not isinstance(protocol, Protocol | None):
         raise ConfigurationError(f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}")

@@ -70,7 +70,8 @@ def equip(registry: ToolRegistry, modes: Modes) -> None:
     for given in modes.tools:
         if registry.get(given.name) is not given:
             registry.add(given)
-    if unknown := sorted(name for name in modes.named_tools if registry.get(name) is None):
+    unknown = sorted(name for name in modes.named_tools if registry.get(name) is None)
+    if unknown and not registry.has_toolsets:
         raise ConfigurationError(
             f"the modes name tools that the agent does not have: {', '.join(unknown)}; pass them in tools=, "
             "or give the mode a rule if they come later"

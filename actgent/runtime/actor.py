@@ -46,6 +46,8 @@ class AgentActor:
         self.clock = clock
         self.timer_service = timer_service
         self.propagation = propagation
+        self.equipped = trio.Event()
+        """Set when its toolsets have connected, as far as they are waited for; it serves from then on."""
         self.ready = trio.Event()
         self._words = f"agent {lifecycle.name!r}"
         self._loop = trio.lowlevel.current_trio_token()
@@ -85,6 +87,7 @@ class AgentActor:
 
     async def live(self) -> None:
         """Serve until cancelled."""
+        await self.equipped.wait()
         try:
             async with trio.open_nursery() as nursery:
                 self.runner.begin(nursery)

@@ -32,6 +32,7 @@ from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.propagation import Propagation, propagation_of
 from actgent.sessions.turn import is_inside
 from actgent.tools.threads import ALL_THREADS, Threads
+from actgent.toolsets.host import ToolsetHost
 from actgent.turns.watchdog import Watch, open_watch
 
 from .actor import AgentActor
@@ -53,7 +54,10 @@ _log = logger_of(__name__)
 class Startable(typing.Protocol):
     """An agent, as far as a runtime is concerned."""
 
+    name: str
+
     def start_in(self, runtime: "Runtime") -> "Sequence[Startable]": ...
+    async def open_toolsets(self, runtime: "Runtime") -> None: ...
     async def recover(self) -> None: ...
 
 
@@ -88,6 +92,7 @@ class Runtime:
         around = Surroundings(policy=supervision, events=events, find_waiter=find_waiter)
         self._system = ActorSystem(nursery, around)
         self.timer = around.timer
+        self.toolsets = ToolsetHost(nursery, events)
         self.bury = around.bury
         """Keeps a message that nobody will deal with."""
         self.clock = Clock()
@@ -116,12 +121,14 @@ class Runtime:
 
         Raises:
             ConfigurationError: an agent of this name runs here, or this agent runs elsewhere; none of them was started.
+            ToolsetUnavailable: a required toolset could not be connected; none of the agents was started.
             UsageError: the runtime's block is being left, or was.
         """
         if not hasattr(agent, "start_in"):
             raise ConfigurationError(f"a runtime starts agents, not {agent!r}")
         is_first = not self.agents.starting.has_begun
         started = agent.start_in(self)
+        await self._equip(started)
         self.agents.starting.note_start()
         if is_first and self.journal is not None:
             self._nursery.start_soon(self._watch_start, name="start of agents")
@@ -131,6 +138,16 @@ class Runtime:
             await _recover(started)
         await trio.lowlevel.checkpoint()
         return agent
+
+    async def _equip(self, agents: "Sequence[Startable]") -> None:
+        """Connect the toolsets of agents, which serve from then on; if one that is required fails, they stop."""
+        try:
+            for agent in agents:
+                await agent.open_toolsets(self)
+        except BaseException:
+            for agent in agents:
+                self.stop(agent.name)
+            raise
 
     @asynccontextmanager
     async def starting(self) -> AsyncGenerator[None, None]:

@@ -5,7 +5,16 @@ from collections.abc import Iterable
 import attrs
 
 from actgent.memory.base import ModelView
-from actgent.messages import NO_USAGE, Message, ToolCall, Usage, new_id
+from actgent.messages import NO_USAGE, Message, ToolCall, ToolSpec, Usage, new_id
+
+
+@attrs.define(eq=False)
+class OfferedTools:
+    """Which tools a session's model is offered in every request, so that its prompt's beginning stays as it is."""
+
+    specs: tuple[ToolSpec, ...]
+    version: int = -1
+    """That of the agent's tools when the model was last told of changes."""
 
 
 @attrs.define(eq=False)
@@ -20,6 +29,8 @@ class SessionConversation:
     """The session's system prompt; None is the agent's."""
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the last answer that have no result yet."""
+    offered: OfferedTools | None = None
+    """None: the agent's tools never change."""
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
     """The marks of the last notices, by their sources."""

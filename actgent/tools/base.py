@@ -19,6 +19,10 @@ Effect = Literal["pure", "idempotent", "once"]
 """What a tool does outside, and so what a restart may repeat: nothing; the same again; something that counts."""
 
 
+AskFor = Callable[[ToolCall], bool | Ask]
+"""Whether a person has to approve this call; sync, and it only looks."""
+
+
 class HasState(typing.Protocol):
     """Something with a store, such as a session."""
 
@@ -116,11 +120,15 @@ class Tool(abc.ABC):
     """How many results are kept by arguments, for all agents and sessions alike; 0 keeps none."""
     alone: bool = False
     """A barrier: calls before it finish first, it runs by itself, later ones are checked after it."""
-    approval: bool | Ask = False
-    """Whether a person has to approve each call; an `Ask` words the question."""
+    approval: bool | Ask | AskFor = False
+    """Whether a person has to approve each call; an `Ask` words the question, a function decides for each call."""
     hooks: Sequence[ToolHooks] = ()
     inline: bool = False
     """True: `execute` never waits, so it runs without a timer."""
+    deferred: bool = False
+    """True: a model finds it by `find_tools` and runs it by `call_tool`, in place of being offered it."""
+    origin: str = ""
+    """The name of the toolset that it comes from; empty: the agent was given it by itself."""
 
     @abc.abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
@@ -144,3 +152,25 @@ class Tool(abc.ABC):
     def result_cache(self) -> ResultCache:
         """The results that `cache` keeps."""
         return ResultCache(self.cache)
+
+
+class WrappedTool(Tool):
+    """A tool that is another one but for some of its options; the other one stays as it is."""
+
+    def __init__(self, inner: Tool, **options: Any) -> None:
+        """Args: `options` are attributes of `Tool` that are to differ."""
+        self.inner = inner
+        for option in Tool.__annotations__:
+            setattr(self, option, options.get(option, getattr(inner, option)))
+
+    @functools.cached_property
+    def argument_validator(self) -> ArgumentsValidator:
+        inner = self.inner
+        is_same = self.name == inner.name and self.parameters is inner.parameters
+        return inner.argument_validator if is_same else ArgumentsValidator(self.name, self.parameters)
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        return await self.inner.execute(arguments, context)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"

@@ -7,7 +7,7 @@ from typing import Any
 from actgent.errors import AskPerson, InvalidArguments, ToolError
 from actgent.foreign import failure_of, leaves
 
-from .base import Tool, ToolContext
+from .base import Tool, ToolContext, WrappedTool
 from .results import describe, to_text
 
 
@@ -15,7 +15,7 @@ class _WorthRepeating(ToolError):
     """An error that the inner tool declared retryable, in its envelope."""
 
 
-class EnvelopedTool(Tool):
+class EnvelopedTool(WrappedTool):
     """A tool whose results are `{"success": true, "result": ...}`, and whose errors are `{"success": false, "error": ...}`.
 
     An error has a `message`, the class of the exception as `details`, and a `timestamp` (ISO 8601, UTC). It is the
@@ -23,10 +23,7 @@ class EnvelopedTool(Tool):
     """
 
     def __init__(self, inner: Tool) -> None:
-        self.inner = inner
-        for option in Tool.__annotations__:
-            setattr(self, option, getattr(inner, option))
-        self.retry_on = (_WorthRepeating,)
+        super().__init__(inner, retry_on=(_WorthRepeating,))
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         try:
@@ -43,9 +40,6 @@ class EnvelopedTool(Tool):
             isinstance(leaf, self.inner.retry_on) and not isinstance(leaf, InvalidArguments)
             for leaf in leaves(error)
         )
-
-    def __repr__(self) -> str:
-        return f"EnvelopedTool({self.inner!r})"
 
 
 def _failed(error: Exception) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from actgent.foreign import failure_of, leaves
 from actgent.logs import logger_of
 from actgent.messages import ToolCall, ToolResult, ToolStatus
 
-from .base import Tool, ToolContext
+from .base import AskFor, Tool, ToolContext
 from .registry import ToolRegistry
 from .results import canonical, capped, describe, to_text
 from .time_limits import TimeLimit, time_limits
@@ -228,9 +228,7 @@ class Batch:
 
     def _question(self, call: ToolCall, tool: Tool) -> Ask | None:
         ask = None if self.ask is None else self.ask(call, tool)
-        if ask is None and tool.approval:
-            return tool.approval if isinstance(tool.approval, Ask) else Ask()
-        return ask
+        return ask if ask is not None else _own_question(call, tool)
 
     async def _run_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
         call = self.calls[place]
@@ -313,6 +311,22 @@ async def _attempts(call: ToolCall, tool: Tool, arguments: Mapping[str, Any], to
         await trio.sleep(tool.retry_delay * 2**attempt)
         attempt += 1
         told.has_begun = True
+
+
+def _own_question(call: ToolCall, tool: Tool) -> Ask | None:
+    """Return what a tool itself wants a person to be asked before a call of it runs."""
+    wanted = _wanted(tool.approval, call, tool) if callable(tool.approval) else tool.approval
+    if isinstance(wanted, Ask):
+        return wanted
+    return Ask() if wanted else None
+
+
+def _wanted(rule: AskFor, call: ToolCall, tool: Tool) -> bool | Ask:
+    try:
+        return rule(call)
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+        error = failure_of(raised, "approval rule of tool", tool.name)
+    raise ToolError(f"whether a person has to approve this call is not known: {describe(error)}") from error
 
 
 def _is_immediate(tool: Tool) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, ParamSpec, Self, TypeVar, Union, get
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments
 
-from .base import Effect, Tool, ToolContext, ToolHooks
+from .base import AskFor, Effect, Tool, ToolContext, ToolHooks
 from .checking import MAX_LEVELS, is_deep
 from .options import check_options
 from .schema import compile_signature, description_of, parameter_texts
@@ -50,7 +50,7 @@ class FunctionTool(Tool, Generic[P, R]):
         retry_delay: float = 1.0,
         cache: int = 0,
         alone: bool = False,
-        approval: bool | Ask = False,
+        approval: bool | Ask | AskFor = False,
         hooks: ToolHooks | Sequence[ToolHooks] = (),
     ) -> None:
         inner = _undecorated(func)
@@ -215,7 +215,7 @@ def tool(
     retry_delay: float = 1.0,
     cache: int = 0,
     alone: bool = False,
-    approval: bool | Ask = False,
+    approval: bool | Ask | AskFor = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 

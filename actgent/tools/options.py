@@ -43,6 +43,10 @@ def _is_exception_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Exception)
 
 
+def _is_sync_function(value: object) -> bool:
+    return callable(value) and not inspect.iscoroutinefunction(value) and not is_generator(value)
+
+
 def _check_texts(tool: Tool) -> None:
     _require(
         _is_name(tool.name), tool, "a name is 1 to 64 of the characters a-z, A-Z, 0-9, _, . and -; pass name="
@@ -69,7 +73,11 @@ def _check_repetition(tool: Tool) -> None:
 
 
 def _check_hooks(tool: Tool) -> None:
-    _require(isinstance(tool.approval, bool | Ask), tool, "approval= is True, False or an Ask(...)")
+    _require(
+        isinstance(tool.approval, bool | Ask) or _is_sync_function(tool.approval),
+        tool,
+        "approval= is True, False, an Ask(...) or a sync function of the call",
+    )
     for hooks in tool.hooks:
         _require(isinstance(hooks, ToolHooks), tool, "hooks= takes ToolHooks(...)")
         for hook in attrs.astuple(hooks, recurse=False):

@@ -1,22 +1,36 @@
-"""The tools of an agent, in the order in which they were added."""
+"""The tools of an agent, in the order in which they were added; behind them those of its toolsets, which come and go."""
 
-from collections.abc import Iterable, Iterator
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
-from actgent.errors import ConfigurationError, DuplicateTool, ToolNotFound
+import attrs
+
+from actgent.errors import ConfigurationError, DuplicateTool, ToolNotFound, ToolsetUnavailable
+from actgent.logs import logger_of
 from actgent.messages import ToolCall, ToolSpec
+from actgent.printable import shown
 
-from .base import Tool
+from .base import Tool, WrappedTool
 from .options import check_options
+
+CALL_TOOL = "call_tool"
+"""By which a model calls a tool that it was not offered; see `ToolRegistry.resolve`."""
+FIND_TOOLS = "find_tools"
+"""By which it learns of such tools; it changes nothing, so it may be called in every mode."""
+LONGEST_NAME = 64
+_UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
+_log = logger_of(__name__)
 
 
 class ToolRegistry:
     """Tools by name. May be shared by agents that have the same tools.
 
     A tool that an instruction is mapped to is not offered to the model: it has no spec, and only a call that was
-    made from the validated instruction reaches it.
+    made from the validated instruction reaches it. One that is `deferred` has none either: `find_tools` tells of it.
     """
 
-    __slots__ = ("_mapped", "_specs", "_tools")
+    __slots__ = ("_all", "_groups", "_mapped", "_own", "_specs", "_unavailable", "version")
 
     def __init__(self, tools: Iterable[Tool] = (), *, mapped: Iterable[str] = ()) -> None:
         """Add the tools; `mapped` are the names of those that belong to instructions.
@@ -24,7 +38,15 @@ class ToolRegistry:
         Raises:
             ConfigurationError: a tool that no model can use, two of one name, a mapped name without a tool.
         """
-        self._tools: dict[str, Tool] = {}
+        self._own: dict[str, Tool] = {}
+        self._groups: dict[str, tuple[Tool, ...]] = {}
+        """The tools of toolsets, by name of the toolset, in the order in which they were declared."""
+        self._all = self._own
+        """Its own tools and those of toolsets, by the names that the model calls them by."""
+        self._unavailable: dict[str, str] = {}
+        """Why the tools of a toolset cannot be called now, by its name."""
+        self.version = 0
+        """Another number whenever a toolset has changed what is here."""
         self._mapped = frozenset(mapped)
         self._specs: tuple[ToolSpec, ...] | None = None
         for tool in tools:
@@ -32,10 +54,10 @@ class ToolRegistry:
         self._check_mapped()
 
     def _check_mapped(self) -> None:
-        if missing := sorted(self._mapped - self._tools.keys()):
+        if missing := sorted(self._mapped - self._own.keys()):
             raise ConfigurationError(
                 f"an instruction is mapped to tool {missing[0]!r}, which is not there: pass it in tools=, "
-                f"or correct the name (there are: {', '.join(self._tools) or 'none'})"
+                f"or correct the name (there are: {', '.join(self._own) or 'none'})"
             )
 
     def add(self, tool: Tool) -> None:
@@ -45,13 +67,12 @@ class ToolRegistry:
             DuplicateTool: there is one of this name.
             ConfigurationError: not a tool, or one that no model can use.
         """
-        if not isinstance(tool, Tool):
-            raise ConfigurationError(f"{tool!r} is not a tool: decorate the function with @tool")
+        check_tool(tool)
         check_options(tool)
-        if tool.name in self._tools:
+        if tool.name in self._own:
             raise DuplicateTool(tool.name)
-        self._tools[tool.name] = tool
-        self._specs = None
+        self._own[tool.name] = tool
+        self._merge()
 
     def remove(self, name: str) -> None:
         """Take a tool away.
@@ -62,28 +83,101 @@ class ToolRegistry:
         """
         if name in self._mapped:
             raise ConfigurationError(f"tool {name!r} belongs to an instruction: remove the instruction first")
-        if self._tools.pop(name, None) is None:
-            raise ToolNotFound(name, tuple(self._tools))
-        self._specs = None
+        if self._own.pop(name, None) is None:
+            raise ToolNotFound(name, tuple(self._own))
+        self._merge()
 
     def get(self, name: str) -> Tool | None:
         """The tool of this name, mapped ones too, or None."""
-        return self._tools.get(name)
+        return self._all.get(name)
 
     def find(self, call: ToolCall) -> Tool:
         """The tool that a call may run.
 
         Raises:
             ToolNotFound: there is none, or only an instruction reaches it.
+            ToolsetUnavailable: its toolset is not connected.
         """
-        tool = self._tools.get(call.name)
+        tool = self._all.get(call.name)
         if tool is None or (call.name in self._mapped and not call.mapped):
             raise ToolNotFound(call.name, [spec.name for spec in self.specs()])
+        if self._unavailable and tool.origin in self._unavailable:
+            raise ToolsetUnavailable(tool.origin, self._unavailable[tool.origin])
         return tool
 
     def list(self) -> tuple[Tool, ...]:
         """All tools, in order."""
-        return tuple(self._tools.values())
+        return tuple(self._all.values())
+
+    def resolve(self, call: ToolCall) -> ToolCall:
+        """The call that a call of `call_tool` stands for; any other call as it is, and one that names no tool."""
+        if call.name != CALL_TOOL or not isinstance(call.arguments, Mapping) or CALL_TOOL not in self._own:
+            return call
+        name = call.arguments.get("name")
+        arguments = call.arguments.get("arguments", {})
+        if not isinstance(name, str) or name == CALL_TOOL or name in self._mapped or name not in self._all:
+            return call
+        return attrs.evolve(call, name=name, arguments=arguments)
+
+    # --- toolsets --------------------------------------------------------------------------
+
+    @property
+    def has_toolsets(self) -> bool:
+        """Return True if some of its tools may come and go."""
+        return bool(self._groups)
+
+    @property
+    def unavailable(self) -> Mapping[str, str]:
+        """Why the tools of a toolset cannot be called now, by its name."""
+        return self._unavailable
+
+    def declare(self, toolset: str) -> None:
+        """Keep a place for the tools of a toolset, behind those of toolsets that were declared before.
+
+        Raises:
+            ConfigurationError: one of this name was declared.
+        """
+        if toolset in self._groups:
+            raise ConfigurationError(
+                f"two toolsets are named {toolset!r}: give one of them another name, or prefix its tools"
+            )
+        self._groups[toolset] = ()
+
+    def publish(self, toolset: str, tools: Iterable[Tool]) -> None:
+        """Take these as the tools that a toolset has now, in place of those that it had.
+
+        One that no model can use is left out, with a warning. A name that a provider refuses is made fit, and one that
+        is taken gets the toolset's name in front.
+        """
+        usable = (_usable(tool, toolset) for tool in tools)
+        self._groups[toolset] = tuple(tool for tool in usable if tool is not None)
+        self._unavailable.pop(toolset, None)
+        self._merge()
+        self.version += 1
+
+    def withdraw(self, toolset: str, reason: str) -> None:
+        """Let calls of a toolset's tools fail with a reason until it publishes again; its tools keep their places."""
+        if self._unavailable.get(toolset) != reason:
+            self._unavailable[toolset] = reason
+            self.version += 1
+
+    def _merge(self) -> None:
+        self._specs = None
+        if not self._groups:
+            return
+        self._all = dict(self._own)
+        for toolset, tools in self._groups.items():
+            for tool in tools:
+                name = tool.name
+                if name in self._all:
+                    name = fit_name(f"{toolset}_{tool.name}")
+                    _log.warning(
+                        "two tools are named %s: that of toolset %s is %s here; prefixed() gives its tools names of their own",
+                        shown(tool.name),
+                        shown(toolset),
+                        shown(name),
+                    )
+                self._all.setdefault(name, tool if name == tool.name else WrappedTool(tool, name=name))
 
     @property
     def mapped(self) -> frozenset[str]:
@@ -93,14 +187,51 @@ class ToolRegistry:
     def specs(self) -> tuple[ToolSpec, ...]:
         """The specifications that a model is offered: the same tuple until a tool is added or removed."""
         if self._specs is None:
-            self._specs = tuple(tool.spec for name, tool in self._tools.items() if name not in self._mapped)
+            self._specs = tuple(
+                tool.spec
+                for name, tool in self._all.items()
+                if name not in self._mapped and not tool.deferred
+            )
         return self._specs
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tools
+        return name in self._all
 
     def __iter__(self) -> Iterator[Tool]:
-        return iter(self._tools.values())
+        return iter(self._all.values())
 
     def __len__(self) -> int:
-        return len(self._tools)
+        return len(self._all)
+
+
+def check_tool(tool: object) -> None:
+    """Refuse what is no tool.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if not isinstance(tool, Tool):
+        raise ConfigurationError(f"{tool!r} is not a tool: decorate the function with @tool")
+
+
+def _usable(tool: Tool, toolset: str) -> Tool | None:
+    """The tool under a name that a model can use; None: no model can use it."""
+    fit = WrappedTool(tool, name=fit_name(tool.name), origin=toolset)
+    try:
+        check_options(fit)
+    except ConfigurationError as error:
+        _log.warning("toolset %s: a tool is left out: %s", shown(toolset), shown(str(error)))
+        return None
+    return fit
+
+
+def fit_name(name: str) -> str:
+    """Make a name one that a tool may have: a-z, A-Z, 0-9, _, . and -, at most 64 of them.
+
+    What is cut or replaced leaves a digest, so that other names stay other names.
+    """
+    fit = _UNFIT.sub("_", name)
+    if fit == name and 0 < len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.blake2s(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+    return f"{fit[: LONGEST_NAME - 9]}_{digest}"

@@ -52,6 +52,7 @@ from .model_calls import ModelCaller
 from .notices import tell_notes
 from .observer import Observer
 from .tool_calls import ToolCaller
+from .tool_notices import offer_tools
 
 SYSTEM = Sender("actgent", "system")
 REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
@@ -162,6 +163,8 @@ class AgentCore:
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if self.modes is not None:
             self._tell_modes(self.modes, context, turn, message)
+        if self.calling.registry.has_toolsets:
+            offer_tools(context, turn, self.calling.registry)
         self.remember(context, turn, message)
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
@@ -245,7 +248,9 @@ class AgentCore:
             calls=turn.progress.calls,
             repairs=turn.progress.repairs,
             profile=self.profile,
-            tools=self.calling.registry.specs(),
+            tools=self.calling.registry.specs()
+            if (offered := context.conversation.offered) is None
+            else offered.specs,
         )
 
     # --- ask -----------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class ToolCaller:
         """
         known = [
             call if call.id else context.conversation.assign_call_id(call, f"{turn.answer.id}/call/{place}")
-            for place, call in enumerate(calls)
+            for place, call in enumerate(self._resolved(calls))
         ]
         batch = self._batch(context, turn, known)
         results = None
@@ -126,7 +126,7 @@ class ToolCaller:
     async def give_up(self, context: SessionContext, turn: Turn) -> None:
         """Close calls that will not run any more, and tell what was not told yet."""
         if context.conversation.open_calls:
-            batch = self._batch(context, turn, context.conversation.open_calls)
+            batch = self._batch(context, turn, self._resolved(context.conversation.open_calls))
             self._close(context, turn, turn.message, batch, None, is_over=True)
         await self.deliver(context, turn)
 
@@ -151,6 +151,10 @@ class ToolCaller:
             await context.log.flush()
         for listener in turn.listeners:
             listener.take_calls(calls)
+
+    def _resolved(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """Return the calls of the tools themselves where the model ran them by `call_tool`."""
+        return [self.registry.resolve(call) for call in calls] if self.registry.has_toolsets else calls
 
     def _settle(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
         """Tell a batch what became of its calls before the restart."""

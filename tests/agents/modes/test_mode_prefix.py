@@ -3,8 +3,20 @@
 import itertools
 
 import pytest
+import trio
 
-from actgent import Anthropic, BareAgent, Modes, OpenAI, OpenAIResponses, ToolCall, ToolResult, tool
+from actgent import (
+    Anthropic,
+    BareAgent,
+    FunctionTool,
+    Modes,
+    OpenAI,
+    OpenAIResponses,
+    ToolCall,
+    ToolResult,
+    Toolset,
+    tool,
+)
 from actgent.testing import open_provider
 
 TURNS = 50
@@ -54,13 +66,15 @@ def unmarked(body):
     return body.replace(b"," + MARK, b"").replace(MARK + b",", b"")
 
 
-async def bodies_of(wire, modes):
+async def bodies_of(wire, modes, tools=(get_time, deploy), each_turn=None):
     """What fifty turns put on a wire, and how often the mode changed meanwhile."""
     async with open_provider(script, keep=1000) as provider:
         llm = client(wire, provider)
-        async with BareAgent("app", llm=llm, tools=[get_time, deploy], modes=modes) as agent:
+        async with BareAgent("app", llm=llm, tools=list(tools), modes=modes) as agent:
             session = await agent.create_session("ada")
             for number in range(TURNS):
+                if each_turn is not None:
+                    each_turn(number)
                 if number % 7 == 0:
                     await session.set_mode(MODES[number % 3], by="admin")
                 await session.chat(f"turn {number} of this session")
@@ -98,6 +112,39 @@ async def test_the_prefix_stands(wire):
     shared = shares([unmarked(body) for body in bodies])
     assert min(shared) >= LEAST
     assert min(shared) >= 0.999  # what it really is: all but the end of the list
+
+
+class Restless(Toolset):
+    """Tools that come, go and change."""
+
+    name = "restless"
+
+    async def run(self, publish):
+        self.publish = publish
+        publish([deploy])
+        await trio.sleep_forever()
+
+    def change(self, number):
+        """Offer other tools in each fifth turn, and in between one that changes its description."""
+        if number % 5 == 0:
+            self.publish(
+                [deploy, *(FunctionTool(f"tool_{n}", "One more.", get_time.func) for n in range(number))]
+            )
+        elif number % 5 == 2:
+            self.publish(
+                [FunctionTool("deploy", f"Deploy something, in turn {number}.", deploy.func, thread=False)]
+            )
+
+
+@pytest.mark.parametrize("wire", ["openai", "openai-responses", "anthropic"])
+async def test_the_prefix_stands_while_toolsets_change(wire):
+    """Tools that come, go and change are told at the end, and move nothing before it."""
+    modes = Modes(universal=[get_time], agent_may=MODES)
+    restless = Restless()
+    bodies, *_ = await bodies_of(wire, modes, [get_time, restless], restless.change)
+    assert b"Further tools are available now" in bodies[-1]
+    assert b"Tools that changed" in bodies[-1]
+    assert min(shares([unmarked(body) for body in bodies])) >= LEAST
 
 
 async def test_the_measure_sees_a_prompt_that_moves():

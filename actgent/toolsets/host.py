@@ -1,0 +1,251 @@
+"""Runs the toolsets of a runtime: one task each, from the first agent that has it to the last.
+
+A toolset is `connecting`, then `connected` or `lost`; lost ones are tried again after pauses that grow. Whatever it
+publishes reaches the registries of all agents that have it.
+"""
+
+import contextvars
+import math
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from actgent.errors import ToolsetUnavailable
+from actgent.events import EventStream, ToolsetConnected, ToolsetLost
+from actgent.foreign import failure_of
+from actgent.logs import logger_of
+from actgent.printable import shown
+from actgent.tools.base import Tool
+from actgent.tools.registry import ToolRegistry
+
+from .toolset import Toolset
+
+PATIENCE = 0.5
+"""Seconds that an agent's start waits for the next optional toolset after one has connected."""
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+"""Seconds between two tries to connect; each pause doubles the one before."""
+STABLE = 60.0
+"""Seconds of connection after which the pauses begin anew."""
+
+_log = logger_of(__name__)
+
+
+@attrs.define(eq=False)
+class _Use:
+    """A toolset that an agent has: the tools of a source, or some that are derived from them."""
+
+    toolset: Toolset
+    registry: ToolRegistry
+    error: Exception | None = None
+    """Why nothing could be derived from what the source published."""
+
+    def publish(self, tools: Sequence[Tool]) -> None:
+        """Give the agent what the source published."""
+        try:
+            derived = self.toolset.tools_from(tools)
+        except Exception as error:  # noqa: BLE001 - the edge to foreign code: functions of the user
+            self.error = error
+            _log.exception("toolset %s: its tools cannot be derived", shown(self.toolset.name))
+            self.withdraw(str(error))
+        else:
+            self.registry.publish(self.toolset.name, derived)
+
+    def withdraw(self, reason: str) -> None:
+        self.registry.withdraw(self.toolset.name, reason)
+
+
+@attrs.define(eq=False)
+class _Life:
+    """A source while some agent has tools of it."""
+
+    source: Toolset
+    uses: list[_Use] = attrs.field(factory=list)
+    tools: tuple[Tool, ...] | None = None
+    """What it published last; None until it has connected."""
+    reason: str = "it is not connected yet"
+    """Why it is not connected, as far as is known; empty while it is."""
+    error: Exception | None = None
+    is_settled: bool = False
+    """Whether it has connected or failed."""
+    changed: trio.Event = attrs.field(factory=trio.Event)
+    """Set when it has connected or failed; a new one then."""
+    tries: int = 0
+    """How often it failed since it was connected for a while."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    connecting: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    def add(self, use: _Use) -> None:
+        self.uses.append(use)
+        if self.tools is not None:
+            use.publish(self.tools)
+        if self.reason:
+            use.withdraw(self.reason)
+
+    def tell(self) -> None:
+        self.is_settled = True
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+class ToolsetHost:
+    """The toolsets that run in one block."""
+
+    def __init__(self, nursery: trio.Nursery, events: EventStream) -> None:
+        self._nursery = nursery
+        self._events = events
+        self._lives: dict[Toolset, _Life] = {}
+
+    async def open(self, registry: ToolRegistry, toolsets: Sequence[Toolset]) -> None:
+        """Let a registry have the tools of toolsets, and wait until those are there that can be waited for.
+
+        For a required one that is its `connect_timeout`. For the others: until one of them has connected, and then for
+        the next as long as that comes within half a second; those that come later reach sessions by a notice.
+
+        Raises:
+            ToolsetUnavailable: a required one could not be connected; the registry has none of them then.
+            ConfigurationError: what is derived from one does not fit its tools.
+        """
+        uses = [_Use(toolset, registry) for toolset in toolsets]
+        lives = [self._enter(use) for use in uses]
+        try:
+            async with trio.open_nursery() as nursery:
+                for use, life in zip(uses, lives, strict=True):
+                    if use.toolset.required:
+                        nursery.start_soon(_require, life)
+                await _wait_patiently(lives)
+            _check_derived(uses)
+        except BaseExceptionGroup as group:
+            self.close(registry)
+            raise _first_of(group) from None
+        except BaseException:
+            self.close(registry)
+            raise
+
+    def close(self, registry: ToolRegistry) -> None:
+        """End the toolsets that no other registry has; their tasks close what they opened."""
+        for life in list(self._lives.values()):
+            life.uses = [use for use in life.uses if use.registry is not registry]
+            if not life.uses:
+                del self._lives[life.source]
+                life.scope.cancel()
+
+    def _enter(self, use: _Use) -> _Life:
+        source = use.toolset.source
+        life = self._lives.get(source)
+        if life is None:
+            life = self._lives[source] = _Life(source)
+            # In a context of its own: what it opens is nobody's request.
+            contextvars.Context().run(self._begin, life)
+        life.add(use)
+        return life
+
+    def _begin(self, life: _Life) -> None:
+        self._nursery.start_soon(self._run, life, name=f"toolset {life.source.name}")
+
+    async def _run(self, life: _Life) -> None:
+        with life.scope:
+            while True:
+                begun = trio.current_time()
+                error = await self._connect(life)
+                if trio.current_time() - begun > STABLE:
+                    life.tries = 0
+                pause = min(FIRST_PAUSE * 2**life.tries, LONGEST_PAUSE)
+                life.tries += 1
+                self._lose(life, error, pause)
+                await trio.sleep(pause)
+
+    async def _connect(self, life: _Life) -> Exception | None:
+        """Run a toolset until its connection ends; returns the reason, None where it was silent for too long."""
+        toolset = life.source
+        with trio.move_on_after(toolset.connect_timeout) as life.connecting:
+            try:
+                await toolset.run(lambda tools: self._publish(life, tools))
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+                error = failure_of(raised, "toolset", toolset.name)
+            else:
+                error = ConnectionResetError("its connection ended")
+            return error
+        return None
+
+    def _publish(self, life: _Life, tools: Sequence[Tool]) -> None:
+        life.connecting.deadline = math.inf
+        life.tools, life.reason, life.error = tuple(tools), "", None
+        for use in life.uses:
+            use.publish(life.tools)
+        if self._events.watched:
+            self._events.publish(ToolsetConnected(toolset=life.source.name, tools=len(life.tools)))
+        life.tell()
+
+    def _lose(self, life: _Life, error: Exception | None, pause: float) -> None:
+        name = life.source.name
+        life.error = error
+        silent = f"it did not answer within {life.source.connect_timeout:g} s"
+        life.reason = silent if error is None else "its connection failed"
+        told = silent if error is None else f"{type(error).__name__}: {error}"
+        _log.warning(
+            "toolset %s is not available: %s; it is tried again in %g s", shown(name), shown(told), pause
+        )
+        for use in life.uses:
+            use.withdraw(life.reason)
+        if self._events.watched:
+            kind = "silent" if error is None else type(error).__name__
+            self._events.publish(ToolsetLost(toolset=name, error=kind, delay=pause))
+        life.tell()
+
+
+def _check_derived(uses: Sequence[_Use]) -> None:
+    for use in uses:
+        if use.error is not None:
+            raise use.error
+
+
+async def _require(life: _Life) -> None:
+    """Wait for a toolset that has to be there.
+
+    Raises:
+        ToolsetUnavailable: it is not there in time.
+    """
+    with trio.move_on_after(life.source.connect_timeout):
+        while life.tools is None:
+            await life.changed.wait()
+    if life.tools is None:
+        raise ToolsetUnavailable(life.source.name, life.reason) from life.error
+
+
+async def _wait_patiently(lives: Sequence[_Life]) -> None:
+    """Wait until each has connected or failed, but not much longer than for the last that connected."""
+    deadline = math.inf
+    while waiting := [life for life in lives if not life.is_settled]:
+        known = _connected(lives)
+        with trio.move_on_at(deadline) as scope:
+            await _any_changed(waiting)
+        if scope.cancelled_caught:
+            return
+        if _connected(lives) > known:
+            deadline = trio.current_time() + PATIENCE
+
+
+def _connected(lives: Sequence[_Life]) -> int:
+    """Return how many have connected, but for those that are always there."""
+    return sum(life.tools is not None and life.source.may_change for life in lives)
+
+
+async def _any_changed(lives: Sequence[_Life]) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        for life in lives:
+            nursery.start_soon(wait, life.changed)
+
+
+def _first_of(group: BaseExceptionGroup) -> BaseException:
+    """The error in a group that says most: the first, however deep."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

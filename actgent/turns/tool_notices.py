@@ -1,0 +1,76 @@
+"""What a conversation is told of tools that came, went or changed after it was offered others.
+
+The tools that a session's model is offered stand at the beginning of its prompt, and stay as they are there. What changes
+is told by a notice at the end. It holds names only: descriptions come from outside, and reach the model as the result of
+`find_tools`.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.messages import ToolSpec
+from actgent.modes.notices import Note, NoteSource
+from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import OfferedTools
+from actgent.sessions.turn import Turn
+from actgent.tools.registry import ToolRegistry
+
+from .notices import tell_notes
+
+SAID = 50
+"""How many tools a notice names."""
+
+
+def offer_tools(context: SessionContext, turn: Turn, registry: ToolRegistry) -> None:
+    """Fix what a session is offered when it begins, and tell it later of what is different by then."""
+    offered = context.conversation.offered
+    if offered is None:
+        offered = context.conversation.offered = OfferedTools(registry.specs())
+    if offered.version != registry.version:
+        offered.version = registry.version
+        source = ToolNotices(registry, offered.specs)
+        tell_notes(context, (source,), calls=turn.progress.calls, repairs=turn.progress.repairs)
+
+
+@attrs.frozen
+class ToolNotices(NoteSource):
+    """Compares the tools that there are with those that a session was offered."""
+
+    name = "toolsets"
+    _registry: ToolRegistry
+    _offered: tuple[ToolSpec, ...]
+
+    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Note]:
+        lines = self._lines()
+        mark = (
+            hashlib.blake2s("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else "as offered"
+        )
+        if mark == told or (told is None and not lines):
+            return ()
+        return [Note(mark, "\n".join(lines) or "All tools that you were offered are available as they were.")]
+
+    def _lines(self) -> list[str]:
+        offered = {spec.name: spec for spec in self._offered}
+        now = {tool.name: tool.spec for tool in self._registry if not tool.deferred}
+        came = [name for name in now if name not in offered and name not in self._registry.mapped]
+        gone = [name for name in offered if name not in now]
+        changed = [name for name, spec in offered.items() if name in now and now[name] != spec]
+        lines = [
+            _line(
+                "Further tools are available now; find_tools tells about them, call_tool runs them: ", came
+            ),
+            _line("Tools that are not there any more: ", gone),
+            _line("Tools that changed; find_tools tells their parameters now: ", changed),
+            *(f"Tools of {name} are not available now." for name in self._registry.unavailable),
+        ]
+        return [line for line in lines if line]
+
+
+def _line(text: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - SAID} more" if len(names) > SAID else ""
+    return f"{text}{', '.join(names[:SAID])}{more}."

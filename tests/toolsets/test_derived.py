@@ -1,0 +1,136 @@
+"""Toolsets made from toolsets."""
+
+import pytest
+import trio
+
+from actgent import Ask, ConfigurationError, StaticToolset, ToolCall, ToolContext, open_toolset, tool
+from actgent.errors import InvalidArguments, ToolsetUnavailable
+from actgent.tools.execution import Batch
+from actgent.tools.registry import ToolRegistry
+from actgent.toolsets.toolset import Toolset
+
+
+@tool(thread=False, effect="pure")
+def weather(city: str, units: str = "metric", key: str = "") -> str:
+    """Tell the weather of a city."""
+    return f"{city} {units} {key}"
+
+
+@tool(thread=False)
+def send_mail(to: str) -> str:
+    """Send a mail."""
+    return f"sent to {to}"
+
+
+WORLD = StaticToolset("world", [weather, send_mail])
+
+
+async def tools_of(toolset):
+    async with open_toolset(toolset) as tools:
+        return {each.name: each for each in tools()}
+
+
+async def result(one, **arguments):
+    registry = ToolRegistry([one])
+    batch = Batch([ToolCall(one.name, arguments, "c1")], registry)
+    await batch.run()
+    return batch.results()[0]
+
+
+@pytest.mark.parametrize("keep", [["weather"], "weather", lambda each: each.effect == "pure"])
+async def test_filtered(keep):
+    """Tools are kept by name or by a function."""
+    assert list(await tools_of(WORLD.filtered(keep))) == ["weather"]
+
+
+async def test_names_change_and_the_tools_stay():
+    """A prefix and new names reach the copies only."""
+    assert list(await tools_of(WORLD.prefixed("w_"))) == ["w_weather", "w_send_mail"]
+    assert list(await tools_of(WORLD.renamed({"weather": "sky"}))) == ["sky", "send_mail"]
+    assert list(await tools_of(WORLD.renamed(str.upper).prefixed("x"))) == ["xWEATHER", "xSEND_MAIL"]
+    assert weather.name == "weather"
+
+
+async def test_options_change():
+    """Approval, effect and cache are set on the copies; what may happen once only is not cached."""
+    tools = await tools_of(WORLD.approved(Ask("Really?")).with_effect(lambda _: "idempotent").cached(7))
+    assert [(each.approval, each.effect, each.cache) for each in tools.values()] == [
+        (Ask("Really?"), "idempotent", 7)
+    ] * 2
+    assert (await tools_of(WORLD.cached()))["send_mail"].cache == 0
+    assert (await tools_of(WORLD.approved()))["send_mail"].approval is True
+
+
+async def test_approval_by_call():
+    """A rule of the call decides which calls a person approves."""
+    tools = await tools_of(WORLD.approved(lambda call: call.arguments["to"] != "ann"))
+    registry = ToolRegistry([tools["send_mail"]])
+    batch = Batch([ToolCall("send_mail", {"to": name}, name) for name in ("ann", "bob")], registry)
+    await batch.run()
+    assert list(batch.asked) == [1]
+    assert batch.results()[0].content == "sent to ann"
+
+
+async def test_an_approval_rule_that_fails_lets_nothing_run():
+    """A rule that raises is an error of the call, which does not run."""
+    tools = await tools_of(WORLD.approved(lambda call: call.arguments["nobody"]))
+    assert "whether a person has to approve" in (await result(tools["send_mail"], to="bob")).error
+
+
+async def test_configuration_is_hidden_and_checked_and_the_nearest_wins():
+    """Values reach the function and never the schema; the tool's own goes before that of its toolset."""
+    tools = await tools_of(WORLD.configured(key="own").configured(units="imperial").configured(key="outer"))
+    told = tools["weather"]
+    assert set(told.parameters["properties"]) == {"city"}
+    assert (await result(told, city="Oslo")).content == "Oslo imperial own"
+    assert "units" in (await result(told, city="Oslo", units="metric")).error
+    with pytest.raises(InvalidArguments):
+        told.argument_validator.validate({"city": "Oslo", "key": "stolen"})
+    assert await told.execute({"city": "Oslo"}, ToolContext()) == "Oslo imperial own"
+
+
+async def test_shown_configuration_is_the_models_to_change():
+    """A parameter in `shown` keeps its place in the schema, and the model's argument goes before the value."""
+    told = (await tools_of(WORLD.configured({"city": "Oslo"}, shown=["city"])))["weather"]
+    assert "city" in told.parameters["properties"]
+    assert "required" not in told.parameters
+    assert (await result(told)).content == "Oslo metric "
+    assert (await result(told, city="Bergen")).content == "Bergen metric "
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [({"town": "Oslo"}, "no tool has a parameter 'town'"), ({"city": 7}, "does not fit")]
+)
+async def test_wrong_configuration_is_refused(values, words):
+    """What no tool has, or does not fit its schema, is refused when the tools are there."""
+    with pytest.raises((ConfigurationError, ExceptionGroup)) as caught:
+        await tools_of(WORLD.configured(values))
+    found = caught.value.exceptions[0] if isinstance(caught.value, ExceptionGroup) else caught.value
+    assert words in str(found)
+
+
+async def test_one_that_is_silent(autojump_clock):
+    """Without an agent, too, a toolset that publishes nothing is given up."""
+
+    class Silent(Toolset):
+        name = "silent"
+
+        async def run(self, publish):
+            await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await tools_of(Silent())
+    assert caught.group_contains(ToolsetUnavailable, match="silent.* did not answer within 10 s")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", 7])
+def test_names_of_toolsets(name):
+    """A toolset's name can be told in one line."""
+    with pytest.raises(ConfigurationError, match="printable"):
+        StaticToolset(name, [])
+
+
+def test_something_else_than_a_tool():
+    """The error says what to do."""
+    with pytest.raises(ConfigurationError, match="decorate the function with @tool"):
+        StaticToolset("x", [print])

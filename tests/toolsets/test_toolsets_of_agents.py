@@ -1,0 +1,423 @@
+"""Toolsets while agents have them: they come, go, change, fail and are silent."""
+
+from itertools import pairwise
+
+import orjson
+import pytest
+import trio
+
+from actgent import (
+    Approve,
+    BareAgent,
+    Deferred,
+    Mode,
+    Modes,
+    OpenAI,
+    ScriptedLLM,
+    StaticToolset,
+    ToolCall,
+    Toolset,
+    open_runtime,
+    tool,
+)
+from actgent.errors import ConfigurationError, ToolsetUnavailable
+from actgent.events import ToolsetConnected, ToolsetLost
+from actgent.testing import open_provider
+
+
+@tool(thread=False, effect="pure")
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(thread=False, effect="pure")
+def multiply(a: int, b: int) -> int:
+    """Multiply two numbers."""
+    return a * b
+
+
+class Remote(Toolset):
+    """Tools that connect after `delay` seconds, and change or end when a test says so."""
+
+    def __init__(self, name, tools, delay=0.0, *, required=False):
+        self.name = name
+        self.first = tools
+        self.delay = delay
+        self.required = required
+        self.log = []
+        self.publish = None
+        self.end = trio.Event()
+        self.error = None
+
+    async def run(self, publish):
+        self.log.append("open")
+        try:
+            await trio.sleep(self.delay)
+            publish(self.first)
+            self.publish = publish
+            await self.end.wait()
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.log.append("closed")
+
+
+async def ask(session, text="go"):
+    replies = []
+    session.on_conversation(lambda reply: replies.append(str(reply)))
+    await session.chat(text)
+    await session.wait_idle()
+    return replies[-1]
+
+
+def offered(llm):
+    return [spec.name for spec in llm.chats[-1].tools]
+
+
+def notices(session):
+    return [m.parts[0].text for m in session.history if m.sender.name == "toolsets"]
+
+
+async def test_tools_of_a_toolset_are_offered_and_run():
+    """They stand behind the agent's own, under one roof with `find_tools` and `call_tool` only where they may change."""
+    llm = ScriptedLLM([[ToolCall("multiply", {"a": 6, "b": 7})], "42"])
+    async with BareAgent("tutor", llm=llm, tools=[add, StaticToolset("maths", [multiply])]) as agent:
+        session = await agent.create_session("ada")
+        assert await ask(session) == "42"
+        assert offered(llm) == ["add", "multiply"]
+        assert notices(session) == []
+    assert agent.tools.get("multiply").origin == "maths"
+
+
+async def test_a_block_opens_and_closes_them_in_one_task():
+    """What a toolset opened is closed when the agent's block has been left."""
+    remote = Remote("far", [multiply])
+    for _ in range(2):
+        async with BareAgent("tutor", llm=ScriptedLLM(["hello"]), tools=[remote]):
+            assert remote.log == ["open"]
+        assert remote.log == ["open", "closed"]
+        remote.log.clear()
+
+
+async def test_two_agents_share_one(autojump_clock):
+    """One source runs for all agents that have it, derived or not, until the last of them ends."""
+    remote = Remote("far", [add, multiply], 1)
+    llm = ScriptedLLM(["hello"], repeat=True)
+    async with open_runtime() as runtime:
+        one = await runtime.start(BareAgent("one", llm=llm, tools=[remote]))
+        two = await runtime.start(
+            BareAgent("two", llm=llm, tools=[remote.filtered(["add"]).prefixed("far_")])
+        )
+        assert remote.log == ["open"]
+        assert (one.tools.get("multiply") is None, two.tools.get("far_add") is None) == (False, False)
+        runtime.stop("one")
+        await trio.sleep(1)
+        assert remote.log == ["open"]
+        runtime.stop("two")
+        await trio.sleep(1)
+        assert remote.log == ["open", "closed"]
+
+
+async def test_one_that_hangs_delays_the_start_by_half_a_second(autojump_clock):
+    """The healthy ones are waited for, and the one that hangs half a second longer."""
+    healthy = [Remote(f"r{n}", [], delay) for n, delay in enumerate((0.4, 0.8, 1.2, 1.5))]
+    hanging = Remote("hangs", [multiply], 1000)
+    begun = trio.current_time()
+    llm = ScriptedLLM(["hello"])
+    async with BareAgent("tutor", llm=llm, tools=[*healthy, hanging]) as agent:
+        assert trio.current_time() - begun == pytest.approx(2.0)
+        session = await agent.create_session("ada")
+        await ask(session)
+        assert notices(session) == ["Tools of hangs are not available now."]
+
+
+async def test_late_tools_come_as_a_notice_and_can_be_called(autojump_clock):
+    """They change nothing at the prompt's beginning; `call_tool` runs them, and the handlers see the tool itself."""
+    late = Remote("far", [multiply], 3)
+    llm = ScriptedLLM(
+        ["first", [ToolCall("call_tool", {"name": "multiply", "arguments": {"a": 6, "b": 7}})], "42", "new"]
+    )
+    async with BareAgent("tutor", llm=llm, tools=[Remote("near", [add]), late]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await ask(session)
+        before = offered(llm)
+        assert before == ["find_tools", "call_tool", "add"]
+        await trio.sleep(5)
+        assert await ask(session) == "42"
+        assert offered(llm) == before
+        assert notices(session)[-1].startswith("Further tools are available now;")
+        assert "multiply" in notices(session)[-1]
+        assert [(r.tool_name, r.content) for r in results] == [("multiply", "42")]
+        other = await agent.create_session("bob")
+        await ask(other)
+        assert offered(llm) == [*before, "multiply"], "a session that begins now is offered what is there now"
+        assert notices(other) == []
+
+
+async def test_one_that_fails_is_told_tried_again_and_comes_back(autojump_clock):
+    """Its calls fail with the reason, an event and a notice name it, and after a pause it is back."""
+    remote = Remote("github", [multiply])
+    call = [ToolCall("multiply", {"a": 2, "b": 2})]
+    llm = ScriptedLLM([call, "4", call, "pity", call, "again 4"])
+    async with open_runtime() as runtime, runtime.events() as events:
+        agent = await runtime.start(BareAgent("tutor", llm=llm, tools=[remote]))
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        assert await ask(session) == "4"
+        remote.error = ConnectionResetError("gone")
+        remote.end.set()
+        await trio.testing.wait_all_tasks_blocked()
+        remote.end, remote.error = trio.Event(), None
+        assert await ask(session) == "pity"
+        assert "tools of github are not available: its connection failed" in results[-1].error
+        assert notices(session) == ["Tools of github are not available now."]
+        await trio.sleep(2)
+        assert await ask(session) == "again 4"
+        assert notices(session)[-1] == "All tools that you were offered are available as they were."
+        assert remote.log == ["open", "closed", "open"]
+        seen = [
+            e
+            for e in [events.receive_nowait() for _ in range(len_of(events))]
+            if type(e).__name__.startswith("Toolset")
+        ]
+    assert [(type(e), getattr(e, "error", "")) for e in seen] == [
+        (ToolsetConnected, ""),
+        (ToolsetLost, "ConnectionResetError"),
+        (ToolsetConnected, ""),
+    ]
+
+
+def len_of(events):
+    return events.statistics().waiting if hasattr(events, "statistics") else len(events._backlog.events)
+
+
+async def test_pauses_grow(autojump_clock):
+    """One that always fails is tried again after 1, 2, 4 ... and at most 60 seconds."""
+    times = []
+
+    class Broken(Toolset):
+        name = "broken"
+
+        async def run(self, publish):
+            times.append(trio.current_time())
+            raise OSError("no such program")
+
+    async with BareAgent("tutor", llm=ScriptedLLM([]), tools=[Broken()]):
+        await trio.sleep(400)
+    pauses = [round(later - earlier) for earlier, later in pairwise(times)]
+    assert pauses[:9] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+@pytest.mark.parametrize("delay", [1000, None])
+async def test_a_required_one_is_waited_for_and_then_missed(autojump_clock, delay):
+    """The start raises after the time to connect, whether it is silent or fails; nothing runs then, and again works."""
+
+    class Needed(Remote):
+        async def run(self, publish):
+            if self.delay is None:
+                raise OSError("no such program")
+            await super().run(publish)
+
+    needed = Needed("needed", [add], delay, required=True)
+    async with open_runtime() as runtime:
+        agent = BareAgent("tutor", llm=ScriptedLLM(["hello"]), tools=[needed])
+        begun = trio.current_time()
+        with pytest.raises(ToolsetUnavailable, match="needed"):
+            await runtime.start(agent)
+        assert trio.current_time() - begun == pytest.approx(10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert runtime.count == 0
+        needed.delay = 1
+        await runtime.start(agent)
+        assert agent.tools.get("add") is not None
+
+
+async def test_a_cancelled_start_leaves_nothing(autojump_clock):
+    """Who gives up waiting for a toolset has no agent and no toolset running."""
+    remote = Remote("far", [add], 1000)
+    async with open_runtime() as runtime:
+        with trio.move_on_after(2):
+            await runtime.start(BareAgent("tutor", llm=ScriptedLLM([]), tools=[remote]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (runtime.count, remote.log) == (0, ["open", "closed"])
+
+
+async def test_who_comes_while_it_starts_waits(autojump_clock):
+    """A session that is opened while toolsets connect is answered once they are there, with their tools."""
+    llm = ScriptedLLM(["hello"])
+    agent = BareAgent("tutor", llm=llm, tools=[Remote("far", [multiply], 3)])
+    async with open_runtime() as runtime, trio.open_nursery() as nursery:
+        nursery.start_soon(runtime.start, agent)
+        await trio.sleep(1)
+        session = await agent.create_session("ada", "early")
+        await session.wait_idle()
+        assert offered(llm) == ["find_tools", "call_tool", "multiply"]
+
+
+async def test_tools_that_change(autojump_clock):
+    """A session goes on with what it was offered; calls go by the new schema, and a notice tells."""
+
+    @tool(name="multiply", thread=False)
+    def changed(x: int) -> int:
+        """Square."""
+        return x * x
+
+    remote = Remote("far", [add, multiply])
+    llm = ScriptedLLM(["one", [ToolCall("multiply", {"x": 3})], "two"])
+    async with BareAgent("tutor", llm=llm, tools=[remote]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await ask(session)
+        remote.publish([changed])
+        await ask(session)
+        assert [r.content for r in results] == ["9"]
+        (told,) = notices(session)
+        assert told.splitlines() == [
+            "Tools that are not there any more: add.",
+            "Tools that changed; find_tools tells their parameters now: multiply.",
+        ]
+
+
+async def test_names_that_collide_or_do_not_fit():
+    """A second tool of a name gets its toolset's in front; one that no model can use is left out; long ones are cut."""
+    odd = [tool(name=f"{'x' * 60}", thread=False)(lambda a: a) for _ in range(1)]
+    far = [type(add)(f"n{n}", "", add.func, thread=False) for n in range(2)]
+    far[0].name, far[1].name = "a/b c" * 30, ""
+    agent = BareAgent(
+        "tutor",
+        llm=ScriptedLLM(["x"]),
+        tools=[add, StaticToolset("one", [add, *odd, *far]), StaticToolset("two", [add])],
+    )
+    async with agent:
+        names = [spec.name for spec in agent.tools.specs()]
+    assert names[:3] == ["add", "one_add", "x" * 60]
+    assert names[-1] == "two_add"
+    assert len(names) == len(set(names))
+    assert all(0 < len(name) <= 64 for name in names)
+
+
+def test_two_toolsets_of_one_name():
+    """The error says what to do."""
+    with pytest.raises(ConfigurationError, match="two toolsets are named 'x'"):
+        BareAgent("tutor", llm=ScriptedLLM([]), tools=[StaticToolset("x", []), StaticToolset("x", [])])
+
+
+async def test_a_configuration_that_does_not_fit_ends_the_start():
+    """It is the developer's mistake, so the start raises it."""
+    with pytest.raises(ConfigurationError, match="no tool has a parameter 'town'"):
+        async with BareAgent("t", llm=ScriptedLLM([]), tools=[StaticToolset("x", [add]).configured(town=1)]):
+            pass
+
+
+def many(count):
+    def one(number):
+        @tool(name=f"make_report_{number}", thread=False, approval=number == 7)
+        def report(title: str, year: int = 2000) -> str:
+            """Write one of many reports."""
+            return f"{number} {title} {year}"
+
+        return report
+
+    return [*map(one, range(count)), add, multiply]
+
+
+async def test_deferred_tools_are_found_and_called():
+    """Two tools stand for five hundred: the request grows by less than 2 KB, and what is found can be called."""
+    sizes = {}
+    for tools in ([], [Deferred(StaticToolset("all", many(500)), keep=["add"])]):
+        script = [[ToolCall("find_tools", {"query": "multiplying numbers"})], "found"]
+        async with open_provider(script if tools else ["found"], keep=10) as provider:
+            llm = OpenAI("m", base_url=provider.openai_url, api_key="k")
+            async with BareAgent("tutor", llm=llm, tools=tools) as agent:
+                session = await agent.create_session("ada")
+                results = []
+                session.on_tool_result(results.append)
+                await ask(session)
+            await llm.aclose()
+            sizes[bool(tools)] = len(provider.requests[0].body)
+    assert 0 < sizes[True] - sizes[False] <= 2048
+    found = orjson.loads(results[0].content)["tools"]
+    assert found[0]["name"] == "multiply"
+    assert found[0]["parameters"] == multiply.parameters
+
+
+async def test_a_call_by_call_tool_is_one_of_the_tool_itself():
+    """Approvals, modes and errors are those of the tool; what is not there is an error that names what is."""
+
+    def call(wanted, **arguments):
+        return [ToolCall("call_tool", {"name": wanted, "arguments": arguments})]
+
+    llm = ScriptedLLM(
+        [
+            call("make_report_7", title="A"),
+            "approved",
+            call("make_report_8", wrong=1),
+            "bad",
+            call("nothing"),
+            "missing",
+            call("call_tool", name="add"),
+            "nested",
+            call("make_report_9", title="B"),
+            "refused",
+        ]
+    )
+    modes = Modes(
+        Mode("work", lambda *_: True),
+        Mode("rest", tools=lambda _, each, __: each.name != "make_report_9"),
+        initial="work",
+    )
+    deferred = Deferred(StaticToolset("all", many(10)))
+    async with BareAgent("tutor", llm=llm, tools=[deferred], modes=modes) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        asked = []
+
+        @session.on_approval
+        async def decide(approval):
+            asked.append((approval.tool_name, dict(approval.arguments)))
+            await session.answer(approval.id, Approve())
+
+        assert await ask(session) == "approved"
+        assert asked == [("make_report_7", {"title": "A"})]
+        assert results[-1].content == "7 A 2000"
+        await ask(session)
+        assert 'Invalid arguments for tool "make_report_8"' in results[-1].error
+        await ask(session)
+        assert "tool 'nothing' not found" in results[-1].error
+        await ask(session)
+        assert "not found" in results[-1].error
+        await session.set_mode("rest", by="admin")
+        await ask(session)
+        assert results[-1].tool_name == "make_report_9"
+        assert results[-1].error
+
+
+async def test_toolsets_survive_a_restart(tmp_path):
+    """A call that waits for a person when the process ends runs after the restart, by `call_tool` too."""
+    url = f"sqlite:///{tmp_path}/agents.db"
+    deferred = Deferred(StaticToolset("all", many(10)))
+    first = ScriptedLLM([[ToolCall("call_tool", {"name": "make_report_7", "arguments": {"title": "A"}})]])
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("tutor", llm=first, tools=[deferred], grace=0.1))
+        session = await agent.create_session("ada", "go", session_id="s")
+        with trio.fail_after(5):
+            await session.wait_idle()
+            assert await agent.approvals()
+    second = ScriptedLLM(["done"])
+    results = []
+    async with open_runtime(journal=url) as runtime:
+        agent = BareAgent("tutor", llm=second, tools=[deferred])
+        agent.on_session(lambda session: session.on_tool_result(results.append))
+        await runtime.start(agent)
+        (approval,) = await agent.approvals()
+        assert approval.tool_name == "make_report_7"
+        session = await agent.open_session("s")
+        await session.answer(approval.id, Approve())
+        await session.wait_idle()
+    assert [(r.tool_name, r.content) for r in results] == [("make_report_7", "7 A 2000")]
