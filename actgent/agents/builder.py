@@ -30,6 +30,7 @@ from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strateg
 from actgent.runtime.session_opener import OnSession
 from actgent.sessions.handlers import Handler
 from actgent.tools.base import Tool
+from actgent.toolsets.toolset import Toolset
 
 from .agent import Agent
 from .goal import GoalAgent
@@ -192,7 +193,7 @@ class AgentBuilder:
         given = {**self._model, **settings}
         return attrs.evolve(self, model=given if model is None else {**given, "model": model})
 
-    def tools(self, *tools: Tool) -> Self:
+    def tools(self, *tools: Tool | Toolset) -> Self:
         """Further tools."""
         return self._with(tools=(*self._options.get("tools", ()), *tools))
 

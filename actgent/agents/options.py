@@ -13,6 +13,7 @@ from actgent.protocols.base import ClassificationType, Instruction, Protocol
 from actgent.protocols.prompt_layers import Prompt
 from actgent.state.reducers import Reducer
 from actgent.tools.base import Tool
+from actgent.toolsets.toolset import Toolset
 from actgent.turns.approval_requests import NeedsPerson
 
 from .session import Session
@@ -63,7 +64,7 @@ class AgentOptions(CommonOptions, total=False):
     For functions and classes that pass them on: `**options: Unpack[AgentOptions]`.
     """
 
-    tools: Iterable[Tool]
+    tools: Iterable[Tool | Toolset]
 
 
 class MessageOptions(TypedDict, total=False):
