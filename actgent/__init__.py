@@ -64,6 +64,7 @@ _NAMES = {
         "ToolError",
         "ToolNotFound",
         "ToolTimeout",
+        "ToolsetUnavailable",
         "TooManySchedules",
         "TruncatedAnswer",
         "UnsupportedPart",

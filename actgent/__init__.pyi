@@ -113,6 +113,7 @@ from .errors import (
     ThreadsLeft as ThreadsLeft,
     ToolError as ToolError,
     ToolNotFound as ToolNotFound,
+    ToolsetUnavailable as ToolsetUnavailable,
     ToolTimeout as ToolTimeout,
     TooManySchedules as TooManySchedules,
     TruncatedAnswer as TruncatedAnswer,
