@@ -106,8 +106,6 @@ class Runtime:
             nursery.start_soon(self._sweeper.run, name="retention")
         self._nursery = nursery
         self._left = False
-        self._blocks = 0
-        """Of `starting`, that are open."""
         self._unrecovered: list[Startable] = []
         self._has_told = journal is None
 
@@ -132,7 +130,7 @@ class Runtime:
         self.agents.starting.note_start()
         if is_first and self.journal is not None:
             self._nursery.start_soon(self._watch_start, name="start of agents")
-        if self._blocks:
+        if self.agents.starting.blocks:
             self._unrecovered += started
         else:
             await _recover(started)
@@ -155,12 +153,12 @@ class Runtime:
 
         After an exception they do not: call `ready` to go on all the same.
         """
-        self._blocks += 1
+        self.agents.starting.blocks += 1
         try:
             yield
         finally:
-            self._blocks -= 1
-        if not self._blocks:
+            self.agents.starting.blocks -= 1
+        if not self.agents.starting.blocks:
             await self.ready()
 
     async def ready(self) -> None:

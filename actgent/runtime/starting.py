@@ -27,6 +27,8 @@ class Starting:
     """Whether agents are still being started, and which sessions wait for that."""
 
     is_over: bool = False
+    blocks: int = 0
+    """How many blocks of `Runtime.starting` are open."""
     _over_at: float = -math.inf
     """By trio's clock."""
     _came_back: "WeakSet[SessionContext]" = attrs.field(factory=WeakSet)
