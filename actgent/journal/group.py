@@ -2,8 +2,9 @@
 
 One task writes, and nothing cuts it: who waits for a step may leave, or give up after its patience, while the storage
 is still at it. Meanwhile steps of all sessions gather, and go together into the next transaction. Where nothing is to be
-waited for before, whoever brings a step has the storage begin with it at once, and the task that writes only hears of its
-end: a round of the loop costs as much as the work of a step.
+waited for before, whoever brings a step has the storage begin with it at once. If the storage has nothing else to do, who
+brought it waits for the storage itself, and the task that writes hears nothing of it: a round of the loop costs as much as
+the work of a step. Cancelled, out of patience, or with an error in hand, it leaves the rest to that task.
 Steps that nobody waits for start no transaction of their own for `FLUSH_DELAY_SECONDS`.
 """
 
@@ -15,7 +16,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import attrs
 import outcome
@@ -141,6 +142,10 @@ class _Begun:
     group: list[_Waiting]
     transaction: _Transaction
     work: Work
+    leader: _Waiting | None
+    """Who waits for it in the place of the task that writes."""
+    is_left: bool = False
+    """Whether that one waits no more."""
 
 
 @attrs.define(eq=False)
@@ -276,18 +281,29 @@ class GroupedJournal(Journal):
 
     @property
     def _may_start(self) -> bool:
-        """Whether the storage has `_start_writing`."""
+        """Whether the storage has `_prepare_writing`."""
         return False
 
-    def _start_writing(self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey]) -> Work:
-        """Begin with what `_write` does without waiting, and call the writer when it is over.
+    def _prepare_writing(
+        self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey], *, is_led: bool
+    ) -> Any:
+        """Begin with what `_write` does without waiting, and call the writer when it is over; returns a `Work`.
 
-        Where one of the `new` sessions is there nothing is written: `HeadFound`.
+        Where one of the `new` sessions is there nothing is written: `HeadFound`. One that `is_led` begins as somebody
+        waits in `_see_through`, who alone hears of its end.
         """
         raise NotImplementedError
 
+    async def _see_through(self, work: Any) -> None:
+        """Wait until a work is over that is led; cancelled, it goes on, and somebody else may wait for it."""
+        raise NotImplementedError
+
+    def _dismiss(self, work: Any) -> None:
+        """Have the one in `_see_through` wait no more."""
+        raise NotImplementedError
+
     async def _wait_called(self) -> None:
-        """Wait until `_call` is called, or something is over that `_start_writing` began with; perhaps shorter."""
+        """Wait until `_call` is called, or something is over that `_prepare_writing` began with; perhaps shorter."""
 
         def leave(_: object) -> trio.lowlevel.Abort:
             self._writer = None
@@ -532,14 +548,41 @@ class GroupedJournal(Journal):
                 f"epoch {epoch} of the journal is over, epoch {self._epoch} has begun: nothing was written"
             )
 
+    @trio.lowlevel.enable_ki_protection
     async def _wait_written(self, step: JournalStep, epoch: int, patience: float | None = None) -> None:
         waiting = _Waiting(step, epoch)
         self._enqueue(waiting)
-        self._ask_writer()
         if patience is not None:
             waiting.patience, waiting.until = patience, trio.current_time() + patience
             self._arrived.set()
+        if (begun := self._ask_writer(waiting)) is not None:
+            await self._lead(begun)
+            if waiting.error is not None:
+                raise waiting.error
+            if waiting.is_over:
+                return
         await waiting.wait()
+
+    async def _lead(self, begun: _Begun) -> None:
+        """Wait for the storage in the place of the task that writes, and tell the others; the rest is that one's."""
+        try:
+            await self._see_through(begun.work)
+        finally:
+            begun.is_left = True
+            if self._begun is begun and not self._conclude_well(begun):
+                self._call()
+
+    def _conclude_well(self, begun: _Begun) -> bool:
+        """End a transaction that succeeded, and have the storage begin with the next; False where something was to be waited for."""
+        if not isinstance(begun.work.result, outcome.Value):
+            return False
+        self._begun = None
+        try:
+            self._note_written(begun.transaction)
+            self._finish(begun.group)
+        finally:
+            self._leave_group(begun.group)
+        return not self._is_awaited or self._begin_next()
 
     async def _flush(self, key: SessionKey) -> None:
         """Wait for what was queued until now, of this session with its errors."""
@@ -574,6 +617,10 @@ class GroupedJournal(Journal):
 
     def _give_up(self, now: float) -> None:
         """Let nobody wait for longer than they want; the storage goes on with their steps."""
+        begun = self._begun
+        if begun is not None and not begun.is_left and begun.leader is not None and begun.leader.until <= now:
+            begun.leader.error = JournalSlow(begun.leader.patience)
+            self._dismiss(begun.work)
         for waiting in [*self._writing, *self._queue]:
             if waiting.until <= now and waiting.task is not None:
                 waiting.error = JournalSlow(waiting.patience)
@@ -600,17 +647,25 @@ class GroupedJournal(Journal):
         finally:
             self._is_resting = False
         begun = self._begun
-        if begun is not None and begun.work.result is not None:
+        if begun is None or (begun.leader is not None and not begun.is_left):
+            return
+        if begun.leader is not None:
+            await self._see_through(begun.work)
+        if begun.work.result is not None:
             self._begun = None
             await self._conclude(begun.group, begun)
 
-    def _ask_writer(self) -> None:
+    def _ask_writer(self, leader: _Waiting | None = None) -> _Begun | None:
+        """Have what is queued written; returns what the storage begins with as soon as the leader waits for it."""
         self._is_awaited = True
-        if self._is_resting and self._begun is None and (not self._begin_next() or self._writer is not None):
+        if not self._is_resting or self._begun is not None:
+            return None
+        if not self._begin_next(leader) or self._writer is not None:
             self._call()
+        return self._begun if leader is not None else None
 
     @trio.lowlevel.enable_ki_protection
-    def _begin_next(self) -> bool:
+    def _begin_next(self, leader: _Waiting | None = None) -> bool:
         """Have the storage begin with what is queued; False where something has to be waited for before."""
         if not self._may_start or not self._storage.value or self._doubts or self._kept:
             return False
@@ -625,8 +680,9 @@ class GroupedJournal(Journal):
                 transaction = self._place(
                     by_session, {key: self._heads[key] for key in by_session if key not in new}
                 )
-                work = self._start_writing(transaction.rows, list(transaction.heads.values()), new)
-                self._begun = _Begun(group, transaction, work)
+                heads = list(transaction.heads.values())
+                work = self._prepare_writing(transaction.rows, heads, new, is_led=leader is not None)
+                self._begun = _Begun(group, transaction, work, leader)
             else:
                 self._finish(group)
         finally:
@@ -634,8 +690,15 @@ class GroupedJournal(Journal):
                 self._leave_group(group)
         return True
 
-    def _new_in_queue(self) -> list[SessionKey] | None:
+    def _new_in_queue(self) -> Sequence[SessionKey] | None:
         """The sessions of the queue that begin with it; None where heads have to be read before it can be written."""
+        known = self._heads
+        for waiting in self._queue:
+            if waiting.step.key not in known and waiting.step.count:
+                return self._find_new()
+        return ()
+
+    def _find_new(self) -> Sequence[SessionKey] | None:
         known, new = self._heads, dict[SessionKey, None]()
         for waiting in itertools.islice(self._queue, GROUP_STEPS):
             step = waiting.step
@@ -678,14 +741,22 @@ class GroupedJournal(Journal):
             self._fail(rest, JournalFailed(f"the journal broke off while it was written: {error!r}"))
 
     def _take_group(self) -> list[_Waiting]:
+        if len(self._queue) <= GROUP_STEPS and self._queued_bytes < GROUP_BYTES:
+            group, self._queued_bytes = [*self._queue], 0
+            self._queue.clear()
+        else:
+            group = self._take_some()
+        if not self._queue:
+            self._is_awaited = False
+        return group
+
+    def _take_some(self) -> list[_Waiting]:
         group: list[_Waiting] = []
         size = 0
         while self._queue and len(group) < GROUP_STEPS and size < GROUP_BYTES:
             group.append(self._queue.popleft())
             size += len(group[-1].step.body)
         self._queued_bytes -= size
-        if not self._queue:
-            self._is_awaited = False
         return group
 
     async def _write_group(self, group: list[_Waiting], begun: _Begun | None = None) -> None:
@@ -773,10 +844,13 @@ class GroupedJournal(Journal):
             self._forget(heads)
             if not isinstance(error, JournalFailed) or not await self._is_written(heads, transaction.before):
                 raise
+        self._note_written(transaction)
+
+    def _note_written(self, transaction: _Transaction) -> None:
         self.statistics.commits += 1
         self.statistics.steps += len(transaction.rows)
-        self._keep_heads(heads)
-        self._pages.note(heads, transaction.before)
+        self._keep_heads(transaction.heads)
+        self._pages.note(transaction.heads, transaction.before)
 
     def _by_session(self, group: list[_Waiting]) -> dict[SessionKey, list[JournalStep]]:
         """The steps of a group, each session's behind those that could not be written before."""

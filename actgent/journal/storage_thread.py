@@ -3,9 +3,9 @@
 A hop into a thread by way of trio's queue costs three rounds of the loop and two system calls more than a pipe that
 the waiting task itself reads: where one session writes alone, that is a third of what the step costs.
 
-There are two of these pipes: one for `run`, and one for a task that listens before a piece of work is started. It is woken
-in one round of the loop, and the thread works while the loop sleeps: whoever starts to listen afterwards takes turns with
-it at the interpreter's lock.
+There are two of these pipes: one for whoever waits in `run` or `see_through`, and one for a task that listens all the time.
+Both listen before the thread is given its work, which it does while the loop sleeps: a task that starts to listen
+afterwards takes turns with it at the interpreter's lock.
 """
 
 import contextlib
@@ -13,7 +13,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar, TypeVarTuple
 
 import attrs
@@ -37,6 +38,10 @@ class Job:
     args: tuple[Any, ...]
     done: int
     """The end of the pipe that tells of it."""
+    is_begun: bool = False
+    """Whether the thread has been given it."""
+    is_left: bool = False
+    """Whether who waits for it is to wait no more."""
     result: outcome.Outcome[Any] | None = None
 
 
@@ -59,29 +64,56 @@ class StorageThread:
 
     async def run(self, fn: Callable[[*Args], T], *args: *Args) -> T:
         """Run `fn(*args)` in the thread. Cancelled, it leaves the work to be done: what follows comes behind it."""
-        job = self._last = Job(fn, args, self._tell_done)
-        self._jobs.put(job)
-        if not self.is_clock_real:
-            await _hold_clock(job)
-        while job.result is None:
-            await trio.lowlevel.wait_readable(self._done)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._done, 64)
-        value: T = job.result.unwrap()
+        job = self.prepare(fn, *args)
+        await self.see_through(job)
+        value: T = job.result.unwrap()  # type: ignore[union-attr]
         return value
+
+    def prepare(self, fn: Callable[..., Any], *args: Any) -> Job:
+        """A piece of work for `see_through`."""
+        return Job(fn, args, self._tell_done)
+
+    async def see_through(self, job: Job) -> None:
+        """Have a piece of work done, if it is not yet begun, and wait for it; whatever it comes to, nothing is raised.
+
+        Cancelled or dismissed, it is done all the same, and somebody else may see it through.
+        """
+        if not self.is_clock_real:
+            self._begin(job)
+            await _hold_clock(job)
+        while job.result is None and not job.is_left:
+            if job.is_begun:
+                await trio.lowlevel.wait_readable(self._done)
+            else:
+                await _wait_and(self._done, self._begin, job)
+            _empty(self._done)
+        job.is_left = False
+
+    def dismiss(self, job: Job) -> None:
+        """Have the one in `see_through` wait no more."""
+        job.is_left = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._tell_done, b"\0")
+
+    def _begin(self, job: Job) -> None:
+        if not job.is_begun:
+            job.is_begun = True
+            self._last = job
+            self._jobs.put(job)
 
     def start(self, fn: Callable[..., Any], *args: Any) -> Job:
         """Have `fn(*args)` done; `listen` returns when it is, perhaps earlier."""
-        job = self._last = Job(fn, args, self._tell_heard)
-        self._jobs.put(job)
+        job = Job(fn, args, self._tell_heard)
+        self._begin(job)
         return job
 
     async def listen(self) -> None:
         """Wait until something that was started is done, or somebody calls `ring`, or this ends."""
-        with contextlib.suppress(trio.ClosedResourceError):
+        try:
             await trio.lowlevel.wait_readable(self._heard)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._heard, 64)
+        except trio.ClosedResourceError:  # it has ended
+            return
+        _empty(self._heard)
 
     def ring(self) -> None:
         """Have the one who listens go on."""
@@ -95,9 +127,30 @@ class StorageThread:
         self._jobs.put(None)
         if is_free:
             self._thread.join(ENDING)
-        trio.lowlevel.notify_closing(self._heard)
-        os.close(self._done)
-        os.close(self._heard)
+        for heard in (self._done, self._heard):
+            trio.lowlevel.notify_closing(heard)
+            os.close(heard)
+
+
+@types.coroutine
+def _wait_and(pipe: int, fn: Callable[..., object], *args: Any) -> Generator[Any, Any, None]:
+    """Wait until a pipe is readable, and call `fn(*args)` as soon as this task waits: a thread that it wakes finds the loop asleep."""
+    waiting = trio.lowlevel.wait_readable(pipe).__await__()  # noqa: ASYNC105 - it is awaited below, step by step
+    trap = next(waiting)
+    fn(*args)
+    while True:
+        sent = yield trap
+        try:
+            trap = waiting.send(sent)
+        except StopIteration:
+            return
+
+
+def _empty(pipe: int) -> None:
+    try:  # noqa: SIM105 - each step comes by here
+        os.read(pipe, 64)
+    except BlockingIOError:  # somebody else was told the same
+        pass
 
 
 async def _hold_clock(job: Job) -> None:

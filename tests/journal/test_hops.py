@@ -1,11 +1,15 @@
 """How often a step makes the loop go round, and the storage's thread be asked, where nobody else writes."""
 
+import contextlib
+import math
+import threading
 from collections import Counter
 
+import attrs
 import pytest
 import trio
 
-from actgent.errors import Fenced, JournalFull
+from actgent.errors import Fenced, JournalFull, JournalSlow
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed, Opened
 from actgent.journal.sqlite import SQLiteJournal
@@ -28,21 +32,13 @@ class Rounds(trio.abc.Instrument):
 @pytest.fixture
 def jobs(monkeypatch):
     """What the storage's thread is asked to do."""
-    found = []
-
-    def noting(name):
-        asked = getattr(StorageThread, name)
-        monkeypatch.setattr(
-            StorageThread, name, lambda self, fn, *args: found.append(args) or asked(self, fn, *args)
-        )
-
-    noting("run")
-    noting("start")
+    found, begin = [], StorageThread._begin
+    monkeypatch.setattr(StorageThread, "_begin", lambda self, job: found.append(job.args) or begin(self, job))
     return found
 
 
-async def test_a_lone_step_takes_two_rounds(tmp_path, make_writer):
-    """The storage begins with it at once; the task that writes only hears of its end."""
+async def test_a_lone_step_takes_one_round(tmp_path, make_writer):
+    """Who brings it hears of its end, and the task that writes does not."""
     async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.open()
@@ -51,8 +47,45 @@ async def test_a_lone_step_takes_two_rounds(tmp_path, make_writer):
         for number in range(STEPS):
             await writer.commit(Changed(changes={"n": number}))
         trio.lowlevel.remove_instrument(rounds)
-        assert rounds.steps["journal writer"] <= STEPS + 1
+        assert rounds.steps["journal writer"] == 0
+        assert rounds.steps[trio.lowlevel.current_task().name] == STEPS
         assert await writer.load() == writer.confirmed
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """A storage that begins with nothing before it is let."""
+    let = threading.Event()
+    work = SQLiteJournal._work
+    monkeypatch.setattr(SQLiteJournal, "_work", lambda *args: let.wait(10) and work(*args))
+    yield let
+    let.set()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "impatient"])
+async def test_who_leaves_the_storage_leaves_its_step_to_be_written(tmp_path, make_writer, slow_disk, how):
+    """So it is with what others brought meanwhile: all is there, in its order, and everyone hears of it."""
+    slow_disk.set()
+    async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
+        writer = make_writer(journal, await journal.acquire())
+        other = make_writer(journal, writer.epoch, "other")
+        await writer.open()
+        slow_disk.clear()
+        step = attrs.evolve(
+            writer.entry(Changed(changes={"n": 1})), patience=0.1 if how == "impatient" else None
+        )
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(math.inf if how == "impatient" else 0.1) as limit:
+                with pytest.raises(JournalSlow) if how == "impatient" else contextlib.nullcontext():
+                    nursery.start_soon(other.open)
+                    await journal.commit(step, epoch=writer.epoch)
+            assert limit.cancelled_caught is (how == "cancelled")
+            assert not other.confirmed
+            slow_disk.set()
+        await writer.commit(Changed(changes={"n": 2}))
+        assert await writer.load() == (*writer.confirmed[:1], *step.records, *writer.confirmed[1:])
+        assert await other.load() == other.confirmed
+        assert len(other.confirmed) == 1
 
 
 async def test_a_new_session_is_written_by_one_job(tmp_path, make_writer, jobs):

@@ -16,11 +16,11 @@ import trio
 
 from actgent.errors import JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import Backup
-from actgent.journal.group import EVERYONE, GroupedJournal, HeadFound, Work
+from actgent.journal.group import EVERYONE, GroupedJournal, HeadFound
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
 from actgent.journal.reading import Found, read_each
 from actgent.journal.steps import Head, Row
-from actgent.journal.storage_thread import StorageThread
+from actgent.journal.storage_thread import Job, StorageThread
 
 from .backup import PageCopy, drafted, forget_log, seal
 from .file import SqliteFile, check_kind, examine, prepare, translated
@@ -107,9 +107,23 @@ class SQLiteJournal(GroupedJournal):
     def _may_start(self) -> bool:
         return self._thread is not None and self._thread.is_clock_real
 
-    def _start_writing(self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey]) -> Work:
+    def _prepare_writing(
+        self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey], *, is_led: bool
+    ) -> Job:
         assert self._thread is not None  # noqa: S101 - it may start
-        return self._thread.start(self._work, _write, rows, heads, new)
+        begin = self._thread.prepare if is_led else self._thread.start
+        return begin(self._work, _write, rows, heads, new)
+
+    async def _see_through(self, work: Job) -> None:
+        if self._thread is not None:
+            with contextlib.suppress(
+                trio.ClosedResourceError
+            ):  # the block is left, and tells it to who waits
+                await self._thread.see_through(work)
+
+    def _dismiss(self, work: Job) -> None:
+        if self._thread is not None:
+            self._thread.dismiss(work)
 
     async def _wait_called(self) -> None:
         thread = self._thread
@@ -197,7 +211,10 @@ class SQLiteJournal(GroupedJournal):
         """Run a whole piece of work in SQLite's thread: each hop there costs more than a statement."""
         if self._thread is None:
             raise JournalFailed(f"{self._path.name} is not open")
-        return await self._thread.run(self._work, method, *args)
+        try:
+            return await self._thread.run(self._work, method, *args)
+        except trio.ClosedResourceError as error:
+            raise JournalFailed(f"{self._path.name} was closed meanwhile") from error
 
     def _work(self, method: Callable[..., T], *args: Any) -> T:
         if self._file is None:
