@@ -52,7 +52,7 @@ from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.incoming import Content, check_rule, question_to
 from actgent.sessions.turn import Turn
-from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnReader, TurnWaiter, told_options
+from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, told_options
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
 from actgent.tools.base import Tool
@@ -439,18 +439,18 @@ class Agent(Generic[DataT_co]):
             await self._await_opener()
         asked = self._address(said.session)
         asker = running_session()
-        waiter = TurnWaiter(options, is_patient=asker is not None)
-        waiter.take_limit(asker)
+        future = TurnFuture(options, is_patient=asker is not None)
+        future.take_limit(asker)
         with slot_lent(asked):  # before anything is said: it may be refused
-            await self._send(said, asked, waiter)
+            await self._send(said, asked, future)
             try:
-                await waiter.done.wait()
+                await future.done.wait()
             except trio.Cancelled:
-                await waiter.leave(host_of(asked if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
+                await future.leave(host_of(asked if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
                 raise
-        if waiter.is_sent_away and (log := asked.log) is not None:
+        if future.is_sent_away and (log := asked.log) is not None:
             await log.flush()  # nothing of it comes back after a crash
-        return waiter.outcome()
+        return future.outcome()
 
     @overload
     def stream(
@@ -500,8 +500,8 @@ class Agent(Generic[DataT_co]):
         )
         said = Question(content, session, sender, priority, message_id, timeout)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
-        waiter = StreamWaiter(options, reader=reader)
-        async with self._read_along(said, waiter, reader):
+        future = TurnStream(options, reader=reader)
+        async with self._read_along(said, future, reader):
             yield reader
 
     # --- people ------------------------------------------------------------------------------
@@ -533,19 +533,19 @@ class Agent(Generic[DataT_co]):
         context = context_of(session)
         context.ledger().find(first, session.id)  # who comes too late is told that, and no less
         asker = running_session()
-        waiter = TurnWaiter(self._options, is_patient=asker is not None)
-        waiter.take_limit(asker)
-        with slot_lent(context), follow(context, waiter):
+        future = TurnFuture(self._options, is_patient=asker is not None)
+        future.take_limit(asker)
+        with slot_lent(context), follow(context, future):
             try:
                 for approval_id, decision in decisions.items():
                     await session.answer(approval_id, decision, by=by)
                 if context.ledger().open:
                     raise context.ledger().suspended()
-                await waiter.done.wait()
+                await future.done.wait()
             except trio.Cancelled:
-                await waiter.leave(host_of(context if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
+                await future.leave(host_of(context if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
                 raise
-        return waiter.outcome()
+        return future.outcome()
 
     @asynccontextmanager
     async def follow(
@@ -563,9 +563,9 @@ class Agent(Generic[DataT_co]):
         context = context_of(session)
         running.sessions.check_member(context)
         reader = TurnReader[Delivery[DataT_co]](STREAM_CAPACITY)
-        waiter = StreamWaiter(self._options, reader=reader)
-        with slot_lent(context), follow(context, waiter):
-            async with _reading(context, waiter, reader):
+        future = TurnStream(self._options, reader=reader)
+        with slot_lent(context), follow(context, future):
+            async with _reading(context, future, reader):
                 yield reader
 
     async def approvals(self, *, after: str = "", limit: int = 100) -> tuple[Approval, ...]:
@@ -586,7 +586,7 @@ class Agent(Generic[DataT_co]):
 
     @asynccontextmanager
     async def _read_along(
-        self, said: Question, waiter: TurnWaiter, reader: TurnReader[Any]
+        self, said: Question, future: TurnFuture, reader: TurnReader[Any]
     ) -> AsyncGenerator[None, None]:
         """Say something; leaving the block ends the reading, and the turn if it still runs."""
         if self._opener is None:
@@ -594,25 +594,25 @@ class Agent(Generic[DataT_co]):
         asked = self._address(said.session)
         timeout = math.inf if said.timeout is None else said.timeout
         over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {self.name!r}", timeout)
-        waiter.wait_until(over)  # before it is sent: its turn may begin at once
+        future.wait_until(over)  # before it is sent: its turn may begin at once
         with slot_lent(asked):
             with trio.CancelScope(deadline=over) as limit:
-                await self._send(said, asked, waiter)
+                await self._send(said, asked, future)
             if limit.cancelled_caught:
                 raise error
-            with self._expiring(waiter, over, error):
-                async with _reading(asked, waiter, reader):
+            with self._expiring(future, over, error):
+                async with _reading(asked, future, reader):
                     yield
-        self._reports.stream_ended(asked, waiter)
+        self._reports.stream_ended(asked, future)
 
     @contextmanager
-    def _expiring(self, waiter: TurnWaiter, over: float, error: Exception) -> Iterator[None]:
+    def _expiring(self, future: TurnFuture, over: float, error: Exception) -> Iterator[None]:
         """End what someone waits for at a time of trio's clock, unless the block has been left by then."""
         if over == math.inf:
             yield
             return
         handle = self._require_opener().running.runner.turn_lifecycle.timer.call_at(
-            over, partial(waiter.expire, error)
+            over, partial(future.expire, error)
         )
         try:
             yield
@@ -636,12 +636,12 @@ class Agent(Generic[DataT_co]):
         opener.running.sessions.check_member(context)
         return context
 
-    async def _send(self, said: Question, context: SessionContext, waiter: TurnWaiter) -> None:
+    async def _send(self, said: Question, context: SessionContext, future: TurnFuture) -> None:
         opener = self._require_opener()
         async with opener.beginning(context) if said.session is None else nullcontext():
             message = question_to(context, said.content, said.sender, said.priority, said.message_id)
             once = said.message_id is not None
-            await opener.intake.accept(context, message, once=once, waiter=waiter)
+            await opener.intake.accept(context, message, once=once, future=future)
 
     def _options_for(
         self,
@@ -874,7 +874,7 @@ class Agent(Generic[DataT_co]):
 
 @asynccontextmanager
 async def _reading(
-    context: SessionContext, waiter: TurnWaiter, reader: TurnReader[Any]
+    context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
     """Read along; leaving the block stops the turn, if it still runs and nobody else waits for it.
 
@@ -883,18 +883,18 @@ async def _reading(
     try:
         yield
     except (trio.Cancelled, BaseExceptionGroup):
-        await waiter.leave(host_of(context))  # noqa: ASYNC102 - one shielded checkpoint
+        await future.leave(host_of(context))  # noqa: ASYNC102 - one shielded checkpoint
         raise
     except UsageError:
-        if not waiter.is_guest:
-            waiter.abandon()
+        if not future.is_guest:
+            future.abandon()
         raise
     except BaseException:
-        waiter.abandon()
+        future.abandon()
         raise
     finally:
         reader.close()
-    waiter.abandon()
+    future.abandon()
 
 
 def _below(parent: object) -> SessionContext | None:

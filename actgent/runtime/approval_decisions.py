@@ -23,7 +23,7 @@ from actgent.journal.records import Decided, Resumed
 from actgent.messages import Sender
 from actgent.sessions.approval_ledger import restore_ledger
 from actgent.sessions.context import SessionContext
-from actgent.sessions.turn_future import TurnWaiter
+from actgent.sessions.turn_future import TurnFuture
 from actgent.tools.checking import compile_schema
 from actgent.tools.results import to_text
 
@@ -152,7 +152,7 @@ def _name_of(by: Sender | str | None) -> str:
 
 
 @contextmanager
-def follow(context: SessionContext, waiter: TurnWaiter) -> Iterator[None]:
+def follow(context: SessionContext, future: TurnFuture) -> Iterator[None]:
     """Let a future hear what comes of a suspended turn for the block, beside others that wait or follow.
 
     Raises:
@@ -161,11 +161,11 @@ def follow(context: SessionContext, waiter: TurnWaiter) -> Iterator[None]:
     suspension = context.suspension
     if suspension is None:
         raise NotSuspended(context.id)
-    suspension.add_guest(waiter)
+    suspension.add_guest(future)
     try:
         yield
     finally:
-        suspension.remove_guest(waiter)
+        suspension.remove_guest(future)
 
 
 # --- what waits --------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from actgent.sessions.tasks import (
     report_text,
     with_shortfall,
 )
-from actgent.sessions.turn_future import TurnWaiter
+from actgent.sessions.turn_future import TurnFuture
 
 from .directory import Directory
 from .session_opener import SessionOpener
@@ -94,19 +94,19 @@ class Delegation:
         task = child.task
         assert task is not None  # noqa: S101 - it was opened for one
         task.is_unclaimed = False
-        task.waiter.take_limit(asker)
+        task.future.take_limit(asker)
         with slot_lent(child):
             try:
-                await task.waiter.done.wait()
+                await task.future.done.wait()
             except trio.Cancelled:
-                await task.waiter.leave(host_of(asker))  # noqa: ASYNC102 - one shielded checkpoint
+                await task.future.leave(host_of(asker))  # noqa: ASYNC102 - one shielded checkpoint
                 raise
-            error = None if task.waiter.failure is None else task.waiter.failure.error
+            error = None if task.future.failure is None else task.future.failure.error
             if isinstance(error, Stopped) and host_of(child).is_durable:
                 await (
                     trio.sleep_forever()
                 )  # we stop, too, or our tool's time is over; the next start asks again
-        blame = "internal" if task.waiter.failure is None else task.waiter.failure.kind
+        blame = "internal" if task.future.failure is None else task.future.failure.kind
         return outcome_of(task, error, blame)
 
     async def delegate(
@@ -257,7 +257,7 @@ def _new_task(
 ) -> Task:
     return Task(
         message_id_of(child_id),
-        TurnWaiter(opener.running.runner.turn_lifecycle.options, is_patient=True),
+        TurnFuture(opener.running.runner.turn_lifecycle.options, is_patient=True),
         asker.agent,
         asker.id,
         reports=reports,

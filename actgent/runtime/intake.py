@@ -18,7 +18,7 @@ from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import Propagation
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import is_inside
-from actgent.sessions.turn_future import TurnWaiter
+from actgent.sessions.turn_future import TurnFuture
 
 from .session_lifecycle import SessionLifecycle
 from .slots import running_session, would_wait_for_itself
@@ -45,38 +45,38 @@ class Intake:
         message: Message,
         *,
         once: bool = False,
-        waiter: TurnWaiter | None = None,
+        future: TurnFuture | None = None,
         is_granted: bool = False,
         asked: Asked | None = None,
     ) -> None:
         """Take a message in, waiting for room; on return it is in the inbox. Cancelled, it is not, and never runs.
 
         `once` drops a message whose id the session has seen; one that is still on its way is waited for, and replaced if
-        it does not get in. `waiter` is told what comes of it. One that `is_granted` gets in whatever the bounds: the
+        it does not get in. `future` is told what comes of it. One that `is_granted` gets in whatever the bounds: the
         session asked for it. `asked` is what its turn draws on, where that is not the turn that sends it.
         """
         self._lifecycle.check_open(context)
         if once:
             message = await self._wait_for_first(context, message)
             if context.mail.has_accepted(message.id):
-                if waiter is not None:
-                    join(context, message.id, waiter)
+                if future is not None:
+                    join(context, message.id, future)
                 await trio.lowlevel.checkpoint()
                 return
         check_busy(context, message)
-        if waiter is not None:
-            _check_not_suspended(context, message, waiter)
+        if future is not None:
+            _check_not_suspended(context, message, future)
         await trio.lowlevel.checkpoint_if_cancelled()
-        acceptance = Acceptance(message, copy_context(), waiter, asked)
-        if asked is None and (waiter is not None or context.parent is not None):
-            acceptance.asked = self._asked_by(context, waiter)
+        acceptance = Acceptance(message, copy_context(), future, asked)
+        if asked is None and (future is not None or context.parent is not None):
+            acceptance.asked = self._asked_by(context, future)
         if is_granted or context.log is not None or not self._runner.try_claim(message):
             await self._take_in(context, acceptance, is_granted=is_granted)
         else:
             self._start_at_once(context, acceptance)
-        if waiter is not None and context.suspension is not None:
-            self._stand_behind(context, waiter)
-        if once and not (waiter is not None and waiter.is_sent_away):
+        if future is not None and context.suspension is not None:
+            self._stand_behind(context, future)
+        if once and not (future is not None and future.is_sent_away):
             context.mail.remember_accepted(message.id)
         if context.log is None:  # with a journal it has paused long enough
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -170,9 +170,9 @@ class Intake:
 
     async def _write(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
         """Make a message durable; if nothing can take it any more, that is durable, too, before the sender hears of it."""
-        waiter, propagation = acceptance.waiter, self._propagation
+        future, propagation = acceptance.future, self._propagation
         baggage = propagation.take(acceptance.variables) if propagation.variables else NOTHING
-        options = None if waiter is None else waiter.options.told
+        options = None if future is None else future.options.told
         acceptance.log = log
         await log.accept(acceptance.message, asked=acceptance.asked, options=options, baggage=baggage)
         try:
@@ -258,7 +258,7 @@ class Intake:
                 await first.wait_settled()
         return attrs.evolve(message, deadline=max(0.0, limit.deadline - trio.current_time()))
 
-    def _asked_by(self, context: SessionContext, waiter: TurnWaiter | None) -> Asked | None:
+    def _asked_by(self, context: SessionContext, future: TurnFuture | None) -> Asked | None:
         """Find what pays for a message's turn: limits of its own, and the budget of the turn that asks for it.
 
         That is one that waits for the answer, or speaks to a session below its own.
@@ -266,9 +266,9 @@ class Intake:
         Raises:
             LimitReached: that turn is as deep as may be.
         """
-        limits = None if waiter is None else waiter.options.limits
+        limits = None if future is None else future.options.limits
         asker = running_session()
-        if waiter is None and not any(above is asker for above in _above(context)):
+        if future is None and not any(above is asker for above in _above(context)):
             asker = None
         if asker is None or asker.turn is None:
             return None if limits is None else Asked(limits.shared)
@@ -280,10 +280,10 @@ class Intake:
 
     # --- those that do not wait for people ---------------------------------------------------
 
-    def _stand_behind(self, context: SessionContext, waiter: TurnWaiter) -> None:
+    def _stand_behind(self, context: SessionContext, future: TurnFuture) -> None:
         """A caller's message is in, behind a turn that waits for people, perhaps since it came."""
-        if waiter.is_patient:
-            waiter.hold()
+        if future.is_patient:
+            future.hold()
         else:
             self.send_away(context)
 
@@ -292,18 +292,18 @@ class Intake:
         if (error := _suspended(context)) is None:
             return
         for acceptance in tuple((context.mail.acceptances or {}).values()):
-            waiter = acceptance.waiter
+            future = acceptance.future
             for guest in acceptance.guests:
                 if not guest.is_patient:
                     guest.suspend(error)
             acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
-            if waiter is not None and acceptance.is_in and not waiter.is_patient:
+            if future is not None and acceptance.is_in and not future.is_patient:
                 context.mail.forget_accepted(acceptance.message.id)
                 if acceptance.place is not None:
                     self._inbox.take_out(acceptance.place)
                 acceptance.place = None
                 self._refuse(context, acceptance)
-                for each in (waiter, *acceptance.guests):
+                for each in (future, *acceptance.guests):
                     each.send_away(acceptance.message.id, error)
 
     def _publish(self, message: Message) -> None:
@@ -324,13 +324,13 @@ def _suspended(context: SessionContext) -> Suspended | None:
     return ledger.suspended()
 
 
-def _check_not_suspended(context: SessionContext, message: Message, waiter: TurnWaiter) -> None:
+def _check_not_suspended(context: SessionContext, message: Message, future: TurnFuture) -> None:
     """Refuse a caller that would wait for people, unless it wants to, or its message ends the turn that does.
 
     Raises:
         Suspended: it would.
     """
-    if context.suspension is None or waiter.is_patient or message.priority is Priority.URGENT:
+    if context.suspension is None or future.is_patient or message.priority is Priority.URGENT:
         return
     is_outdated = context.suspension.message.priority is not Priority.URGENT
     if not (message.on_busy == "interrupt" and is_outdated) and (error := _suspended(context)):

@@ -34,7 +34,7 @@ from actgent.sessions.mail import SessionMail
 from actgent.sessions.restore import is_unused, owner_of, restore
 from actgent.sessions.tasks import Task, TaskDeadline
 from actgent.sessions.tree import SessionTree
-from actgent.sessions.turn_future import CallOptions, TurnWaiter
+from actgent.sessions.turn_future import CallOptions, TurnFuture
 from actgent.state.reducers import Reducer
 
 from .actor import AgentActor
@@ -532,7 +532,7 @@ def _restored_task(session_id: str, opened: Opened, options: CallOptions) -> Tas
     """Make the task again that a session was opened for."""
     return Task(
         message_id_of(session_id),
-        TurnWaiter(options, is_patient=True),
+        TurnFuture(options, is_patient=True),
         opened.parent_agent,
         opened.parent_id or "",
         reports=opened.reports,

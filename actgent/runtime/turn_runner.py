@@ -20,7 +20,7 @@ from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.tasks import TASK_TIMER
 from actgent.sessions.turn import Suspension, Turn
-from actgent.sessions.turn_future import TurnWaiter
+from actgent.sessions.turn_future import TurnFuture
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle
 
@@ -351,8 +351,8 @@ class TurnRunner:
                     turn.remove_listener(listener)
                     listener.suspend(ledger.suspended())
             self._on_suspended(context)
-            for waiter in _queued(context):
-                waiter.hold()
+            for future in _queued(context):
+                future.hold()
             context.mail.tell_idle()
             self.sessions.rest(context)
 
@@ -380,7 +380,7 @@ class TurnRunner:
         context.suspension = Suspension(message, messages=1 + len(joined))
         self.inbox.park(context.id)
         if context.task is not None and context.task.message_id == message.id:
-            context.task.waiter.hold()
+            context.task.future.hold()
 
     def resume_if_superseded(self, context: SessionContext) -> None:
         """End a suspended turn whose answer nobody wants, or whose session was told something that does not wait for people."""
@@ -430,10 +430,10 @@ class TurnRunner:
         return context is not None and context.turn is turn
 
 
-def _queued(context: SessionContext) -> list[TurnWaiter]:
+def _queued(context: SessionContext) -> list[TurnFuture]:
     """List the callers that wait for approvals, too, and whose messages are queued behind the session's turn."""
-    waiters = [each.waiter for each in (context.mail.acceptances or {}).values() if each.is_in]
-    return [each for each in waiters if each is not None and each.is_patient and not each.abandoned]
+    futures = [each.future for each in (context.mail.acceptances or {}).values() if each.is_in]
+    return [each for each in futures if each is not None and each.is_patient and not each.abandoned]
 
 
 def _ignore(_: SessionContext) -> None:

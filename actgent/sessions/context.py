@@ -49,7 +49,7 @@ from .session_log import SessionLog
 from .tasks import Task
 from .tree import Children, SessionTree
 from .turn import Suspension, Turn, TurnCheckpoint
-from .turn_future import TurnWaiter
+from .turn_future import TurnFuture
 
 
 @attrs.define(eq=False)
@@ -238,12 +238,12 @@ class SessionContext:
             self.log.note(Prompted(system=prompt))
             self.log.flush_soon()
 
-    def waiter_of(self, acceptance: Acceptance) -> TurnWaiter | None:
+    def future_of(self, acceptance: Acceptance) -> TurnFuture | None:
         """Return the future of the caller that waits for what comes of a message."""
         task = None if self._tree is None else self._tree.task
         if task is not None and acceptance.message.id == task.message_id:
-            return task.waiter
-        return acceptance.waiter
+            return task.future
+        return acceptance.future
 
     # --- timers --------------------------------------------------------------------------
 

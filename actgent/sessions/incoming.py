@@ -46,7 +46,7 @@ from actgent.messages import (
 
 from .context import SessionContext
 from .turn import Turn
-from .turn_future import Outcome, TurnWaiter
+from .turn_future import Outcome, TurnFuture
 
 RULES: tuple[OnBusy, ...] = get_args(OnBusy)
 
@@ -183,44 +183,44 @@ def settle_listeners(context: SessionContext, turn: Turn) -> None:
             listener.finish()
 
 
-def add_guests(turn: Turn, guests: Iterable[TurnWaiter]) -> None:
+def add_guests(turn: Turn, guests: Iterable[TurnFuture]) -> None:
     """Let those hear of a turn who repeated its message while that was queued, and have not left."""
     for guest in guests:
         if not guest.abandoned:
             turn.add_listener(guest)
 
 
-def join(context: SessionContext, message_id: str, waiter: TurnWaiter) -> None:
+def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
     """Let someone hear what comes of a message that was accepted before.
 
     Raises:
         AlreadyAnswered: it has ended, and what it came to is not known any more.
         Suspended: its turn, or one before it, waits for people, and this one does not.
     """
-    waiter.is_joined = True
+    future.is_joined = True
     known = context.mail.outcomes.get(message_id) if context.mail.outcomes else None
     turn, suspension = context.turn, context.suspension
     if known is not None:
-        _tell(waiter, message_id, known)
+        _tell(future, message_id, known)
     elif turn is not None and any(each.id == message_id for each in (*turn.joined, turn.message)):
-        turn.add_listener(waiter)
-    elif suspension is not None and not waiter.is_patient and context.ledger().open:
-        waiter.suspend(context.ledger().suspended())
+        turn.add_listener(future)
+    elif suspension is not None and not future.is_patient and context.ledger().open:
+        future.suspend(context.ledger().suspended())
     elif suspension is not None and suspension.message.id == message_id:
-        suspension.add_guest(waiter)
+        suspension.add_guest(future)
     elif (acceptance := context.mail.find(message_id)) is not None:
-        acceptance.guests = (*acceptance.guests, waiter)
+        acceptance.guests = (*acceptance.guests, future)
     else:
         raise AlreadyAnswered(message_id, context.id)
 
 
-def _tell(waiter: TurnWaiter, message_id: str, known: Outcome) -> None:
+def _tell(future: TurnFuture, message_id: str, known: Outcome) -> None:
     if known.error is not None:
         kind = kind_of(known.error)
-        waiter.failure = Failure(
+        future.failure = Failure(
             id=f"{message_id}/failure", kind=kind, error=known.error, message_id=message_id
         )
     else:
-        waiter.reply = known.reply or Reply(text="")
-    waiter.hear(waiter.failure or waiter.reply)
-    waiter.finish()
+        future.reply = known.reply or Reply(text="")
+    future.hear(future.failure or future.reply)
+    future.finish()

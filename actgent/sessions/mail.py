@@ -23,7 +23,7 @@ from actgent.messages import Message, OnBusy
 
 from .session_log import SessionLog
 from .turn import TurnCheckpoint
-from .turn_future import Outcome, TurnWaiter
+from .turn_future import Outcome, TurnFuture
 
 
 class Acceptance:
@@ -43,20 +43,20 @@ class Acceptance:
     """Whether it is accepted."""
     settled: trio.Event | None = None
     """Made by a caller that repeats its id, and waits until it is in or refused."""
-    guests: tuple[TurnWaiter, ...] = ()
+    guests: tuple[TurnFuture, ...] = ()
     """Callers that repeated its id, and wait for the same."""
 
     def __init__(
         self,
         message: Message,
         variables: Context,
-        waiter: TurnWaiter | None = None,
+        future: TurnFuture | None = None,
         asked: Asked | None = None,
     ) -> None:
         self.message = message
         self.variables = variables
         """The context variables of its sender, in which its turn runs."""
-        self.waiter = waiter
+        self.future = future
         """The caller that waits for what comes of it."""
         self.asked = asked
 

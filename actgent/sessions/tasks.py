@@ -23,7 +23,7 @@ from actgent.errors import (
 from actgent.journal.records import REFUSED, Accepted, Answered, Ended, Record
 from actgent.tools.results import to_text
 
-from .turn_future import TurnWaiter
+from .turn_future import TurnFuture
 
 MAX_TASKS = 100
 """How many delegated tasks of one session may be out."""
@@ -39,7 +39,7 @@ class Task:
 
     message_id: str
     """The message that is to be answered."""
-    waiter: TurnWaiter
+    future: TurnFuture
     parent_agent: str
     parent_id: str
     reports: bool = False
@@ -75,12 +75,12 @@ def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> 
     """Describe the outcome of a task in words that a model may read."""
     if error is not None:
         return Answered(message_id=task.message_id, text=safe_words(error), failed=kind_of(error, blame))
-    reply = task.waiter.answer()
+    reply = task.future.answer()
     try:
         text = to_text(reply.text if reply.data is None else reply.data)
     except (TypeError, ValueError) as wrong:
         return Answered(message_id=task.message_id, text=safe_words(wrong), failed="internal")
-    shortfall = task.waiter.options.protocol.shortfall(reply.message_type)
+    shortfall = task.future.options.protocol.shortfall(reply.message_type)
     return Answered(message_id=task.message_id, text=text, shortfall=shortfall or "")
 
 

@@ -35,7 +35,7 @@ from actgent.printable import counted, shown
 from actgent.protocols.growing import Growth
 
 from .approval_ledger import PendingCalls
-from .turn_future import CallOptions, TurnWaiter
+from .turn_future import CallOptions, TurnFuture
 
 
 @attrs.define(eq=False)
@@ -294,7 +294,7 @@ class Turn:
     """The part that was done already, if the turn goes on after a restart."""
     lent_slots: int = 0
     """The number of its tools and handlers that wait for other turns."""
-    listeners: tuple[TurnWaiter, ...] = ()
+    listeners: tuple[TurnFuture, ...] = ()
     """The futures of those who want to know its outcome."""
     joined: tuple[Message, ...] = ()
     """Messages that came before `message`, and are answered together with it."""
@@ -344,16 +344,16 @@ class Turn:
         waits = max((listener.deadline() for listener in self.listeners), default=math.inf)
         return min(self.control.over, waits)
 
-    def add_listener(self, listener: TurnWaiter) -> None:
+    def add_listener(self, listener: TurnFuture) -> None:
         self.listeners = (*self.listeners, listener)
         listener.turn = self
 
-    def remove_listener(self, listener: TurnWaiter) -> None:
+    def remove_listener(self, listener: TurnFuture) -> None:
         """One does not listen any more; the turn does not mind."""
         self.listeners = tuple(each for each in self.listeners if each is not listener)
         listener.let_go()
 
-    def leave(self, listener: TurnWaiter) -> None:
+    def leave(self, listener: TurnFuture) -> None:
         """One does not wait any more: without another one the turn stops, but not where it waits for people whom a guest came to see."""
         if listener not in self.listeners:
             return
@@ -401,12 +401,12 @@ class Suspension:
     """The outside message of the turn."""
     turn: Turn | None = None
     """None: it began before a restart, and goes on by `SessionContext.resume`."""
-    guests: tuple[TurnWaiter, ...] = ()
+    guests: tuple[TurnFuture, ...] = ()
     """Who came to hear what comes of it, where there is no turn yet."""
     messages: int = 1
     """How many outside messages are answered in it."""
 
-    def add_guest(self, guest: TurnWaiter) -> None:
+    def add_guest(self, guest: TurnFuture) -> None:
         """One comes to hear what comes of the turn, besides those that wait for it."""
         guest.is_guest = True
         if self.turn is None:
@@ -414,7 +414,7 @@ class Suspension:
         else:
             self.turn.add_listener(guest)
 
-    def remove_guest(self, guest: TurnWaiter) -> None:
+    def remove_guest(self, guest: TurnFuture) -> None:
         self.guests = tuple(each for each in self.guests if each is not guest)
         if guest.turn is not None:
             guest.turn.remove_listener(guest)

@@ -120,9 +120,9 @@ class AwaitedTurn(typing.Protocol):
     @property
     def answer_id(self) -> str: ...
     @property
-    def listeners(self) -> "tuple[TurnWaiter, ...]": ...
-    def leave(self, listener: "TurnWaiter") -> None: ...
-    def remove_listener(self, listener: "TurnWaiter") -> None: ...
+    def listeners(self) -> "tuple[TurnFuture, ...]": ...
+    def leave(self, listener: "TurnFuture") -> None: ...
+    def remove_listener(self, listener: "TurnFuture") -> None: ...
     def stop_with(self, error: Exception) -> None: ...
 
 
@@ -148,8 +148,8 @@ class Outcome:
     error: Exception | None = None
 
 
-class TurnWaiter:
-    """Someone who waits for what comes of one outside message."""
+class TurnFuture:
+    """The outcome of one outside message, for someone who waits for it."""
 
     def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
         self.options = options
@@ -174,7 +174,7 @@ class TurnWaiter:
         self._until = math.inf
         """The deadline of who waits, where a scope of its own sets it."""
         self._holds = 0
-        self._held: tuple[TurnWaiter, ...] = ()
+        self._held: tuple[TurnFuture, ...] = ()
         """Who waits for the turn that waits here, and is held by this one."""
 
     def abandon(self) -> None:
@@ -193,7 +193,7 @@ class TurnWaiter:
         if not host.is_stopping:
             self.abandon()
 
-    def take(self, delivery: object) -> None:
+    def set_reply(self, delivery: object) -> None:
         """The last reply counts; where there is none, the last event stands in for it."""
         if isinstance(delivery, Reply):
             self.reply = delivery
@@ -274,7 +274,7 @@ class TurnWaiter:
         while held:
             held += held.pop().hold_alone()
 
-    def hold_alone(self) -> "tuple[TurnWaiter, ...]":
+    def hold_alone(self) -> "tuple[TurnFuture, ...]":
         """It waits for people; returns who is held by that."""
         self._holds += 1
         return self._stop_time() if self._holds == 1 else ()
@@ -285,7 +285,7 @@ class TurnWaiter:
         while released:
             released += released.pop().release_alone()
 
-    def release_alone(self) -> "tuple[TurnWaiter, ...]":
+    def release_alone(self) -> "tuple[TurnFuture, ...]":
         """It goes on; returns who was held by it."""
         if not self._holds:
             return ()
@@ -299,21 +299,21 @@ class TurnWaiter:
             for each in self._let_time_pass():
                 each.release()
 
-    def _stop_time(self) -> "tuple[TurnWaiter, ...]":
+    def _stop_time(self) -> "tuple[TurnFuture, ...]":
         """Returns who is held by that."""
         for limit in self._limits:
             limit.hold()
         self._held = self.above()
         return self._held
 
-    def _let_time_pass(self) -> "tuple[TurnWaiter, ...]":
+    def _let_time_pass(self) -> "tuple[TurnFuture, ...]":
         """Returns who was held by it."""
         for limit in self._limits:
             limit.release()
         held, self._held = self._held, ()
         return held
 
-    def above(self) -> "tuple[TurnWaiter, ...]":
+    def above(self) -> "tuple[TurnFuture, ...]":
         """Return the futures that wait for the turn in which this one waits."""
         turn = self._asker.turn if self._asker is not None else None
         return turn.listeners if turn is not None else ()
@@ -356,7 +356,7 @@ class TurnWaiter:
         """Take the calls that are about to run, under the ids that their results have."""
 
 
-class StreamWaiter(TurnWaiter):
+class TurnStream(TurnFuture):
     """Someone who reads along."""
 
     def __init__(self, options: CallOptions, *, reader: TurnReader[Any]) -> None:

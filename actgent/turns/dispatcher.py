@@ -25,7 +25,7 @@ from actgent.protocols.base import Outcome, Say
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, HandlerKind, name_of, to_awaitable
 from actgent.sessions.turn import Turn
-from actgent.sessions.turn_future import TurnWaiter
+from actgent.sessions.turn_future import TurnFuture
 from actgent.tools.results import worded
 
 from .reports import Reports
@@ -120,7 +120,7 @@ class Dispatcher:
     async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
         """Hand an outcome to whoever waits for the turn, and to the handlers unless they got it before a restart."""
         for listener in turn.listeners:
-            listener.take(delivery)
+            listener.set_reply(delivery)
         if turn.checkpoint is not None and delivery_id(delivery) in turn.checkpoint.delivered:
             return
         await self.dispatch(context, delivery)
@@ -133,7 +133,7 @@ class Dispatcher:
         message_id: str,
         error: Exception,
         *,
-        listeners: Sequence[TurnWaiter] = (),
+        listeners: Sequence[TurnFuture] = (),
         blame: str = "internal",
     ) -> None:
         """End a message as a Failure; `blame` is its kind where the error does not tell it."""

@@ -62,8 +62,8 @@ class TurnLifecycle:
 
         It runs with the context variables of the message's sender, whoever sent those that are joined.
         """
-        waiter = context.waiter_of(acceptance)
-        options = self._restored_options(acceptance) if waiter is None else waiter.options
+        future = context.future_of(acceptance)
+        options = self._restored_options(acceptance) if future is None else future.options
         told = len(context.conversation.messages)
         limits = options.limits or self.limits
         turn = context.turn = Turn(
@@ -71,7 +71,7 @@ class TurnLifecycle:
             options,
             time.monotonic(),
             acceptance.variables,
-            listeners=() if waiter is None else (waiter,),
+            listeners=() if future is None else (future,),
             limits=limits,
             told=told,
             joined=joined,
@@ -93,10 +93,10 @@ class TurnLifecycle:
             turn.stop_with(SessionClosed(context.id))
         if acceptance.guests:
             add_guests(turn, acceptance.guests)
-        if waiter is not None:
-            waiter.turn = turn
-            if waiter.abandoned:
-                waiter.abandon()
+        if future is not None:
+            future.turn = turn
+            if future.abandoned:
+                future.abandon()
         return turn
 
     def _restored_options(self, acceptance: Acceptance) -> CallOptions:
@@ -191,9 +191,9 @@ class TurnLifecycle:
     async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
         """End a message that never had its turn."""
         acceptance = context.mail.take(message)
-        waiter = context.waiter_of(acceptance)
+        future = context.future_of(acceptance)
         try:
-            listeners = acceptance.guests if waiter is None else (waiter, *acceptance.guests)
+            listeners = acceptance.guests if future is None else (future, *acceptance.guests)
             told = self.dispatcher.fail(context, message.id, error, listeners=listeners)
             await run_with(acceptance.variables, told)
         finally:

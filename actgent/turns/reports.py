@@ -25,7 +25,7 @@ from actgent.messages import Failure, ToolCall
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, HandlerKind, name_of
 from actgent.sessions.turn import Turn
-from actgent.sessions.turn_future import TurnWaiter
+from actgent.sessions.turn_future import TurnFuture
 from actgent.tools.results import worded
 
 _log = logger_of(__name__)
@@ -109,9 +109,9 @@ class Reports:
             exc_info=self._trace(failure.error),
         )
 
-    def stream_ended(self, context: SessionContext, waiter: TurnWaiter) -> None:
+    def stream_ended(self, context: SessionContext, future: TurnFuture) -> None:
         """A stream was read to its end and no exception came of it, though there was no answer."""
-        failure = waiter.failure
+        failure = future.failure
         if failure is not None:
             if failure.kind not in ("stopped", "interrupted") and not context.handlers.any_of("exception"):
                 _log.warning(
@@ -123,7 +123,7 @@ class Reports:
                     Each(self._words(failure.error)),
                     exc_info=None if isinstance(failure.error, ModelError) else self._trace(failure.error),
                 )
-        elif (error := waiter.suspended) is not None and not context.handlers.any_of("approval"):
+        elif (error := future.suspended) is not None and not context.handlers.any_of("approval"):
             _log.warning(
                 "agent %s: a stream ended without an answer, since a call of tool %s waits for a person: decide with "
                 "agent.answer(approval, Approve()) inside of agent.follow(session), which reads on, or with agent.resume()",

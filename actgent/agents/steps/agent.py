@@ -32,7 +32,7 @@ from actgent.sessions.turn_future import TurnReader
 
 from .answer import AgentAnswer, AnswerReader
 from .events import StepsEvent
-from .stream import StepsWaiter
+from .stream import StepsTurnStream
 
 
 class StepsAgent(Agent[DataT_co]):
@@ -153,9 +153,9 @@ class StepsAgent(Agent[DataT_co]):
             limits=limits,
         )
         reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
-        waiter = StepsWaiter(options, reader=reader)
+        future = StepsTurnStream(options, reader=reader)
         said = Question(content, session, sender, priority, message_id, timeout)
-        async with self._read_along(said, waiter, reader):
+        async with self._read_along(said, future, reader):
             yield reader
 
     @overload

@@ -10,7 +10,7 @@ from actgent.llm.base import Answer
 from actgent.messages import Delivery, Reply, ToolCall, ToolResult
 from actgent.protocols.growing import GrowingText
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
-from actgent.sessions.turn_future import CallOptions, StreamWaiter, TurnReader
+from actgent.sessions.turn_future import CallOptions, TurnReader, TurnStream
 
 from .events import (
     FinalEvent,
@@ -168,7 +168,7 @@ def _read(answer: Answer) -> Step | None:
 # --- who listens -----------------------------------------------------------------------------
 
 
-class StepsWaiter(StreamWaiter):
+class StepsTurnStream(TurnStream):
     """Someone who reads along, and is told the events of the steps, too."""
 
     def __init__(self, options: CallOptions, *, reader: TurnReader[Any]) -> None:

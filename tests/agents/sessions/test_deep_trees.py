@@ -15,7 +15,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.sessions.turn_future import TurnWaiter
+from actgent.sessions.turn_future import TurnFuture
 from actgent.testing import assert_no_leaks
 
 DEEP = 1200
@@ -108,17 +108,17 @@ async def test_a_long_chain_of_waits_is_held_and_released(autojump_clock):
     """Time stands still for all who wait for a turn that waits for people, however many in a row."""
 
     class Asker:
-        def __init__(self, waiter):
-            self.turn = type("", (), {"listeners": (waiter,)})()
+        def __init__(self, future):
+            self.turn = type("", (), {"listeners": (future,)})()
 
-    first = TurnWaiter(None)
-    waiters = [first]
+    first = TurnFuture(None)
+    futures = [first]
     for _ in range(DEEP):
-        waiter = TurnWaiter(None)
-        waiter.take_limit(Asker(waiters[-1]))
-        waiters.append(waiter)
-    waiters[-1].hold()
-    assert {waiter._holds for waiter in waiters} == {1}
-    assert waiters[-1].deadline() == float("inf")
-    waiters[-1].release()
-    assert {waiter._holds for waiter in waiters} == {0}
+        future = TurnFuture(None)
+        future.take_limit(Asker(futures[-1]))
+        futures.append(future)
+    futures[-1].hold()
+    assert {future._holds for future in futures} == {1}
+    assert futures[-1].deadline() == float("inf")
+    futures[-1].release()
+    assert {future._holds for future in futures} == {0}
