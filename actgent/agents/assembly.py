@@ -47,7 +47,7 @@ def build_actor(
         dispatcher=core.dispatcher,
         observer=core.observer,
         timer=runtime.timer,
-        ledger=runtime.ledger,
+        accounts=runtime.accounts,
         give_up=core.give_up,
     )
     runner = TurnRunner(

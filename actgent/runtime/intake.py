@@ -272,7 +272,7 @@ class Intake:
             asker = None
         if asker is None or asker.turn is None:
             return None if limits is None else Asked(limits.shared)
-        asked = self._runner.turn_lifecycle.ledger.lead(asker, asker.turn, asker.agent)
+        asked = self._runner.turn_lifecycle.accounts.lead(asker, asker.turn, asker.agent)
         return asked if limits is None else attrs.evolve(asked, limits=limits.shared)
 
     def _would_wait_for_itself(self, context: SessionContext) -> bool:

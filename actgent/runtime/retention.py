@@ -19,7 +19,7 @@ from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, JournalError
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionFilter, SessionKey, State
-from actgent.sessions.accounts import Ledger
+from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext
 
 from .actor import AgentActor
@@ -77,7 +77,7 @@ class Sweeper:
 
     journal: Journal
     agents: Directory
-    ledger: Ledger
+    accounts: Accounts
     clock: Clock
     retention: Retention
     _ended: dict[SessionKey, None] = attrs.field(factory=dict)
@@ -143,7 +143,7 @@ class Sweeper:
     ) -> list[SessionKey]:
         gone = await self.journal.erase_trees(roots, unchanged_since=unchanged_since)
         for key in gone:
-            self.ledger.forget(key)
+            self.accounts.forget(key)
         return gone
 
     # --- old ones ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
 from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
 from actgent.logs import logger_of
-from actgent.sessions.accounts import Ledger
+from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.propagation import Propagation, propagation_of
 from actgent.sessions.turn import is_inside
@@ -96,13 +96,13 @@ class Runtime:
         self.bury = around.bury
         """Keeps a message that nobody will deal with."""
         self.clock = Clock()
-        self.ledger = Ledger(journal, epoch)
+        self.accounts = Accounts(journal, epoch)
         self.agents = Directory()
         """The agents that run here, by name and by what they can do."""
         self.delegation = Delegation(self.agents, journal, epoch, propagation)
         self._sweeper: Sweeper | None = None
         if journal is not None:
-            self._sweeper = Sweeper(journal, self.agents, self.ledger, self.clock, retention)
+            self._sweeper = Sweeper(journal, self.agents, self.accounts, self.clock, retention)
             nursery.start_soon(self._sweeper.run, name="retention")
         self._nursery = nursery
         self._left = False
@@ -316,7 +316,7 @@ class Runtime:
             await _with_descendants(self.journal, key)
         ):  # or a crash would leave them without root
             await self._close_session(each)
-            self.ledger.forget(each)
+            self.accounts.forget(each)
             await self.journal.delete(each.session_id, agent=each.agent)
 
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:

@@ -113,7 +113,7 @@ class SessionOpener:
         context.log = self.running.lifecycle.new_log(context.id)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or parent is not None:
-            self.running.runner.turn_lifecycle.ledger.open_session(context, self.running.name, bounds)
+            self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
             now = self.running.clock.now()
             context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
@@ -398,7 +398,7 @@ class SessionOpener:
         running.propagation.restore_all((context.mail.acceptances or {}).values())
         context.log = running.lifecycle.new_log(session_id, due=restored.due)
         _mark_temporary(context, opened, records)
-        await running.runner.turn_lifecycle.ledger.restore(context, running.name, restored)
+        await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await _with_parent_agent(running.journal, session_id, opened, agent=running.name)
         if session_id in sessions:  # someone else was faster
             return sessions.find(session_id)

@@ -20,7 +20,7 @@ from .turn import Turn
 
 
 @attrs.define(eq=False)
-class Ledger:
+class Accounts:
     """The accounts of one runtime; each is there once, as long as someone uses it."""
 
     journal: Journal | None = None

@@ -14,7 +14,7 @@ from actgent.control.limits import Limits
 from actgent.errors import SessionClosed, Stopped, kind_of
 from actgent.journal.records import NOT_KEPT, Appended, Resumed
 from actgent.messages import Message
-from actgent.sessions.accounts import Ledger
+from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext
 from actgent.sessions.incoming import add_guests, keep_outcome, keep_outcome_of, settle_listeners
 from actgent.sessions.mail import Acceptance
@@ -43,7 +43,7 @@ class TurnLifecycle:
     dispatcher: Dispatcher
     observer: Observer
     timer: Timer
-    ledger: Ledger
+    accounts: Accounts
     give_up: Callable[[SessionContext, Turn], Awaitable[object]]
     """Called when a turn fails: closes open tool calls in the history and notifies hooks."""
     _silence: float | None = None
@@ -88,7 +88,7 @@ class TurnLifecycle:
             or turn.checkpoint is not None
         ):
             askers = [context.mail.take(each).asked for each in turn.joined]
-            self.ledger.begin(context, turn, self.agent, askers=[*askers, acceptance.asked])
+            self.accounts.begin(context, turn, self.agent, askers=[*askers, acceptance.asked])
         if context.closed:  # it came in while the session was closing
             turn.stop_with(SessionClosed(context.id))
         if acceptance.guests:
