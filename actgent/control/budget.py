@@ -411,7 +411,7 @@ def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -
 
 
 @attrs.frozen
-class Asked:
+class Funding:
     """Extra budgets of a message's turn: limits set by its sender, and the accounts of the turn that sent it."""
 
     limits: Mapping[str, float] | None = None

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
-from actgent.control.budget import Asked
+from actgent.control.budget import Funding
 from actgent.errors import (
     LimitReached,
     NotRunning,
@@ -23,7 +23,7 @@ from actgent.journal.base import Entry, Journal
 from actgent.journal.records import Accepted, Answered, Closed, message_id_of
 from actgent.logs import Each, logger_of
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
-from actgent.sessions.accounts import asked_by_result
+from actgent.sessions.accounts import funding_of_result
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming import Content, message_to
 from actgent.sessions.propagation import Propagation
@@ -217,7 +217,7 @@ class Delegation:
         )
         baggage = self.propagation.take(copy_context())
         try:
-            await self._post(task, message, asked_by_result(child), baggage)
+            await self._post(task, message, funding_of_result(child), baggage)
         except (SessionClosed, SessionNotFound):
             _log.info("agent %s, session %s: nobody waits for its task any more", agent, Each(child.id))
         except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the task ends all the same
@@ -230,17 +230,17 @@ class Delegation:
             host_of(child).bury(DeadLetter(task.parent_agent, message, "it was not taken"))
 
     async def _post(
-        self, task: Task, message: Message, asked: Asked | None, baggage: Mapping[str, Any]
+        self, task: Task, message: Message, funding: Funding | None, baggage: Mapping[str, Any]
     ) -> None:
         """Have the parent accept a message, wherever it is; where its agent does not run, for its next start."""
         try:
             opener = self.agents.opener(task.parent_agent)
             parent = await opener.find(task.parent_id)
-            await opener.intake.accept(parent, message, once=True, is_granted=True, asked=asked)
+            await opener.intake.accept(parent, message, once=True, is_granted=True, funding=funding)
         except NotRunning:
             if self.journal is None:
                 raise
-            accepted = accepted_record(message, asked, baggage=baggage)
+            accepted = accepted_record(message, funding, baggage=baggage)
             await self._write_for_later(self.journal, task, accepted)
 
     async def _write_for_later(self, journal: Journal, task: Task, accepted: Accepted) -> None:

@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from actgent.actors.inbox import DEFAULT_WAIT, Place
-from actgent.control.budget import Asked
+from actgent.control.budget import Funding
 from actgent.errors import ActgentError, SessionClosed, Suspended
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record
@@ -47,13 +47,13 @@ class Intake:
         once: bool = False,
         future: TurnFuture | None = None,
         is_granted: bool = False,
-        asked: Asked | None = None,
+        funding: Funding | None = None,
     ) -> None:
         """Take a message in, waiting for room; on return it is in the inbox. Cancelled, it is not, and never runs.
 
         `once` drops a message whose id the session has seen; one that is still on its way is waited for, and replaced if
         it does not get in. `future` is told what comes of it. One that `is_granted` gets in whatever the bounds: the
-        session asked for it. `asked` is what its turn draws on, where that is not the turn that sends it.
+        session asked for it. `funding` is what its turn draws on, where that is not the turn that sends it.
         """
         self._lifecycle.check_open(context)
         if once:
@@ -67,9 +67,9 @@ class Intake:
         if future is not None:
             _check_not_suspended(context, message, future)
         await trio.lowlevel.checkpoint_if_cancelled()
-        acceptance = Acceptance(message, copy_context(), future, asked)
-        if asked is None and (future is not None or context.parent is not None):
-            acceptance.asked = self._asked_by(context, future)
+        acceptance = Acceptance(message, copy_context(), future, funding)
+        if funding is None and (future is not None or context.parent is not None):
+            acceptance.funding = self._funding_for(context, future)
         if is_granted or context.log is not None or not self._runner.try_claim(message):
             await self._take_in(context, acceptance, is_granted=is_granted)
         else:
@@ -86,7 +86,7 @@ class Intake:
         self._lifecycle.check_open(context)
         acceptance = Acceptance(message, copy_context())
         if context.parent is not None:
-            acceptance.asked = self._asked_by(context, None)
+            acceptance.funding = self._funding_for(context, None)
         if context.log is not None or not self._runner.try_claim(message):
             await self._take_in(context, acceptance)
         else:
@@ -174,7 +174,7 @@ class Intake:
         baggage = propagation.take(acceptance.variables) if propagation.variables else NOTHING
         options = None if future is None else future.options.told
         acceptance.log = log
-        await log.accept(acceptance.message, asked=acceptance.asked, options=options, baggage=baggage)
+        await log.accept(acceptance.message, funding=acceptance.funding, options=options, baggage=baggage)
         try:
             self._lifecycle.check_reachable(context)
         except ActgentError:
@@ -258,7 +258,7 @@ class Intake:
                 await first.wait_settled()
         return attrs.evolve(message, deadline=max(0.0, limit.deadline - trio.current_time()))
 
-    def _asked_by(self, context: SessionContext, future: TurnFuture | None) -> Asked | None:
+    def _funding_for(self, context: SessionContext, future: TurnFuture | None) -> Funding | None:
         """Find what pays for a message's turn: limits of its own, and the budget of the turn that asks for it.
 
         That is one that waits for the answer, or speaks to a session below its own.
@@ -271,9 +271,9 @@ class Intake:
         if future is None and not any(above is asker for above in _above(context)):
             asker = None
         if asker is None or asker.turn is None:
-            return None if limits is None else Asked(limits.shared)
-        asked = self._runner.turn_lifecycle.accounts.lead(asker, asker.turn, asker.agent)
-        return asked if limits is None else attrs.evolve(asked, limits=limits.shared)
+            return None if limits is None else Funding(limits.shared)
+        funding = self._runner.turn_lifecycle.accounts.lead(asker, asker.turn, asker.agent)
+        return funding if limits is None else attrs.evolve(funding, limits=limits.shared)
 
     def _would_wait_for_itself(self, context: SessionContext) -> bool:
         return is_inside(context.turn) or would_wait_for_itself(context)

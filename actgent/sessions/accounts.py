@@ -6,7 +6,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from actgent.control.budget import NOTHING, Account, Amounts, Asked, Budget, gather, spent_in
+from actgent.control.budget import NOTHING, Account, Amounts, Budget, Funding, gather, spent_in
 from actgent.errors import LimitReached
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
@@ -70,7 +70,7 @@ class Accounts:
             acceptance = context.mail.find(accepted.message.id)
             assert acceptance is not None  # noqa: S101 - it was restored with its message
             within = await self._find_all(accepted.within)
-            acceptance.asked = Asked(
+            acceptance.funding = Funding(
                 accepted.limits or None, within, depth=accepted.depth, deepest=accepted.deepest
             )
 
@@ -91,23 +91,23 @@ class Accounts:
     # --- turns -----------------------------------------------------------------------------
 
     def begin(
-        self, context: SessionContext, turn: Turn, agent: str, *, askers: Sequence[Asked | None]
+        self, context: SessionContext, turn: Turn, agent: str, *, fundings: Sequence[Funding | None]
     ) -> None:
         """Give a turn its budget, if anything bounds it; one that goes on has spent what it had spent.
 
-        `askers` are those of the messages that it answers; the last is that of the message that it is about.
+        `fundings` are those of the messages that it answers; the last is that of the message that it is about.
         """
-        limits_asked = None if (last := askers[-1]) is None else last.limits
+        limits_asked = None if (last := fundings[-1]) is None else last.limits
         resume = turn.checkpoint
         limits = turn.limits.shared if limits_asked is None else limits_asked
         if resume is not None and resume.limits:
             limits = resume.limits
-        accounts = [account for each in askers if each is not None for account in each.accounts]
+        accounts = [account for each in fundings if each is not None for account in each.accounts]
         if resume is not None and resume.tree_limits:
             key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
             tree = self.open(key, resume.tree_limits, log=context.log, spent=resume.tree_spent)
             accounts.append(tree)
-        for each in filter(None, askers):
+        for each in filter(None, fundings):
             turn.depth = max(turn.depth, each.depth)
             turn.deepest = min(turn.deepest or each.deepest, each.deepest or turn.deepest)
         if not (limits or accounts or context.accounts):
@@ -123,7 +123,7 @@ class Accounts:
 
     # --- trees -----------------------------------------------------------------------------
 
-    def lead(self, context: SessionContext, turn: Turn, agent: str) -> Asked:
+    def lead(self, context: SessionContext, turn: Turn, agent: str) -> Funding:
         """Return the funding of a turn that this one leads to: it draws on all that this one draws on.
 
         A turn that leads to nothing needs no account for its tree, since its own limits are tighter. It gets one here, where
@@ -141,7 +141,7 @@ class Accounts:
         if any(_is_looser(budget.trees, name, bound) for name, bound in limits.items()):
             budget.accounts = (*budget.accounts, self._plant(context, turn, agent, limits))
             turn.budget = budget
-        return Asked(accounts=budget.accounts, depth=depth, deepest=int(deepest))
+        return Funding(accounts=budget.accounts, depth=depth, deepest=int(deepest))
 
     def _plant(self, context: SessionContext, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
         """The account of a turn's tree, with what the turn has taken up to now."""
@@ -155,14 +155,14 @@ class Accounts:
         return account
 
 
-def asked_by_result(child: SessionContext) -> Asked | None:
+def funding_of_result(child: SessionContext) -> Funding | None:
     """Return the funding of the turn that a delegated task's result begins: its tree is the giving turn's."""
     turn = child.turn
     if turn is None or turn.budget is None:
         return None
     own = (child.agent, child.id)
     accounts = tuple(tree for tree in turn.budget.trees if (tree.key.agent, tree.key.session_id) != own)
-    return Asked(accounts=accounts, depth=turn.depth - 1, deepest=turn.deepest) if accounts else None
+    return Funding(accounts=accounts, depth=turn.depth - 1, deepest=turn.deepest) if accounts else None
 
 
 def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from actgent.actors.inbox import Place
-from actgent.control.budget import Asked
+from actgent.control.budget import Funding
 from actgent.journal.records import NOTHING, TurnOptions
 from actgent.messages import Message, OnBusy
 
@@ -51,14 +51,14 @@ class Acceptance:
         message: Message,
         variables: Context,
         future: TurnFuture | None = None,
-        asked: Asked | None = None,
+        funding: Funding | None = None,
     ) -> None:
         self.message = message
         self.variables = variables
         """The context variables of its sender, in which its turn runs."""
         self.future = future
         """The caller that waits for what comes of it."""
-        self.asked = asked
+        self.funding = funding
 
     def __repr__(self) -> str:
         return f"<Acceptance of {self.message.id!r}, {'in' if self.is_in else 'on its way'}>"

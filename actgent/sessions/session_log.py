@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from actgent.control.budget import Asked
+from actgent.control.budget import Funding
 from actgent.errors import JournalSlow
 from actgent.journal.base import Entry, Journal
 from actgent.journal.records import (
@@ -67,7 +67,7 @@ class SessionLog:
         self,
         message: Message,
         *others: Record,
-        asked: Asked | None = None,
+        funding: Funding | None = None,
         options: TurnOptions | None = None,
         baggage: Mapping[str, Any] = NO_BAGGAGE,
     ) -> None:
@@ -78,7 +78,7 @@ class SessionLog:
         Raises:
             JournalError: it could not be written, and is not accepted.
         """
-        accepted = accepted_record(message, asked, options, baggage)
+        accepted = accepted_record(message, funding, options, baggage)
         await self.write(*others, accepted, patience=message.deadline)
 
     async def write(self, *records: Record, patience: float | None = None) -> None:
@@ -213,19 +213,19 @@ class SessionLog:
 
 def accepted_record(
     message: Message,
-    asked: Asked | None,
+    funding: Funding | None,
     options: TurnOptions | None = None,
     baggage: Mapping[str, Any] = NO_BAGGAGE,
 ) -> Accepted:
     """Build the record of a message that waits."""
-    if asked is None:
+    if funding is None:
         return Accepted(message=message, options=options, baggage=baggage)
     return Accepted(
         message=message,
-        limits=asked.limits or NO_LIMITS,
-        within=tuple(account.key for account in asked.accounts),
-        depth=asked.depth,
-        deepest=asked.deepest,
+        limits=funding.limits or NO_LIMITS,
+        within=tuple(account.key for account in funding.accounts),
+        depth=funding.depth,
+        deepest=funding.deepest,
         options=options,
         baggage=baggage,
     )

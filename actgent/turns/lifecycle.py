@@ -82,13 +82,13 @@ class TurnLifecycle:
             self._take_up(context, turn, context.resume)
         if (
             limits.is_shared
-            or acceptance.asked
+            or acceptance.funding
             or context.accounts
             or turn.joined
             or turn.checkpoint is not None
         ):
-            askers = [context.mail.take(each).asked for each in turn.joined]
-            self.accounts.begin(context, turn, self.agent, askers=[*askers, acceptance.asked])
+            joined = [context.mail.take(each).funding for each in turn.joined]
+            self.accounts.begin(context, turn, self.agent, fundings=[*joined, acceptance.funding])
         if context.closed:  # it came in while the session was closing
             turn.stop_with(SessionClosed(context.id))
         if acceptance.guests:
