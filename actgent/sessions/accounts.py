@@ -63,7 +63,7 @@ class Accounts:
         context.tree.accounts = tuple(dict.fromkeys((*own, *context.accounts, *above)))
 
     async def restore(self, context: SessionContext, agent: str, restored: Restored) -> None:
-        """Give a session from the journal the accounts that it had, and its waiting messages those of their askers."""
+        """Give a session from the journal the accounts that it had, and its waiting messages the funding that they had."""
         context.tree.accounts = await self._find_all(restored.opened.within)
         self.open_session(context, agent, restored.opened.limits, spent=restored.spent)
         for accepted in restored.bounded:

@@ -87,8 +87,8 @@ class TurnLifecycle:
             or turn.joined
             or turn.checkpoint is not None
         ):
-            joined = [context.mail.take(each).funding for each in turn.joined]
-            self.accounts.begin(context, turn, self.agent, fundings=[*joined, acceptance.funding])
+            earlier = [context.mail.take(each).funding for each in turn.joined]
+            self.accounts.begin(context, turn, self.agent, fundings=[*earlier, acceptance.funding])
         if context.closed:  # it came in while the session was closing
             turn.stop_with(SessionClosed(context.id))
         if acceptance.guests:
