@@ -1,6 +1,6 @@
-"""What tells a note of the system from what anybody says.
+"""What tells a notice of the system from what anybody says.
 
-A note stands between `<system>` and `</system>`. Nobody else's words hold these marks as a model sees them: where the sign
+A notice stands between `<system>` and `</system>`. Nobody else's words hold these marks as a model sees them: where the sign
 that opens one stands, in whichever spelling, a `[` stands instead. The record keeps the words as they were said, and the
 same words always come out the same, so a prompt's prefix stays as it is. The headings of results of calls that stood in
 text, `[tool] (ID: ...)`, are nobody else's either: there the bracket is escaped.
@@ -94,7 +94,7 @@ def _may_mark(text: str) -> bool:
 
 
 def unmarked(text: str) -> str:
-    """Words that are no note and no heading of a result, without their marks."""
+    """Words that are no notice and no heading of a result, without their marks."""
     if not _may_mark(text):
         return text
     text = _HEADING.sub(r"\[", text)
@@ -102,7 +102,7 @@ def unmarked(text: str) -> str:
 
 
 def unmarked_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts of a message that is no note, without a note's marks; the same tuple where there are none."""
+    """The parts of a message that is no notice, without a notice's marks; the same tuple where there are none."""
     if len(parts) == 1:
         part = parts[0]
         if type(part) is Text and not _may_mark(part.text):  # the usual case
@@ -116,7 +116,7 @@ def unmarked_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def unmarked_result(result: ToolResult) -> ToolResult:
-    """A tool's result without the marks of a note in what the model reads of it."""
+    """A tool's result without the marks of a notice in what the model reads of it."""
     if not _may_mark(result.content) and result.error is None and _PLAIN_NAME.fullmatch(result.tool_name):
         return result  # the usual case
     content, error, name = unmarked(result.content), result.error, unmarked(result.tool_name)

@@ -26,22 +26,22 @@ _SHORT = 200
 _OWN = ("assistant", "agent")
 """Kinds of senders whose words are the assistant's, unless they are to be answered."""
 _FRONT = 100
-"""Characters of the note that stands where messages are left out, at most."""
+"""Characters of the notice that stands where messages are left out, at most."""
 _OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
 """Goes before it: many models take no conversation that the assistant begins."""
 _TOLD = "Tool results:"
 """What results of calls that stood in text begin with."""
 
 
-def left_out_note(count: int) -> ChatMessage:
+def left_out_notice(count: int) -> ChatMessage:
     """Return the notice that stands in the place of `n` messages that are left out."""
     return ChatMessage("user", (Text(f"({count} earlier messages are not shown.)"),))
 
 
-def missing_from(chat: Sequence[ChatMessage], notes: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
+def missing_from(chat: Sequence[ChatMessage], notices: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
     """Return those of some notices that a part of their conversation does not show."""
     shown = set(map(id, chat))
-    return tuple(note for note in notes if id(note) not in shown)
+    return tuple(notice for notice in notices if id(notice) not in shown)
 
 
 def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
@@ -110,10 +110,10 @@ class ShortTermMemory(Memory):
     """Shows the whole conversation, until it is over `max_tokens`: then its older half is left out at once.
 
     Leaving out much and seldom keeps the prompt's prefix, and with it the provider's cache, as it is between two cuts.
-    The last note of each source, such as that of the mode, stays in front of what is shown: it still holds.
+    The last notice of each source, such as that of the mode, stays in front of what is shown: it still holds.
 
     What does not fit even by itself, a message or an answer's calls with their results, ends its turn with `ContextOverflow`;
-    with the next message a note stands in its place.
+    with the next message a notice stands in its place.
     """
 
     max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
@@ -139,7 +139,7 @@ class ShortTermView(ModelView):
     _is_too_long: bool = False
     """Whether what stands at the end and cannot be taken apart takes more than there is."""
     _left_out: int = 0
-    _notes: dict[str, ChatMessage] | None = None
+    _notices: dict[str, ChatMessage] | None = None
     """The last of each source."""
     _kept: tuple[ChatMessage, ...] = ()
     """Those of them that were said before the cut."""
@@ -162,12 +162,12 @@ class ShortTermView(ModelView):
             if answered:
                 self._settles = message.parts if message.sender.kind in _OWN else None
             elif message.is_note:
-                self._notes = {**(self._notes or {}), message.sender.name: said}
+                self._notices = {**(self._notices or {}), message.sender.name: said}
         if self._characters > self._room:
             self._make_room(self._room)
 
     def _leave_out_last(self) -> None:
-        """Put a note in the place of what was too long, if the message that has just come does not belong to it."""
+        """Put a notice in the place of what was too long, if the message that has just come does not belong to it."""
         if self._begins(len(self._chat) - 1):
             start = self._last(len(self._chat) - 1)
             gone = self._chat[start:-1]
@@ -191,7 +191,7 @@ class ShortTermView(ModelView):
     def messages(self) -> Sequence[ChatMessage]:
         chat = self._chat
         if self._left_out:
-            return Shown(chat, front=(left_out_note(self._left_out - len(self._kept)), *self._kept))
+            return Shown(chat, front=(left_out_notice(self._left_out - len(self._kept)), *self._kept))
         if len(chat) > _SHORT:
             return Shown(chat, front=(_OPENING,) if chat[0].role == "assistant" else ())
         return (_OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
@@ -217,7 +217,7 @@ class ShortTermView(ModelView):
         self._left_out += gone
         if gone:
             self._room = self._budget - _FRONT
-        self._kept = missing_from(self._chat, (self._notes or {}).values())
+        self._kept = missing_from(self._chat, (self._notices or {}).values())
         self._characters = sum(count_characters(message.parts) for message in (*self._kept, *self._chat))
 
     def _begins(self, place: int) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from actgent.memory.base import Memory, ModelView
-from actgent.memory.short_term import left_out_note, missing_from
+from actgent.memory.short_term import left_out_notice, missing_from
 from actgent.messages import ChatMessage, Message, ToolCall
 
 
@@ -23,7 +23,7 @@ class LimitedMemory(Memory):
 class LimitedView(ModelView):
     """The view of one session. The turn that runs is always shown whole, so its prefix stays while it runs.
 
-    Of what is left out the last note of each source is shown all the same, such as that of the mode.
+    Of what is left out the last notice of each source is shown all the same, such as that of the mode.
     """
 
     _inner: ModelView
@@ -31,14 +31,14 @@ class LimitedView(ModelView):
     """Messages from before the turn; None shows all that the memory shows."""
     _turn: int = 0
     """How many messages of the inner view belong to the turn that runs."""
-    _notes: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
+    _notices: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
     """All of them, with their sources."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         before = len(self._inner.messages()) if self.limit is not None else 0
         self._inner.add(message, answered=answered)
         if message.is_note:
-            self._notes.append((message.sender.name, self._inner.messages()[-1]))
+            self._notices.append((message.sender.name, self._inner.messages()[-1]))
         if self.limit is not None:
             added = len(self._inner.messages()) - before
             begins = message.correlation_id is None and not message.is_note
@@ -54,13 +54,13 @@ class LimitedView(ModelView):
         start = len(shown) - self._turn - self.limit
         while start < len(shown) and not _stands_alone(shown, start):
             start += 1
-        notes = missing_from(shown[start:], self._notes_in(shown[: len(shown) - self._turn]))
-        return (left_out_note(start - len(notes)), *notes, *shown[start:])
+        notices = missing_from(shown[start:], self._notices_in(shown[: len(shown) - self._turn]))
+        return (left_out_notice(start - len(notices)), *notices, *shown[start:])
 
-    def _notes_in(self, shown: Sequence[ChatMessage]) -> Iterable[ChatMessage]:
-        """The last note of each source among these."""
+    def _notices_in(self, shown: Sequence[ChatMessage]) -> Iterable[ChatMessage]:
+        """The last notice of each source among these."""
         ids = set(map(id, shown))
-        return {source: note for source, note in self._notes if id(note) in ids}.values()
+        return {source: notice for source, notice in self._notices if id(notice) in ids}.values()
 
 
 def _stands_alone(chat: Sequence[ChatMessage], place: int) -> bool:

@@ -2,7 +2,7 @@
 
 All tools of all modes stand in the prompt, which never changes. What the mode allows is checked in code when a
 call is about to start. A change of mode is a change of the session's state; the conversation is told of it by one
-note, see `notes`. Everything here is sync; a `Modes` serves all sessions of any number of agents.
+notice, see `notices`. Everything here is sync; a `Modes` serves all sessions of any number of agents.
 """
 
 import time
@@ -31,7 +31,7 @@ from .mode import (
     to_actors,
     to_tools,
 )
-from .notices import Note, NoteSource
+from .notices import Notice, NoticeSource
 
 _log = logger_of(__name__)
 
@@ -59,7 +59,7 @@ _COMMANDS = {"integrate": "integration", "planning": "plan", "action": "act", "s
 """Further words for the ready modes."""
 
 
-class Modes(NoteSource):
+class Modes(NoticeSource):
     """The modes of an agent: `Agent(..., modes=Modes(universal=[get_time], execution=[deploy]))`.
 
     There are onboarding (configuration tools), integration (all tools), plan (universal tools only) and act
@@ -304,12 +304,12 @@ class Modes(NoteSource):
 
     # --- what the conversation is told -------------------------------------------------------
 
-    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Note]:
+    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Notice]:
         kept = state.get(STATE_KEY)
         if mark_of(kept) == (told or START):
             return ()
         changes = untold(changes_in(state), told, self.initial)
-        return [Note(change.mark, self._message(change)) for change in changes]
+        return [Notice(change.mark, self._message(change)) for change in changes]
 
     def _message(self, change: ModeChange) -> str:
         mode = self._modes.get(change.current)

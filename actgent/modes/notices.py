@@ -1,8 +1,8 @@
-"""Notes: what a conversation is told of things that happened beside it.
+"""Notices: what a conversation is told of things that happened beside it.
 
-A note is a message of the kind system. It enters the record at the first moment when no calls are open, before
+A notice is a message of the kind system. It enters the record at the first moment when no calls are open, before
 the next model call. What is due is derived, never kept: its source compares the session's state with the last of
-its notes that stands in the record. So a crash neither loses a note nor tells it twice.
+its notices that stands in the record. So a crash neither loses a notice nor tells it twice.
 """
 
 import abc
@@ -13,7 +13,7 @@ import attrs
 
 
 @attrs.frozen
-class Note:
+class Notice:
     """Something that the conversation is to be told."""
 
     mark: str
@@ -21,12 +21,12 @@ class Note:
     text: str
 
 
-class NoteSource(abc.ABC):
-    """Something that has notes for conversations. Pure and sync; one object serves all sessions."""
+class NoticeSource(abc.ABC):
+    """Something that has notices for conversations. Pure and sync; one object serves all sessions."""
 
     name: str
-    """What its notes are signed with."""
+    """What its notices are signed with."""
 
     @abc.abstractmethod
-    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Note]:
+    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Notice]:
         """Return what is to be told now, in order; `told` is the mark of its last notice, None if there is none."""

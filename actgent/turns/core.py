@@ -49,7 +49,7 @@ from .answers import check_stop
 from .dispatcher import Dispatcher, to_deliveries
 from .hooks import Hooks
 from .model_calls import ModelCaller
-from .notices import tell_notes
+from .notices import add_notices
 from .observer import Observer
 from .tool_calls import ToolCaller
 from .tool_notices import offer_tools
@@ -210,13 +210,13 @@ class AgentCore:
             said = [each for each in (*turn.joined, message) if context.is_persons(each)]
             refused = [modes.obey(context.state, each) for each in said]
             turn.answer.aside = "\n".join(filter(None, refused))
-        tell_notes(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs)
+        add_notices(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs)
 
     async def tell_idle(self, context: SessionContext) -> None:
         """Make changes beside a turn durable; they are in the conversation, too, unless a turn runs."""
         is_idle = context.turn is None and context.resume is None and not context.conversation.open_calls
         if is_idle and self.modes is not None:
-            tell_notes(context, (self.modes,))
+            add_notices(context, (self.modes,))
         if context.log is not None:
             await context.log.flush()
         await trio.lowlevel.checkpoint()
