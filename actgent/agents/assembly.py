@@ -37,7 +37,7 @@ def build_actor(
 ) -> AgentActor:
     """Build the actor of an agent round its core: what runs its turns, and above that what keeps its sessions."""
     sessions = SessionTable(
-        name, can_sleep=runtime.journal is not None, on_sleep=core.inbox.forget_parked, held_by=held_by
+        name, can_unload=runtime.journal is not None, on_unload=core.inbox.forget_parked, held_by=held_by
     )
     core.inbox.owner_of = sessions.works_for
     turn_lifecycle = TurnLifecycle(

@@ -82,10 +82,10 @@ class Session(Generic[DataT_co]):
 
     @property
     def _context(self) -> SessionContext:
-        """The agent's end, awake."""
+        """The agent's end, loaded."""
         context = self._held
         if context.face is None:
-            self._agent.sessions.wake(context, self)
+            self._agent.sessions.reload(context, self)
         return context
 
     @property
@@ -269,7 +269,7 @@ class Session(Generic[DataT_co]):
 
         A date without a time zone and a cron line are read in `zone` (`Europe/Berlin`; for cron lines UTC by default).
         With a journal it is durable on return and fires also after a restart, and at the start where its time has
-        passed meanwhile; without one it ends with the agent's block. A session that sleeps is woken. What was set
+        passed meanwhile; without one it ends with the agent's block. An unloaded session is reloaded. What was set
         under a `key` is not set again. The message has this `priority`.
 
         Raises:
@@ -528,19 +528,19 @@ class Session(Generic[DataT_co]):
 
 
 def face_of(context: SessionContext) -> Session:
-    """The user's end of a session that is awake."""
+    """The user's end of a loaded session."""
     assert isinstance(context.face, Session)  # noqa: S101 - assembly makes no other
     return context.face
 
 
 def held_by(session: object) -> SessionContext:
-    """The agent's end of a session, also of one that sleeps."""
+    """The agent's end of a session, also of one that was unloaded."""
     assert isinstance(session, Session)  # noqa: S101 - assembly makes no other
     return session._held  # noqa: SLF001 - it is this module that knows both ends
 
 
 def context_of(session: Session) -> SessionContext:
-    """The agent's end of a session, awake."""
+    """The agent's end of a session, loaded."""
     return session._context  # noqa: SLF001 - it is this module that knows both ends
 
 

@@ -139,7 +139,7 @@ class Intake:
     def _start_at_once(self, context: SessionContext, acceptance: Acceptance) -> None:
         """The session of a message that needs no place and no write was claimed for it."""
         context.mail.pending += 1
-        self._sessions.stir(context)
+        self._sessions.mark_active(context)
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
@@ -147,7 +147,7 @@ class Intake:
     def _expect(self, context: SessionContext, acceptance: Acceptance) -> None:
         """A message is on its way in."""
         context.mail.expect(acceptance)
-        self._sessions.stir(context)
+        self._sessions.mark_active(context)
         if context.suspension is not None:  # it may have slept meanwhile
             self._inbox.park(context.id)
 
@@ -208,7 +208,7 @@ class Intake:
             log.flush_soon()
         context.mail.refuse(acceptance)
         self._lifecycle.forget_if_over(context)
-        self._sessions.rest(context)
+        self._sessions.mark_idle(context)
 
     def _note_refused(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
         """Note that a message in the journal was refused, and that a turn it would have ended waits on."""

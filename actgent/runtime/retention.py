@@ -220,5 +220,5 @@ def _still(running: AgentActor, context: SessionContext) -> Iterator[None]:
         if context.log is not None:
             context.closed = False
             context.log.go_on()
-            if context.face is not None:  # perhaps it was woken meanwhile
-                running.sessions.wake(context, context.face)
+            if context.face is not None:  # perhaps it was reloaded meanwhile
+                running.sessions.reload(context, context.face)

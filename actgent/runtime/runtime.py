@@ -329,13 +329,13 @@ class Runtime:
         return one_of([*agents], session_id)
 
     def _find_session(self, key: SessionKey) -> SessionContext | None:
-        """A session in memory, or one that sleeps and is held by someone."""
+        """A session in memory, or an unloaded one that someone holds."""
         running = self._system.body(key.agent)
         return running.sessions.find_any(key.session_id) if isinstance(running, AgentActor) else None
 
     async def _close_session(self, key: SessionKey) -> None:
         running = self._system.body(key.agent)
-        context = running.sessions.wake_any(key.session_id) if isinstance(running, AgentActor) else None
+        context = running.sessions.reload_any(key.session_id) if isinstance(running, AgentActor) else None
         if context is None:
             return
         if is_inside(context.turn):

@@ -139,7 +139,7 @@ class SessionLifecycle:
         """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first."""
         context.mail.pending += len(messages)
         if messages:
-            self.sessions.stir(context)
+            self.sessions.mark_active(context)
         waiting = list(messages)
         if context.resume is not None and context.approvals is not None and context.approvals.is_suspended:
             context.mail.pending += len(context.resume.joined)
@@ -155,7 +155,7 @@ class SessionLifecycle:
         if messages and context.turn is None and context.suspension is None:
             self.inbox.release(context.id)
         self.runner.resume_if_superseded(context)
-        self.sessions.rest(context)
+        self.sessions.mark_idle(context)
         turn = context.turn
         is_exposed = turn is not None and turn.message.priority is not Priority.URGENT
         if turn is not None and is_exposed and (newer := self.runner.superseded_by(turn.message)):
@@ -175,7 +175,7 @@ class SessionLifecycle:
 
     @contextmanager
     def kept(self, context: SessionContext) -> Iterator[SessionContext]:
-        """A session that is awake stays so, and is not forgotten, in the block."""
+        """Keep a loaded session in memory for the block."""
         self.pin(context)
         try:
             yield context
@@ -183,14 +183,14 @@ class SessionLifecycle:
             self.unpin(context)
 
     def pin(self, context: SessionContext) -> None:
-        """Keep a session that is awake so, until it is unpinned as often."""
+        """Keep a loaded session in memory until it is unpinned as often."""
         context.mail.pins += 1
-        self.sessions.stir(context)
+        self.sessions.mark_active(context)
 
     def unpin(self, context: SessionContext) -> None:
         context.mail.pins -= 1
         self.forget_if_over(context)
-        self.sessions.rest(context)
+        self.sessions.mark_idle(context)
 
     def let_go(self, context: SessionContext) -> None:
         """Forget a session as soon as nothing is queued or running in it."""
@@ -212,7 +212,7 @@ class SessionLifecycle:
     def erase(self, context: SessionContext) -> None:
         """Forget a session that the journal has no more."""
         context.closed = True
-        self.sessions.forget_asleep(context.id)
+        self.sessions.forget_unloaded(context.id)
         self.discard(context)
 
     def discard(self, context: SessionContext) -> None:

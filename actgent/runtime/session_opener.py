@@ -252,9 +252,9 @@ class SessionOpener:
         return await self._after_pause(sessions.find(session_id).face)
 
     async def _after_pause(self, face: object) -> SessionContext:
-        """The session of a user's end, awake, after a pause in which it may fall asleep."""
+        """The session of a user's end, loaded, after a pause in which it may be unloaded."""
         await trio.lowlevel.checkpoint()
-        return self.running.sessions.awake(face)
+        return self.running.sessions.loaded(face)
 
     @asynccontextmanager
     async def loaded(self, session_id: str) -> AsyncGenerator[SessionContext, None]:
@@ -377,8 +377,8 @@ class SessionOpener:
     async def _reopen(self, session_id: str) -> SessionContext:
         """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
         running, sessions = self.running, self.running.sessions
-        if (asleep := sessions.find_asleep(session_id)) is not None:
-            return await self._after_pause(asleep)
+        if (unloaded := sessions.find_unloaded(session_id)) is not None:
+            return await self._after_pause(unloaded)
         records = await self._load(session_id)
         opened = owner_of(records)
         if opened is None:
@@ -402,8 +402,8 @@ class SessionOpener:
         opened = await _with_parent_agent(running.journal, session_id, opened, agent=running.name)
         if session_id in sessions:  # someone else was faster
             return sessions.find(session_id)
-        if (asleep := sessions.find_asleep(session_id)) is not None:
-            return sessions.awake(asleep)
+        if (unloaded := sessions.find_unloaded(session_id)) is not None:
+            return sessions.loaded(unloaded)
         self._find_parent(context, opened, restored.waiting)
         context.face, context.host = self.make_face(context), running.lifecycle
         running.lifecycle.open(context)

@@ -1,4 +1,4 @@
-"""The sessions of a running agent: those in memory, which of them rest, and those that sleep."""
+"""The sessions of a running agent: those in memory, which of them are idle, and those that were unloaded."""
 
 from collections.abc import Callable, Iterator, Mapping
 from weakref import WeakSet, WeakValueDictionary
@@ -12,35 +12,35 @@ MAX_LOADED_IDLE = 1000
 
 
 class SessionTable(Mapping[str, SessionContext]):
-    """The sessions in memory, by their ids. With a journal, those that have been idle the longest sleep: they leave memory."""
+    """The sessions in memory, by their ids. With a journal, those that have been idle the longest are unloaded."""
 
     def __init__(
         self,
         agent: str,
         *,
-        can_sleep: bool,
-        on_sleep: Callable[[str], object],
+        can_unload: bool,
+        on_unload: Callable[[str], object],
         held_by: Callable[[object], SessionContext],
     ) -> None:
         """Args: `held_by` knows whose the user's end of a session is."""
         self.agent = agent
         self._held_by = held_by
-        self._can_sleep = can_sleep
-        self._on_sleep = on_sleep
-        self._awake: dict[str, SessionContext] = {}
+        self._can_unload = can_unload
+        self._on_unload = on_unload
+        self._loaded: dict[str, SessionContext] = {}
         self._idle: dict[str, None] = {}
         """Sessions with nothing to do, the longest first; kept only where a journal could bring them back."""
-        self._asleep: WeakValueDictionary[str, object] = WeakValueDictionary()
-        """The user's ends of those that sleep, as long as someone outside holds them."""
+        self._unloaded: WeakValueDictionary[str, object] = WeakValueDictionary()
+        """The user's ends of those that were unloaded, as long as someone outside holds them."""
 
     def __getitem__(self, session_id: str) -> SessionContext:
-        return self._awake[session_id]
+        return self._loaded[session_id]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._awake)
+        return iter(self._loaded)
 
     def __len__(self) -> int:
-        return len(self._awake)
+        return len(self._loaded)
 
     def find(self, session_id: str) -> SessionContext:
         """The open session of this id.
@@ -48,34 +48,34 @@ class SessionTable(Mapping[str, SessionContext]):
         Raises:
             SessionNotFound: there is none in memory.
         """
-        context = self._awake.get(session_id)
+        context = self._loaded.get(session_id)
         if context is None or context.closed:
             raise SessionNotFound(self.agent, session_id)
         return context
 
-    def find_asleep(self, session_id: str) -> object | None:
-        """The user's end of a session that sleeps but is still held by someone, or None."""
-        return self._asleep.get(session_id)
+    def find_unloaded(self, session_id: str) -> object | None:
+        """The user's end of an unloaded session that someone still holds, or None."""
+        return self._unloaded.get(session_id)
 
     def find_any(self, session_id: str) -> SessionContext | None:
-        """The session of this id in memory, also one that sleeps and is held by someone; nobody is woken."""
-        context = self._awake.get(session_id)
-        asleep = self._asleep.get(session_id) if context is None else None
-        return context if asleep is None else self._held_by(asleep)
+        """The session of this id in memory, also one that was unloaded and is held by someone; nothing is reloaded."""
+        context = self._loaded.get(session_id)
+        unloaded = self._unloaded.get(session_id) if context is None else None
+        return context if unloaded is None else self._held_by(unloaded)
 
-    def wake_any(self, session_id: str) -> SessionContext | None:
-        """The session of this id in memory; one that sleeps and is held by someone is woken."""
-        context = self._awake.get(session_id)
-        asleep = self._asleep.get(session_id) if context is None else None
-        return context if asleep is None else self.awake(asleep)
+    def reload_any(self, session_id: str) -> SessionContext | None:
+        """The session of this id in memory; one that was unloaded and is held by someone is reloaded."""
+        context = self._loaded.get(session_id)
+        unloaded = self._unloaded.get(session_id) if context is None else None
+        return context if unloaded is None else self.loaded(unloaded)
 
-    def forget_asleep(self, session_id: str) -> None:
-        """Whoever holds a session that sleeps holds one that is no more."""
-        self._asleep.pop(session_id, None)
+    def forget_unloaded(self, session_id: str) -> None:
+        """Forget an unloaded session: whoever holds it holds one that is no more."""
+        self._unloaded.pop(session_id, None)
 
     def works_for(self, session_id: str) -> str:
         """For whom a session in memory works."""
-        context = self._awake.get(session_id)
+        context = self._loaded.get(session_id)
         return "" if context is None else context.works_for
 
     def check_member(self, context: SessionContext) -> None:
@@ -87,7 +87,7 @@ class SessionTable(Mapping[str, SessionContext]):
         """
         if context.closed:
             raise SessionClosed(context.id)
-        if self._awake.get(context.id) is not context:
+        if self._loaded.get(context.id) is not context:
             raise SessionNotFound(self.agent, context.id)
 
     def add(self, context: SessionContext) -> None:
@@ -96,61 +96,61 @@ class SessionTable(Mapping[str, SessionContext]):
         Raises:
             SessionExists: its id is taken.
         """
-        if context.id in self._awake:
+        if context.id in self._loaded:
             raise SessionExists(self.agent, context.id)
-        self._awake[context.id] = context
-        self.rest(context)
+        self._loaded[context.id] = context
+        self.mark_idle(context)
 
     def remove(self, context: SessionContext) -> bool:
         """Forget a session; False where it was not here."""
-        if self._awake.get(context.id) is not context:
+        if self._loaded.get(context.id) is not context:
             return False
-        del self._awake[context.id]
+        del self._loaded[context.id]
         self._idle.pop(context.id, None)
         return True
 
-    # --- sleep -----------------------------------------------------------------------------
+    # --- loading and unloading --------------------------------------------------------------
 
-    def stir(self, context: SessionContext) -> None:
+    def mark_active(self, context: SessionContext) -> None:
         """A session gets something to do."""
         self._idle.pop(context.id, None)
 
-    def rest(self, context: SessionContext) -> None:
-        """Count a session among the idle ones if it is, and let the longest idle one sleep."""
-        if not self._can_sleep or context.is_busy or context.closed:
+    def mark_idle(self, context: SessionContext) -> None:
+        """Count a session among the idle ones if it is, and unload the one that has been idle the longest."""
+        if not self._can_unload or context.is_busy or context.closed:
             return
         self._idle.pop(context.id, None)
         self._idle[context.id] = None
         if len(self._idle) > MAX_LOADED_IDLE:
             longest = next(iter(self._idle))
             del self._idle[longest]
-            self._let_sleep(self._awake[longest])
+            self._unload(self._loaded[longest])
 
-    def _let_sleep(self, context: SessionContext) -> None:
+    def _unload(self, context: SessionContext) -> None:
         """Unload an idle session that a journal can restore; sessions with a parent or children stay in memory."""
         if context.is_busy or context.turn is not None or context.parent is not None or context.children:
             return
         if context.log is not None:
             context.log.flush_soon()  # what was to go with the next step: it is another's
-        del self._awake[context.id]
-        self._on_sleep(context.id)
-        self._asleep[context.id] = context.face
+        del self._loaded[context.id]
+        self._on_unload(context.id)
+        self._unloaded[context.id] = context.face
         context.face = None  # or the two would hold each other
 
-    def awake(self, face: object) -> SessionContext:
-        """The session whose user's end this is, woken if it sleeps."""
+    def loaded(self, face: object) -> SessionContext:
+        """The session whose user's end this is, reloaded if it was unloaded."""
         context = self._held_by(face)
         if context.face is None:
-            self.wake(context, face)
+            self.reload(context, face)
         return context
 
-    def wake(self, context: SessionContext, face: object) -> None:
+    def reload(self, context: SessionContext, face: object) -> None:
         """Reload a session that was unloaded."""
         context.face = face
-        self._asleep.pop(context.id, None)
+        self._unloaded.pop(context.id, None)
         if not context.closed:
-            self._awake[context.id] = context
-            self.rest(context)
+            self._loaded[context.id] = context
+            self.mark_idle(context)
 
 
 class Trees:

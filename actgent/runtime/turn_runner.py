@@ -280,7 +280,7 @@ class TurnRunner:
         if context.children:
             self._drop_unclaimed(context)
         self._on_released(context)
-        self.sessions.rest(context)
+        self.sessions.mark_idle(context)
 
     def _drop_unclaimed(self, context: SessionContext) -> None:
         """End what an earlier process asked of others, and this one did not ask for again."""
@@ -354,14 +354,14 @@ class TurnRunner:
             for future in _queued(context):
                 future.hold()
             context.mail.tell_idle()
-            self.sessions.rest(context)
+            self.sessions.mark_idle(context)
 
     def resume(self, context: SessionContext, error: Exception | None = None) -> None:
         """A suspended turn goes on: nobody is waited for any more, or it is to end with an error."""
         suspension = context.suspension
         if suspension is None:
             return
-        self.sessions.stir(context)
+        self.sessions.mark_active(context)
         self.inbox.unpark(context.id)
         turn = self.turn_lifecycle.continue_turn(context, suspension)
         for listener in (*turn.listeners, *_queued(context)):

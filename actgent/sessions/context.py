@@ -112,7 +112,7 @@ class SessionContext:
     """True: it is of a journal in which ids were unique without an agent; what it gives to others is named as it was."""
     handlers: Handlers = attrs.field(factory=Handlers)
     face: object = None
-    """The user's end, handed to handlers and tools; None while the session sleeps, or if it has none."""
+    """The user's end, handed to handlers and tools; None while the session is unloaded, or if it has none."""
     host: SessionHost | None = None
     """The agent at work; None while the session is only looked at."""
     mail: SessionMail = attrs.field(factory=SessionMail)

@@ -90,7 +90,7 @@ class SessionMail:
     pending: int = 0
     """Outside messages that are on their way in, queued or being dealt with."""
     pins: int = 0
-    """The callers that hold the session awake."""
+    """The callers that keep the session in memory."""
     acceptances: dict[str, Acceptance] | None = None
     """Those of the messages that were sent and have not had their turn, by their ids."""
     outcomes: dict[str, Outcome] | None = None
