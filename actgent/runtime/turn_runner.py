@@ -343,7 +343,7 @@ class TurnRunner:
         if turn.control.stop is not None or not ledger.has_open:
             self.resume(context)
         else:
-            turn.control.wake = functools.partial(self.resume, context)
+            turn.control.on_stop = functools.partial(self.resume, context)
             for listener in turn.listeners:
                 if listener.is_patient:
                     listener.hold()

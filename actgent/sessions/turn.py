@@ -190,7 +190,7 @@ class TurnControl:
     """Around the whole turn."""
     stop: Exception | None = None
     """Set when the turn has been asked to stop: the error it will fail with."""
-    wake: Callable[[], object] | None = None
+    on_stop: Callable[[], object] | None = None
     """Called to let a suspended turn end."""
     timer: TimerHandle | None = None
     """Ends the turn when its seconds are over."""
@@ -226,7 +226,7 @@ class TurnControl:
 
     def resume(self) -> None:
         """Let a suspended turn run again."""
-        self.wake = None
+        self.on_stop = None
         self._move("resume")
 
     def stop_with(self, error: Exception) -> None:
@@ -237,8 +237,8 @@ class TurnControl:
         self._move("stop")
         if was_exposed and self.scope is not None:
             self.scope.cancel()
-        elif self.wake is not None:
-            self.wake()
+        elif self.on_stop is not None:
+            self.on_stop()
 
     def revoke_stop(self) -> None:
         """Forget a stop that came too late: all is done."""
@@ -358,7 +358,7 @@ class Turn:
         if listener not in self.listeners:
             return
         self.remove_listener(listener)
-        is_suspended = self.control.wake is not None
+        is_suspended = self.control.on_stop is not None
         if listener.is_joined:
             return
         if not self.listeners and not (listener.is_guest and is_suspended):

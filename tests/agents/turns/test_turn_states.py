@@ -67,7 +67,7 @@ def test_a_suspended_turn_that_is_stopped_is_woken_to_end():
     woken = []
     control = TurnControl()
     control.suspend()
-    control.wake = lambda: woken.append(control.state)
+    control.on_stop = lambda: woken.append(control.state)
     control.stop_with(Interrupted("enough"))
     control.resume()
     assert (woken, control.state) == (["ending"], "ending")
