@@ -29,7 +29,7 @@ from .answers import check_answer
 from .dispatcher import Dispatcher
 from .observer import Observer
 from .spending import Spending
-from .streaming import GrowingAnswer
+from .streaming import AnswerStream
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -86,7 +86,7 @@ class ModelCaller:
         """The call itself, under its timeout and within reach of an interruption."""
         growing = None
         if context.handlers.of("token") or (turn.listeners and turn.is_heard()):
-            growing = GrowingAnswer(self.dispatcher, context, turn)
+            growing = AnswerStream(self.dispatcher, context, turn)
         control = turn.control
         control.expose()
         deadline = trio.current_time() + turn.limits.model_timeout

@@ -10,7 +10,7 @@ from .dispatcher import Dispatcher
 
 
 @attrs.define(eq=False)
-class GrowingAnswer:
+class AnswerStream:
     """Takes the pieces of an answer and hands on what the protocol shows of them."""
 
     _dispatcher: Dispatcher

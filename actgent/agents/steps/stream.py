@@ -28,7 +28,7 @@ from .events import (
 
 
 @attrs.define
-class GrowingStep:
+class PartialStep:
     """One answer while it comes in. Its kind is decided once, by the first that shows."""
 
     step_id: str
@@ -81,7 +81,7 @@ def _numbered(calls: Sequence[ToolCall], step_id: str) -> tuple[ToolCall, ...]:
 class Narrator:
     """Tells the events of a turn, in their order. It decides only; someone else passes them on."""
 
-    _growing: GrowingStep | None = None
+    _growing: PartialStep | None = None
     _step_id: str = ""
     """The step whose tools run."""
     _waiting: dict[str, ToolCall] = attrs.field(factory=dict)
@@ -93,7 +93,7 @@ class Narrator:
         """Return the events for a piece of an answer's text."""
         events: list[StepsEvent] = []
         if self._growing is None or self._growing.step_id != step_id:
-            self._growing = GrowingStep(step_id)
+            self._growing = PartialStep(step_id)
             events.append(StreamStart(step_id=step_id))
         event = self._growing.add(piece, attempt)
         return [*events, event] if event else events

@@ -35,7 +35,7 @@ from actgent.agents.steps.events import (
     ToolExecutionEvent,
     ToolResultsEvent,
 )
-from actgent.agents.steps.stream import GrowingStep, Narrator
+from actgent.agents.steps.stream import Narrator, PartialStep
 from actgent.llm.base import Answer
 from actgent.messages import Text
 from actgent.protocols.steps import PLAN_KEY
@@ -471,14 +471,14 @@ async def test_typed_output_in_a_stream():
 
 
 def grow(text, size=1):
-    growing = GrowingStep("s")
+    growing = PartialStep("s")
     pieces = (text[place : place + size] for place in range(0, len(text), size))
     return [event for piece in pieces if (event := growing.add(piece)) is not None]
 
 
 def test_growing_plan():
     """31: the first characters of a plan show its kind; it is not complete."""
-    assert GrowingStep("s").add('{"plan": "') == PlanEvent(step_id="s", plan="", complete=False)
+    assert PartialStep("s").add('{"plan": "') == PlanEvent(step_id="s", plan="", complete=False)
 
 
 @pytest.mark.parametrize("text", ["not json at all", "", "{", '{"mood": "good"}', "null", "[1]"])
@@ -489,7 +489,7 @@ def test_growing_nothing(text):
 
 def test_growing_calls():
     """31: a call shows once its name is whole."""
-    growing = GrowingStep("s")
+    growing = PartialStep("s")
     assert growing.add('{"tool_calls": [{"id": "1", "tool_name"').calls == ()
     assert growing.add(': "ad') is None
     (shown,) = growing.add('d", "parameters": {"a": 1').calls
@@ -523,7 +523,7 @@ def test_empty_members_decide_nothing():
 
 def test_a_new_attempt_begins_anew():
     """What a retried answer said before counts no more."""
-    growing = GrowingStep("s")
+    growing = PartialStep("s")
     growing.add('{"plan": "a')
     assert growing.add('{"final_answer": "b', 1) == FinalEvent(step_id="s", text="b", complete=False)
 
