@@ -12,7 +12,7 @@ from actgent.journal.records import Changed
 from .reducers import GROW, REDUCERS
 
 
-class Growing:
+class StateBuilder:
     """A state that grows by `apply`, begun as a copy of another one."""
 
     __slots__ = ("_own", "values")

@@ -28,7 +28,7 @@ from actgent.foreign import failure_of
 from actgent.journal.records import ActionFailed, Changed, RolledBack
 from actgent.logs import logger_of
 
-from .builder import Growing
+from .builder import StateBuilder
 from .reducers import Reducer, reducer_name
 
 Pair = tuple[str, Any]
@@ -127,9 +127,9 @@ class Store(State):
             self.add_action(name, action)
         self._write = write
         self._keep = max(1, history)
-        self._draft: Growing | None = None
+        self._draft: StateBuilder | None = None
         """The state, while it is made again from records and nobody has a snapshot of it."""
-        self._base = Growing(self._values)
+        self._base = StateBuilder(self._values)
         """The state before the oldest change that is kept."""
         self._first = 0
         """Its number."""
@@ -251,7 +251,7 @@ class Store(State):
         except Exception as second:  # noqa: BLE001 - the first error is the one to be raised
             error.add_note(f"and the journal did not take that it failed: {second}")
 
-    def _take(self, changed: Changed, values: Mapping[str, Any], draft: Growing | None = None) -> None:
+    def _take(self, changed: Changed, values: Mapping[str, Any], draft: StateBuilder | None = None) -> None:
         self._values = values
         self._draft = draft
         self._number += 1
@@ -380,7 +380,7 @@ class Store(State):
         fork = Store(reducers=self._reducers, actions=self._actions, history=self._keep)
         fork._thread = self._thread
         fork._values, fork._number = values, number
-        fork._base, fork._first = Growing(self._base.share()), self._first
+        fork._base, fork._first = StateBuilder(self._base.share()), self._first
         fork._history = self._history[:length]
         fork._once = None if self._once is None else dict(self._once)
         return fork
@@ -390,7 +390,7 @@ class Store(State):
         self._check_number(number)
         if number == self._number:
             return self._shared(), len(self._history)
-        state, left = Growing(self._base.share()), number - self._first
+        state, left = StateBuilder(self._base.share()), number - self._first
         for length, record in enumerate(self._history):
             if isinstance(record, Changed):
                 if not left:
@@ -412,7 +412,7 @@ class Store(State):
         """Do again what was journaled, exactly: no action runs, nothing is written, nobody is told."""
         match record:
             case Changed():
-                draft = self._draft or Growing(self._values)
+                draft = self._draft or StateBuilder(self._values)
                 draft.apply(record)
                 self._take(record, draft.values, draft)
             case ActionFailed():
