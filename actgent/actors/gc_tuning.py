@@ -18,7 +18,7 @@ _former = gc.get_threshold()
 
 
 @contextmanager
-def calm_collector() -> Iterator[None]:
+def tuned_gc() -> Iterator[None]:
     """Run the collector less often in this block. Thresholds that someone else has set stay as they are."""
     global _open, _former  # noqa: PLW0603 - the collector is one for the whole process
     if _open == 0:

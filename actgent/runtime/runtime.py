@@ -13,7 +13,7 @@ from actgent.actors.actor import Actor
 from actgent.actors.cell import GRACE, Surroundings
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop
-from actgent.actors.gc_tuning import calm_collector
+from actgent.actors.gc_tuning import tuned_gc
 from actgent.actors.ref import ActorRef, Address
 from actgent.actors.supervision import Supervision
 from actgent.actors.system import ActorSystem
@@ -478,7 +478,7 @@ async def open_runtime(
     propagation = propagation_of(context)
     pool = Threads(at_least_one("threads", threads))
     error: BaseException | None = None
-    with calm_collector(), open_watch() as watch, _ending(EventStream()) as events:
+    with tuned_gc(), open_watch() as watch, _ending(EventStream()) as events:
         async with _owned(journal, durability, redact) as (opened, epoch), trio.open_nursery() as nursery:
             runtime = Runtime(
                 nursery,
