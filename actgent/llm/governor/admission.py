@@ -15,7 +15,7 @@ from actgent.errors import ModelError, ProviderUnavailable, RateLimited
 from actgent.messages import Usage
 from actgent.rotation import Turns
 
-from .queue import Call, Waiting
+from .queue import Call, CallQueue
 from .rate_limits import NO_COST, Bucket, Cost, Headers, Reading, read_limits
 from .window import Window
 
@@ -55,7 +55,7 @@ class Lane:
     """The calls to one model, and what its provider grants them."""
 
     window: Window
-    waiting: Waiting
+    queue: CallQueue
     period: float
     running: int = 0
     paused_until: float = -math.inf
@@ -171,7 +171,7 @@ class Admissions:
         lane = self.lanes.pop(model, None)
         if lane is None:
             window = Window(size=self.window, limit=self.concurrency, recovery=self.recovery)
-            lane = Lane(window=window, waiting=Waiting(self.age_step, self.turns), period=self.period)
+            lane = Lane(window=window, queue=CallQueue(self.age_step, self.turns), period=self.period)
             self._forget()
         self.lanes[model] = lane
         return lane
@@ -193,7 +193,7 @@ class Admissions:
 
     def _next(self, now: float) -> tuple[Lane, Call] | None:
         self.wakes_at = math.inf
-        firsts = [(*first, lane) for lane in self.lanes.values() if (first := lane.waiting.first())]
+        firsts = [(*first, lane) for lane in self.lanes.values() if (first := lane.queue.first())]
         for _, call, lane in sorted(firsts, key=_by_place) if len(firsts) > 1 else firsts:
             shared = self._shared_ready_at(call, now)
             ready = max(shared, lane.ready_at(call, now))
@@ -211,9 +211,7 @@ class Admissions:
 
     def _start(self, lane: Lane, call: Call, now: float) -> None:
         limits = (*self.buckets, *lane.learnt.values())
-        lane.waiting.admit(
-            call, now, seconds=max((limit.seconds(call.cost) for limit in limits), default=0.0)
-        )
+        lane.queue.admit(call, now, seconds=max((limit.seconds(call.cost) for limit in limits), default=0.0))
         lane.start(call, now)
         self.running += 1
         self.admitted += 1
@@ -245,7 +243,7 @@ class Admissions:
     def withdraw(self, lane: Lane, call: Call, now: float) -> None:
         """The call goes before it was sent, admitted or not; it leaves nothing behind."""
         if call.state == "waiting":
-            lane.waiting.withdraw(call)
+            lane.queue.withdraw(call)
         elif call.state == "running":
             self.end(lane, call)
             for bucket in (*self.buckets, *lane.learnt.values()):

@@ -138,7 +138,7 @@ class Governor:
 
     def waited(self, session: str) -> float:
         """Seconds for which the next call of a session has been waiting by now; 0 if none waits."""
-        arrivals = [lane.waiting.since(session) for lane in self._desk.lanes.values()]
+        arrivals = [lane.queue.since(session) for lane in self._desk.lanes.values()]
         since = min((arrival for arrival in arrivals if arrival is not None), default=math.inf)
         return max(0.0, trio.current_time() - since)
 
@@ -188,7 +188,7 @@ class Governor:
         if len(self._parked) >= self._capacity:
             raise _limited(f"{self._capacity} calls wait for the provider's rate limit already", model)
         now = trio.current_time()
-        lane.waiting.add(call)
+        lane.queue.add(call)
         self._parked[call] = None
         is_admitted = False
         try:

@@ -96,7 +96,7 @@ class _Line:
             self.gone = 0
 
 
-class Waiting:
+class CallQueue:
     """The calls that wait, of all owners. Several of them may share `turns`."""
 
     def __init__(self, age_step: float = AGE_STEP, turns: Turns | None = None) -> None:

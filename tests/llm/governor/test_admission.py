@@ -19,7 +19,7 @@ def admissions():
 def send(desk, lane, now, count=1):
     """Admit so many calls; returns them in the order in which they are sent."""
     for number in range(count):
-        lane.waiting.add(
+        lane.queue.add(
             Call(session=f"s{lane.admitted + number}", priority=Priority.NORMAL, cost=Cost(), arrived=now)
         )
     return [call for _, call in desk.decide(now)]

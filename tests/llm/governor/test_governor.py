@@ -261,7 +261,7 @@ def test_cancelled_anywhere_it_leaves_nothing_behind(seed, count):
             failures[:] = ["ok"]
             assert (await model.complete(chat())).text == "ok"
         lane = governor._desk.lane(model.name)
-        assert lane.waiting.entries == 0
+        assert lane.queue.entries == 0
         await trio.sleep(80_000)
         now = trio.current_time()
         assert [bucket.fill(now) == bucket.capacity for bucket in governor._desk.buckets] == [True, True]

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, strategies as st
 
 from actgent import Priority
-from actgent.llm.governor.queue import Call, Waiting
+from actgent.llm.governor.queue import Call, CallQueue
 from actgent.llm.governor.rate_limits import Cost
 from actgent.rotation import Turns
 
@@ -27,7 +27,7 @@ def drain(waiting, *, now=0.0, step=0.0, rate=1.0):
 
 def test_priorities_go_in_order():
     """URGENT, HIGH, NORMAL, LOW, whoever came first."""
-    waiting = Waiting()
+    waiting = CallQueue()
     for number, priority in enumerate(reversed(Priority)):
         waiting.add(call(f"s{number}", priority, arrived=number))
     assert [each.priority for each in drain(waiting)] == list(Priority)
@@ -35,7 +35,7 @@ def test_priorities_go_in_order():
 
 def test_waiting_is_worth_a_level():
     """A LOW call goes before a HIGH one that came more than two steps later."""
-    waiting = Waiting(age_step=30)
+    waiting = CallQueue(age_step=30)
     waiting.add(call("old", Priority.LOW, arrived=0))
     waiting.add(call("new", Priority.HIGH, arrived=61))
     waiting.add(call("newer", Priority.HIGH, arrived=59))
@@ -44,7 +44,7 @@ def test_waiting_is_worth_a_level():
 
 def test_a_hundred_calls_do_not_starve_one():
     """A session with a hundred waiting calls has one of them go before another's only one."""
-    waiting = Waiting()
+    waiting = CallQueue()
     for number in range(100):
         waiting.add(call("many", arrived=number / 1000))
     waiting.add(call("one", arrived=0.2))
@@ -54,7 +54,7 @@ def test_a_hundred_calls_do_not_starve_one():
 
 def test_sessions_take_turns():
     """Any stretch of the order has nearly as many calls of one session as of another."""
-    waiting = Waiting()
+    waiting = CallQueue()
     for name, count in (("a", 50), ("b", 30), ("c", 30)):
         for _ in range(count):
             waiting.add(call(name))
@@ -64,7 +64,7 @@ def test_sessions_take_turns():
 
 def test_dear_sessions_have_fewer_turns():
     """Of two sessions that wait for tokens all the time, each gets about half of the tokens."""
-    waiting = Waiting()
+    waiting = CallQueue()
     for _ in range(200):
         waiting.add(call("dear", tokens=10))
         waiting.add(call("cheap", tokens=1))
@@ -80,7 +80,7 @@ def test_dear_sessions_have_fewer_turns():
 
 def test_calls_without_a_session_go_as_they_came():
     """Each has a turn of its own."""
-    waiting = Waiting()
+    waiting = CallQueue()
     calls = [call("", arrived=number) for number in range(5)]
     for each in reversed(calls):
         waiting.add(each)
@@ -102,7 +102,7 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_every_call_goes_once_and_leaves_nothing(events):
     """Whatever is added, admitted and withdrawn: nobody is lost or doubled, URGENT goes first, and what is kept is bounded."""
-    waiting, there, now = Waiting(), [], 0.0
+    waiting, there, now = CallQueue(), [], 0.0
     for what, session, priority, choice, pause in events:
         now += pause
         if what == "add":
@@ -135,7 +135,7 @@ def of(owner, session, **options):
 
 def test_owners_take_turns_and_their_sessions_among_themselves():
     """Twenty sessions of one owner delay another's call by one, and each of them has its turn."""
-    waiting = Waiting()
+    waiting = CallQueue()
     for number in range(40):
         waiting.add(of("many", f"m{number % 20}", arrived=number / 1000))
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_owners_take_turns_and_their_sessions_among_themselves():
 
 def test_a_dear_owner_has_fewer_turns():
     """Of two owners that wait for tokens all the time, each gets about half of them, whatever their sessions are."""
-    waiting = Waiting()
+    waiting = CallQueue()
     for number in range(400):
         waiting.add(of("dear", f"d{number % 10}", tokens=10))
         waiting.add(of("cheap", "c", tokens=1))
@@ -164,7 +164,7 @@ def test_a_dear_owner_has_fewer_turns():
 def test_turns_are_shared_by_several_models():
     """An owner whose calls wait for two models has a turn at one of them, and stands behind others at the second."""
     turns = Turns()
-    one, two = Waiting(turns=turns), Waiting(turns=turns)
+    one, two = CallQueue(turns=turns), CallQueue(turns=turns)
     for waiting in (one, two):
         waiting.add(of("ada", "a", arrived=0))
         waiting.add(of("bob", "b", arrived=1))
