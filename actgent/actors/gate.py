@@ -47,7 +47,7 @@ LEVELS = len(Priority)
 
 
 @attrs.define(eq=False)
-class Sender(Generic[M]):
+class WaitingSender(Generic[M]):
     """A task that waits for room for its message."""
 
     place: Place[M]
@@ -55,26 +55,26 @@ class Sender(Generic[M]):
     reserves: bool = False
     """True: it wants a place, and puts the message itself."""
     gate: Bound = None
-    ticket: "Ticket[Sender[M]] | None" = None
+    ticket: "Ticket[WaitingSender[M]] | None" = None
     """Its place at the gate."""
 
 
-class Room(typing.Protocol[M]):
+class GatedInbox(typing.Protocol[M]):
     """An inbox, as far as its gates are concerned."""
 
     def reached(self, message: M) -> Bound | NoBound:
         """The bound that keeps a message out."""
 
-    def admit(self, sender: Sender[M]) -> None:
+    def admit(self, sender: WaitingSender[M]) -> None:
         """Take the message of a sender, or its place."""
 
-    def enter(self, queue: Rotation[Sender[M]], sender: Sender[M]) -> Ticket[Sender[M]]:
+    def enter(self, queue: Rotation[WaitingSender[M]], sender: WaitingSender[M]) -> Ticket[WaitingSender[M]]:
         """Have a sender wait in the queue of its gate."""
 
-    def leave(self, sender: Sender[M]) -> None:
+    def leave(self, sender: WaitingSender[M]) -> None:
         """Undo `enter`."""
 
-    def forget(self, sender: Sender[M]) -> None:
+    def forget(self, sender: WaitingSender[M]) -> None:
         """Drop what a sender that gave up leaves."""
 
     def next_turn(self) -> int:
@@ -84,15 +84,15 @@ class Room(typing.Protocol[M]):
 class Gates(Generic[M]):
     """The senders that wait for room in one inbox."""
 
-    def __init__(self, room: Room[M]) -> None:
-        self.queues: dict[Bound, Rotation[Sender[M]]] = {}
+    def __init__(self, room: GatedInbox[M]) -> None:
+        self.queues: dict[Bound, Rotation[WaitingSender[M]]] = {}
         """By the bound that keeps them out; none is empty."""
         self._room = room
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self.queues.values())
 
-    async def wait(self, sender: Sender[M], seconds: float) -> bool:
+    async def wait(self, sender: WaitingSender[M], seconds: float) -> bool:
         """Wait until a sender is let in; False if there was no room in time. Cancelled, it leaves nothing behind."""
         with trio.move_on_after(seconds):
             self._queue(sender)
@@ -109,7 +109,7 @@ class Gates(Generic[M]):
             self._unqueue(ticket.item)
             self._queue(ticket.item)
 
-    def _queue(self, sender: Sender[M]) -> None:
+    def _queue(self, sender: WaitingSender[M]) -> None:
         """Let a sender wait at the gate that keeps it out, or in if none does."""
         gate = self._room.reached(sender.place[2])
         if gate is NO_BOUND:
@@ -122,7 +122,7 @@ class Gates(Generic[M]):
             queue = self.queues[gate] = Rotation(LEVELS)
         sender.ticket = self._room.enter(queue, sender)
 
-    def _unqueue(self, sender: Sender[M]) -> None:
+    def _unqueue(self, sender: WaitingSender[M]) -> None:
         queue = self.queues[sender.gate]
         if sender.ticket is not None:
             queue.remove(sender.ticket)
@@ -130,7 +130,7 @@ class Gates(Generic[M]):
             del self.queues[sender.gate]
         self._room.leave(sender)
 
-    def _give_up(self, sender: Sender[M]) -> trio.lowlevel.Abort:
+    def _give_up(self, sender: WaitingSender[M]) -> trio.lowlevel.Abort:
         self._unqueue(sender)
         if sender.gate is None:
             self.open((sender.place[2].session_id, False))

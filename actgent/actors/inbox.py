@@ -55,7 +55,7 @@ from actgent.messages import Priority
 from actgent.printable import shown
 from actgent.rotation import Rotation, Ticket
 
-from .gate import LEVELS, NO_BOUND, Bound, Gates, M, Mail, NoBound, Place, Sender
+from .gate import LEVELS, NO_BOUND, Bound, Gates, M, Mail, NoBound, Place, WaitingSender
 
 __all__ = ["DEFAULT_WAIT", "InboxStatistics", "Mail", "Place", "PriorityInbox"]
 
@@ -474,12 +474,12 @@ class PriorityInbox(Generic[M]):
 
     async def _put_when_room(self, message: M, *, first: bool, reserves: bool = False) -> Place[M]:
         place = self._stamp(message, trio.current_time(), first=first)
-        sender = Sender(place, trio.lowlevel.current_task(), reserves)
+        sender = WaitingSender(place, trio.lowlevel.current_task(), reserves)
         if not await self._gates.wait(sender, DEFAULT_WAIT if message.deadline is None else message.deadline):
             raise self._full(sender.gate)
         return place
 
-    def admit(self, sender: Sender[M]) -> None:
+    def admit(self, sender: WaitingSender[M]) -> None:
         """Take the message of a sender that waited, or its place."""
         line = self._count(sender.place)
         if sender.reserves:
@@ -487,19 +487,19 @@ class PriorityInbox(Generic[M]):
         else:
             self._push(line, sender.place)
 
-    def enter(self, queue: Rotation[Sender[M]], sender: Sender[M]) -> Ticket[Sender[M]]:
+    def enter(self, queue: Rotation[WaitingSender[M]], sender: WaitingSender[M]) -> Ticket[WaitingSender[M]]:
         """Have a sender wait at a gate; at the inbox's it keeps a place of its session."""
         line = self._line(sender.place[2].session_id)
         if sender.gate is None:
             line.places += 1
         return self._add(queue, sender, sender.place, line)
 
-    def leave(self, sender: Sender[M]) -> None:
+    def leave(self, sender: WaitingSender[M]) -> None:
         """Give the place back that a sender kept at the inbox's gate."""
         if sender.gate is None:
             self._lines[sender.place[2].session_id].places -= 1
 
-    def forget(self, sender: Sender[M]) -> None:
+    def forget(self, sender: WaitingSender[M]) -> None:
         """Drop the line of a sender that gave up, if it was the only one in it."""
         self._forget_if_empty(self._lines[sender.place[2].session_id])
 

@@ -260,7 +260,7 @@ def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
 
 
 @attrs.frozen
-class Room:
+class Allowance:
     """What there is for one model call."""
 
     answer: int
@@ -316,7 +316,7 @@ class Budget:
 
     # --- model calls -----------------------------------------------------------------------
 
-    def plan(self, prompt: int, answer: int, price: Price) -> Room | Account:
+    def plan(self, prompt: int, answer: int, price: Price) -> Allowance | Account:
         """Find the room for an answer, or an account that may have more once a call under way has ended.
 
         Raises:
@@ -329,13 +329,13 @@ class Budget:
                 needed = prompt + min(LEAST_ANSWER, answer)
                 dollars = price(prompt, min(LEAST_ANSWER, answer)) if why == "cost" else 0
                 raise account.reached(why, estimated=dollars if why == "cost" else needed)
-        room = Room(answer)
+        room = Allowance(answer)
         for account in self.accounts:
             longest, why = account.longest(prompt, room.answer, price, at_best=False)
             if longest < room.answer:
                 if account.is_busy:
                     return account
-                room = Room(longest, account, why)
+                room = Allowance(longest, account, why)
         return room
 
     def reserve(self, amounts: Amounts) -> None:

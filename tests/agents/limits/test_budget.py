@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.control.budget import LEAST_ANSWER, Account, Amounts, Budget, Room, gather
+from actgent.control.budget import LEAST_ANSWER, Account, Allowance, Amounts, Budget, gather
 from actgent.errors import LimitReached
 from actgent.journal.records import AccountKey
 
@@ -138,7 +138,7 @@ def test_spent_passes_a_limit_only_by_the_error_of_calls_under_way(limit, calls)
             room = budget.plan(prompt, answer, price)
         except LimitReached:
             continue
-        assert isinstance(room, Room)
+        assert isinstance(room, Allowance)
         assert own.spent.tokens < limit
         reserved = Amounts(model_calls=1, tokens=prompt + room.answer)
         budget.reserve(reserved)
@@ -182,8 +182,8 @@ def test_an_account_waits_for_what_may_come_back_and_refuses_what_will_not():
     with pytest.raises(LimitReached):
         budget.plan(990, 300, price)
     budget.settle(held, Amounts(model_calls=1, tokens=100), now=0.0)
-    assert budget.plan(100, 300, price) == Room(300)
-    assert budget.plan(700, 300, price) == Room(200, own, "tokens")
+    assert budget.plan(100, 300, price) == Allowance(300)
+    assert budget.plan(700, 300, price) == Allowance(200, own, "tokens")
 
 
 @given(st.integers(0, 900), st.integers(1, 900), st.floats(0.001, 5))
