@@ -5,8 +5,8 @@ more and more calls until the provider refuses one, reads the limits from the he
 Retry-After for everybody who waits. What is known of the limits can be said: `Governor(requests_per_minute=500)`.
 
 Each attempt of a call asks anew, so a pause before a repetition holds nothing. A call that waits is its caller's own
-task, parked: it has no connection, no slot and no timer. One of those who wait, the *watch*, sleeps until the next
-one can be admitted; it admits whoever is next then, and hands the watch on when it is admitted itself or cancelled.
+task, parked: it has no connection, no slot and no timer. One of those who wait, the *leader*, sleeps until the next
+one can be admitted; it admits whoever is next then, and hands that on when it is admitted itself or cancelled.
 Source of the algorithms: `window.py`, `rates.py`, `waiting.py`.
 """
 
@@ -103,7 +103,7 @@ class Governor:
         self._limits = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._burst, self._period = burst, period
         self._max_wait, self._capacity = max_wait, capacity
-        self._new_desk = partial(
+        self._new_admissions = partial(
             Admissions,
             window=min(first_window, concurrency),
             concurrency=concurrency,
@@ -113,10 +113,10 @@ class Governor:
             max_pause=max_pause,
         )
         self._run: trio.lowlevel.TrioToken | None = None
-        self._desk: Admissions = self._new_desk(buckets=())
+        self._admissions: Admissions = self._new_admissions(buckets=())
         self._parked: dict[Call, None] = {}
         """The calls that wait, oldest first."""
-        self._watch: Call | None = None
+        self._leader: Call | None = None
         self._alarm = trio.CancelScope()
         self._waited = 0.0
 
@@ -126,19 +126,22 @@ class Governor:
         return self._limits["tokens"] is not None
 
     def statistics(self) -> GovernorStatistics:
-        lanes = self._desk.lanes.values()
+        lanes = self._admissions.lanes.values()
         return GovernorStatistics(
             waiting=len(self._parked),
-            running=self._desk.running,
-            window=min(self._desk.concurrency, sum(lane.window.size for lane in lanes) or self._desk.window),
-            admitted=self._desk.admitted,
-            refused=self._desk.refused,
+            running=self._admissions.running,
+            window=min(
+                self._admissions.concurrency,
+                sum(lane.window.size for lane in lanes) or self._admissions.window,
+            ),
+            admitted=self._admissions.admitted,
+            refused=self._admissions.refused,
             waited=self._waited,
         )
 
     def waited(self, session: str) -> float:
         """Seconds for which the next call of a session has been waiting by now; 0 if none waits."""
-        arrivals = [lane.queue.since(session) for lane in self._desk.lanes.values()]
+        arrivals = [lane.queue.since(session) for lane in self._admissions.lanes.values()]
         since = min((arrival for arrival in arrivals if arrival is not None), default=math.inf)
         return max(0.0, trio.current_time() - since)
 
@@ -161,7 +164,7 @@ class Governor:
             RateLimited: it waited for `max_wait`, it would certainly have to wait longer than it can, or too many wait.
         """
         self._begin()
-        lane = self._desk.lane(model)
+        lane = self._admissions.lane(model)
         now = trio.current_time()
         cost = lane.expectation.cost(size, chat.max_tokens)
         call = Call(
@@ -176,10 +179,10 @@ class Governor:
         try:
             yield permit
         except ModelError as error:
-            self._desk.fail(lane, call, error, trio.current_time())
+            self._admissions.fail(lane, call, error, trio.current_time())
             raise
         finally:
-            self._desk.end(lane, call)
+            self._admissions.end(lane, call)
             self._admit_next()
 
     async def _enter(self, lane: Lane, call: Call, model: str, deadline: float) -> None:
@@ -208,17 +211,17 @@ class Governor:
 
     def _check_hope(self, lane: Lane, call: Call, model: str, now: float, deadline: float) -> None:
         """Fail at once where waiting cannot help."""
-        soonest = self._desk.earliest(lane, call, now) - now
+        soonest = self._admissions.earliest(lane, call, now) - now
         if soonest > min(self._max_wait, min(deadline, trio.current_effective_deadline()) - now):
             text = f"the provider's rate limit leaves no room for another {soonest:.1f} s"
             raise _limited(text, model, retry_after=soonest)
 
     async def _wait(self, call: Call) -> None:
         while call.state == "waiting":
-            if self._watch is None:
-                self._watch = call
-            if self._watch is call:
-                with trio.CancelScope(deadline=self._desk.wakes_at) as self._alarm:
+            if self._leader is None:
+                self._leader = call
+            if self._leader is call:
+                with trio.CancelScope(deadline=self._admissions.wakes_at) as self._alarm:
                     await _park(call)
                 self._admit_next()
             else:
@@ -227,30 +230,30 @@ class Governor:
     def _leave(self, lane: Lane, call: Call, *, is_admitted: bool) -> None:
         """The call waits no more; somebody else keeps watch."""
         self._parked.pop(call, None)
-        if self._watch is call:
-            self._watch = None
+        if self._leader is call:
+            self._leader = None
         if not is_admitted:
-            self._desk.withdraw(lane, call, trio.current_time())
+            self._admissions.withdraw(lane, call, trio.current_time())
             self._admit_next()
-        if self._watch is None and self._parked:
+        if self._leader is None and self._parked:
             _wake(next(reversed(self._parked)))  # the last one: it will be there for the longest time
 
     def _admit_next(self) -> None:
-        for _, call in self._desk.decide(trio.current_time()):
+        for _, call in self._admissions.decide(trio.current_time()):
             self._parked.pop(call, None)
             _wake(call)
-        if self._watch is not None:
-            self._alarm.deadline = self._desk.wakes_at
+        if self._leader is not None:
+            self._alarm.deadline = self._admissions.wakes_at
 
     def _begin(self) -> None:
         """Be ready for this trio run, whose clock has nothing to do with another's."""
         run = trio.lowlevel.current_trio_token()
         if self._run is run:
             return
-        if self._parked or self._desk.running:
+        if self._parked or self._admissions.running:
             raise UsageError("a Governor serves one trio run at a time: give the other one its own")
         self._run, now, share = run, trio.current_time(), self._burst
-        self._desk = self._new_desk(
+        self._admissions = self._new_admissions(
             buckets=[
                 Bucket.full(kind, rate=limit / self._period, capacity=max(1.0, limit * share), now=now)
                 for kind, limit in self._limits.items()
@@ -280,7 +283,7 @@ class Permit:
     def settle(self, usage: Usage) -> None:
         """The attempt was answered: what was reserved for it becomes what it took."""
         known = None if usage == NO_USAGE else usage
-        self._governor._desk.answer(self._lane, self._call, known, trio.current_time())  # noqa: SLF001 - one thing
+        self._governor._admissions.answer(self._lane, self._call, known, trio.current_time())  # noqa: SLF001 - one thing
         if known is not None:
             self._lane.expectation.learn(self._size, known)
 
@@ -290,7 +293,7 @@ class Permit:
 _shared: trio.lowlevel.RunVar[WeakValueDictionary[str, Governor]] = trio.lowlevel.RunVar("governors")
 
 
-def door_of(address: str, key: str) -> str:
+def rate_limit_key(address: str, key: str) -> str:
     """Hash an address and a key, so that neither is given away."""
     return hashlib.sha256(f"{address}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -31,7 +31,7 @@ from actgent.errors import (
     ProviderUnavailable,
 )
 from actgent.llm.base import LLM, Answer, Chat, OnText
-from actgent.llm.governor import Governor, Permit, door_of, shared_governor
+from actgent.llm.governor import Governor, Permit, rate_limit_key, shared_governor
 from actgent.llm.retry import Retry
 from actgent.messages import Usage
 
@@ -143,7 +143,7 @@ class Remote(LLM):
         self._retry = options.get("retry") or Retry()
         self._governor = options.get("governor")
         self._is_own_governor = self._governor is not None
-        self._door = door_of(self.base_url, self._key)
+        self._rate_limit_key = rate_limit_key(self.base_url, self._key)
         self._stream = options.get("stream")
         self._extra_body = dict(options.get("extra_body") or {})
         self._owns_connections = options.get("http_client") is None
@@ -368,7 +368,9 @@ class Remote(LLM):
     def governor(self) -> Governor:
         """The governor of its requests in this trio run: the one it was given, or that of its address and key."""
         if not self._is_own_governor or self._governor is None:
-            self._governor = shared_governor(self._door)  # kept, for it lives as long as somebody keeps it
+            self._governor = shared_governor(
+                self._rate_limit_key
+            )  # kept, for it lives as long as somebody keeps it
         return self._governor
 
     def waited(self, session: str) -> float:

@@ -260,11 +260,14 @@ def test_cancelled_anywhere_it_leaves_nothing_behind(seed, count):
             assert (governor.statistics().waiting, governor.statistics().running) == (0, 0)
             failures[:] = ["ok"]
             assert (await model.complete(chat())).text == "ok"
-        lane = governor._desk.lane(model.name)
+        lane = governor._admissions.lane(model.name)
         assert lane.queue.entries == 0
         await trio.sleep(80_000)
         now = trio.current_time()
-        assert [bucket.fill(now) == bucket.capacity for bucket in governor._desk.buckets] == [True, True]
+        assert [bucket.fill(now) == bucket.capacity for bucket in governor._admissions.buckets] == [
+            True,
+            True,
+        ]
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
