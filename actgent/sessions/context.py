@@ -204,7 +204,7 @@ class SessionContext:
         elif (timer := self.timers.get(APPROVAL_TIMER)) is None or timer.at != at:
             self.set_timer(ApprovalDeadline(at))
 
-    def is_persons(self, message: Message) -> bool:
+    def is_from_person(self, message: Message) -> bool:
         """Return True if a person says it: to the model, an agent's requests are a user's messages, too."""
         is_owners = message.sender.name == self.owner.name
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
@@ -224,7 +224,7 @@ class SessionContext:
 
     # --- the conversation ----------------------------------------------------------------
 
-    def add_aside(self, message: Message) -> None:
+    def append_unanswered(self, message: Message) -> None:
         """Write a message into the record that is not to be answered, between turns."""
         self.conversation.append(message)
         if self.log is not None:

@@ -207,7 +207,7 @@ class AgentCore:
     def _tell_modes(self, modes: Modes, context: SessionContext, turn: Turn, message: Message) -> None:
         """Do what the user says about the mode, and tell the model of all changes, while no calls are open."""
         if modes.commands and message is turn.message:
-            said = [each for each in (*turn.joined, message) if context.is_persons(each)]
+            said = [each for each in (*turn.joined, message) if context.is_from_person(each)]
             refused = [modes.obey(context.state, each) for each in said]
             turn.answer.aside = "\n".join(filter(None, refused))
         add_notices(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs)

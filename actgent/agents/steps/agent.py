@@ -268,7 +268,7 @@ class Conversation(Generic[DataT_co]):
                 f"session {self._session.id} is {self._session.status}: add messages between runs"
             )
         said = Message(session_id=self._session.id, sender=Sender(role, role), parts=(Text(text),))
-        context_of(self._session).add_aside(said)
+        context_of(self._session).append_unanswered(said)
 
     def set_system_prompt(self, text: str) -> None:
         """Say something else about the agent in this conversation, before the rules of its answers."""
