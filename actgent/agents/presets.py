@@ -129,7 +129,7 @@ class RouterAgent(Agent[DataT_co]):
         )
         context.conversation.append(said)
         if context.log is not None:
-            context.log.note(Said(message=said, calls=turn.progress.calls))
+            context.log.add(Said(message=said, calls=turn.progress.calls))
         return attrs.evolve(reply, id=f"{route.id}/reply")
 
 

@@ -109,7 +109,7 @@ def spent_in(records: Iterable[Spent | Led]) -> Amounts:
 class AccountLog(typing.Protocol):
     """Where what is spent is written down."""
 
-    def note(self, record: Spent | Led, /) -> object: ...
+    def add(self, record: Spent | Led, /) -> object: ...
     async def flush(self) -> None: ...
     def flush_soon(self) -> None: ...
 
@@ -213,7 +213,7 @@ class Account:
             self._waiting = trio.lowlevel.ParkingLot()
         await self._waiting.park()
 
-    def note(self, amounts: Amounts, of: str = "", limits: Mapping[str, float] = NO_LIMITS) -> bool:
+    def record(self, amounts: Amounts, of: str = "", limits: Mapping[str, float] = NO_LIMITS) -> bool:
         """Write down what was spent, and with the first of a tree its limits; its session's next step carries it.
 
         False where there is nothing to write.
@@ -221,7 +221,7 @@ class Account:
         if self.log is None or (self.key.tree and not (amounts.model_calls or amounts.tool_calls)):
             return False
         if self.key.tree:
-            self.log.note(
+            self.log.add(
                 Led(
                     turn=self.key.turn,
                     of=of,
@@ -231,7 +231,7 @@ class Account:
                 )
             )
         else:
-            self.log.note(
+            self.log.add(
                 Spent(
                     turn=self.key.turn,
                     of=of,
@@ -398,7 +398,7 @@ class Budget:
 
     def _note(self, account: Account, amounts: Amounts, of: str = "") -> None:
         """Write something down: with other sessions first, so that no session knows of an answer that another has not paid."""
-        if amounts == NOTHING or not account.note(amounts, of) or account.log is None:
+        if amounts == NOTHING or not account.record(amounts, of) or account.log is None:
             return
         if account.key.session_id != self.own.key.session_id:
             account.log.flush_soon()

@@ -116,7 +116,7 @@ class SessionOpener:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
             now = self.running.clock.now()
-            context.log.note(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
+            context.log.add(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
             context.log.is_temporary = is_transient and task is None
         if task is not None and task.deadline:
             context.set_timer(TaskDeadline(task.deadline, task.seconds))

@@ -86,7 +86,7 @@ def _fired(running: AgentActor, timer: ScheduleTimer) -> Fired:
 async def _pass_over(context: SessionContext, fired: Fired) -> None:
     apply_fired(context, fired)
     if context.log is not None:
-        context.log.note(fired)
+        context.log.add(fired)
         context.log.flush_soon()
     await trio.lowlevel.checkpoint()
 

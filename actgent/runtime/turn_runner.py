@@ -399,7 +399,7 @@ class TurnRunner:
         if (
             log is not None and context.suspension is not None and ids
         ):  # or somebody is just deciding over the last one
-            log.note(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
+            log.add(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
 
     def superseded_by(self, message: Message) -> str:
         """Return why a suspended turn that answers `message` has to end early, or an empty string."""

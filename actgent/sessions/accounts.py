@@ -151,7 +151,7 @@ class Accounts:
             tool_calls=_tool_calls(context.conversation.messages, turn.message.id),
         )
         account = self.open(key, limits, log=context.log, spent=spent)
-        account.note(spent, turn.answer.id, limits)
+        account.record(spent, turn.answer.id, limits)
         return account
 
 

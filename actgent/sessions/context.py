@@ -194,7 +194,7 @@ class SessionContext:
             self.tell_asking()
         self.watch_deadline()
         if self.log is not None:
-            self.log.note(record)
+            self.log.add(record)
 
     def watch_deadline(self) -> None:
         """Have what nobody decides expire in time."""
@@ -228,14 +228,14 @@ class SessionContext:
         """Write a message into the record that is not to be answered, between turns."""
         self.conversation.append(message)
         if self.log is not None:
-            self.log.note(Said(message=message))
+            self.log.add(Said(message=message))
             self.log.flush_soon()
 
     def set_system(self, prompt: str) -> None:
         """Another system prompt from the next model call on."""
         self.conversation.system = prompt
         if self.log is not None:
-            self.log.note(Prompted(system=prompt))
+            self.log.add(Prompted(system=prompt))
             self.log.flush_soon()
 
     def future_of(self, acceptance: Acceptance) -> TurnFuture | None:

@@ -103,7 +103,7 @@ async def _set(context: SessionContext, timer: ScheduleTimer) -> None:
         context.drop_timer(timer.id)
         context.schedules.scheduled.pop(timer.schedule.id, None)
         if context.log is not None:  # cancelled, it may be written
-            context.log.note(Unscheduled(schedule_id=timer.schedule.id, withdrawn=True))
+            context.log.add(Unscheduled(schedule_id=timer.schedule.id, withdrawn=True))
             context.log.flush_soon()
         raise
 
@@ -144,7 +144,7 @@ async def unset_schedule(context: SessionContext, schedule_id: str) -> bool:
         await _write(context, Unscheduled(schedule_id=schedule_id))
     except trio.Cancelled:  # it may be written or not, so it is written once more
         if context.log is not None:
-            context.log.note(Unscheduled(schedule_id=schedule_id))
+            context.log.add(Unscheduled(schedule_id=schedule_id))
         raise
     except Exception:
         context.set_timer(found)

@@ -57,9 +57,9 @@ class SessionLog:
             self.due = at
             if self._pending and isinstance(self._pending[-1], Due):
                 self._pending.pop()
-            self.note(Due(at=at))
+            self.add(Due(at=at))
 
-    def note(self, *records: Record) -> None:
+    def add(self, *records: Record) -> None:
         """Part of the session's next step."""
         self._pending.extend(records)
 
@@ -106,7 +106,7 @@ class SessionLog:
         """Some of several tool calls have their results, of which each is written once."""
         for result in results:
             if result.call_id not in self._finished:
-                self.note(Finished(result=result))
+                self.add(Finished(result=result))
                 self._finished.add(result.call_id)
 
     def know_finished(self, call_id: str) -> None:
@@ -119,24 +119,24 @@ class SessionLog:
             self.keep(said.message.tool_results)
             said = refer(said)
             self._finished.clear()
-        self.note(said)
+        self.add(said)
 
     def end(self, *message_ids: str, failed: str | None, closes: bool = False) -> None:
         """Messages were dealt with, all in one turn; with `closes` the session ends with them."""
-        self.note(*[Ended(message_id=message_id, failed=failed) for message_id in message_ids])
+        self.add(*[Ended(message_id=message_id, failed=failed) for message_id in message_ids])
         if closes:
             self.note_closed()
         self.flush_soon()
 
     def note_refused(self, message_id: str) -> None:
         """A message that may be written as accepted never got in."""
-        self.note(Ended(message_id=message_id, failed=REFUSED))
+        self.add(Ended(message_id=message_id, failed=REFUSED))
 
     def note_closed(self) -> None:
         """The session is over; saying it again does nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self.note(Closed(unused=self.is_unused, erase=self.is_temporary))
+            self.add(Closed(unused=self.is_unused, erase=self.is_temporary))
 
     async def flush(self) -> None:
         """Write what was noted; that, and all that was written before, is durable on return.
@@ -196,7 +196,7 @@ class SessionLog:
             NotSerializable: it holds what is no plain data. Nothing of it is written, and all else is.
         """
         if self._is_paused:
-            self.note(record)
+            self.add(record)
             return
         self.flush_soon()
         self._steps += 1

@@ -228,7 +228,7 @@ class AgentCore:
         if context.conversation.last_message is not message:
             context.conversation.append(message, answered=True)
             if context.log is not None:
-                context.log.note(_entering(message, turn))
+                context.log.add(_entering(message, turn))
         turn.check()
         self.observer.begin_pass(context, message)
 
@@ -237,7 +237,7 @@ class AgentCore:
         for place, message in enumerate(turn.joined):
             context.conversation.append(message, answered=True)
             if context.log is not None:
-                context.log.note(Appended(message_id=message.id, joins=place > 0))
+                context.log.add(Appended(message_id=message.id, joins=place > 0))
 
     def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
         return View(

@@ -125,7 +125,7 @@ class Dispatcher:
             return
         await self.dispatch(context, delivery)
         if context.log is not None:
-            context.log.note(Delivered(ids=(delivery_id(delivery),)))
+            context.log.add(Delivered(ids=(delivery_id(delivery),)))
 
     async def fail(
         self,

@@ -108,7 +108,7 @@ class TurnLifecycle:
         context.mail.unkept = None
         if unkept.message_id == turn.message.id and not turn.joined and context.log is not None:
             context.resume = unkept
-            context.log.note(Appended(message_id=turn.message.id, again=True))
+            context.log.add(Appended(message_id=turn.message.id, again=True))
 
     def _take_up(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> None:
         """Go on with the counts that the turn had before the restart."""
@@ -242,7 +242,7 @@ class TurnLifecycle:
     ) -> None:
         """Messages were dealt with; a session that ends with them is closed in the same step."""
         if context.task is not None and context.task.message_id == messages[-1].id:
-            log.note(outcome_of(context.task, error, blame))
+            log.add(outcome_of(context.task, error, blame))
         failed = None if error is None else kind_of(error, blame)
         if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
             for message in messages:

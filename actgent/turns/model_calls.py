@@ -127,7 +127,7 @@ class ModelCaller:
             said = self._said(context, parts, turn.answer.id, turn.message, cut=True)
             context.conversation.append(said)
             if context.log is not None:
-                context.log.note(Said(message=said, calls=turn.progress.calls))
+                context.log.add(Said(message=said, calls=turn.progress.calls))
 
     def _remember_answer(
         self, context: SessionContext, turn: Turn, message: Message, answer: Answer, *, prompt: str
@@ -144,7 +144,7 @@ class ModelCaller:
         said = self._said(context, parts, turn.answer.id, message, cut=cut)
         context.conversation.append(said)
         if context.log is not None:
-            context.log.note(
+            context.log.add(
                 Said(
                     message=said,
                     stop=answer.stop,

@@ -17,7 +17,7 @@ def add_notices(
             said = _to_message(context, source, notice)
             context.conversation.append(said)
             if context.log is not None:
-                context.log.note(Said(message=said, calls=calls, repairs=repairs))
+                context.log.add(Said(message=said, calls=calls, repairs=repairs))
 
 
 def _to_message(context: SessionContext, source: NoticeSource, notice: Notice) -> Message:

@@ -175,7 +175,7 @@ class ToolCaller:
         """Write which calls are about to start with an effect that a restart has to know of; nothing cuts the write."""
         started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
         if started:
-            log.note(Started(call_ids=started))
+            log.add(Started(call_ids=started))
         turn.control.cover()
         await log.flush()
         turn.control.expose()
