@@ -219,6 +219,6 @@ def _still(running: AgentActor, context: SessionContext) -> Iterator[None]:
     finally:
         if context.log is not None:
             context.closed = False
-            context.log.go_on()
+            context.log.unpause()
             if context.face is not None:  # perhaps it was reloaded meanwhile
                 running.sessions.reload(context, context.face)

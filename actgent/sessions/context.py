@@ -272,7 +272,7 @@ class SessionContext:
     def report_next_timer(self) -> None:
         """Tell the journal and the agent when the first timer is due."""
         if self.log is not None:
-            self.log.set_due(first_time(self.timers))
+            self.log.set_timer(first_time(self.timers))
         if self.due_index is not None:
             self.due_index.set(self.id, first_steady_time(self.timers, self.due_index.clock))
 

@@ -51,7 +51,7 @@ class SessionLog:
     due: float = 0.0
     """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
 
-    def set_due(self, at: float) -> None:
+    def set_timer(self, at: float) -> None:
         """The session's earliest date is this from its next step on."""
         if at != self.due:
             self.due = at
@@ -168,10 +168,10 @@ class SessionLog:
         return not self._pending
 
     def pause(self) -> None:
-        """Keep what is noted until `go_on`: the session is perhaps about to be erased."""
+        """Keep what is noted until `unpause`: the session is perhaps about to be erased."""
         self._is_paused = True
 
-    def go_on(self) -> None:
+    def unpause(self) -> None:
         """Write again, first what was noted meanwhile."""
         self._is_paused = False
         self.flush_soon()

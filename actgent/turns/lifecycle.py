@@ -79,7 +79,7 @@ class TurnLifecycle:
         if context.mail.unkept is not None:
             self._go_on(context, turn, context.mail.unkept)
         if context.resume is not None:
-            self._take_up(context, turn, context.resume)
+            self._resume_checkpoint(context, turn, context.resume)
         if (
             limits.is_shared
             or acceptance.funding
@@ -110,7 +110,7 @@ class TurnLifecycle:
             context.resume = unkept
             context.log.add(Appended(message_id=turn.message.id, again=True))
 
-    def _take_up(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> None:
+    def _resume_checkpoint(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> None:
         """Go on with the counts that the turn had before the restart."""
         turn.checkpoint, context.resume = resume, None
         turn.joined, turn.progress = resume.joined, resume.progress
