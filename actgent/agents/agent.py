@@ -52,7 +52,7 @@ from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.incoming import Content, check_rule, question_to
 from actgent.sessions.turn import Turn
-from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, told_options
+from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, turn_options
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
 from actgent.tools.base import Tool
@@ -677,7 +677,7 @@ class Agent(Generic[DataT_co]):
             system=system,
             tail=tail,
             limits=limits,
-            told=told_options(form, temperature=temperature, max_tokens=max_tokens, system=system, tail=tail),
+            told=turn_options(form, temperature=temperature, max_tokens=max_tokens, system=system, tail=tail),
         )
 
     # --- other agents --------------------------------------------------------------------

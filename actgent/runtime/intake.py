@@ -172,7 +172,7 @@ class Intake:
         """Make a message durable; if nothing can take it any more, that is durable, too, before the sender hears of it."""
         future, propagation = acceptance.future, self._propagation
         baggage = propagation.take(acceptance.variables) if propagation.variables else NOTHING
-        options = None if future is None else future.options.told
+        options = None if future is None else future.options.journal_form
         acceptance.log = log
         await log.accept(acceptance.message, funding=acceptance.funding, options=options, baggage=baggage)
         try:

@@ -108,7 +108,7 @@ class CallOptions:
     """Said at the end of the prompt, in each call of this turn, and not remembered."""
     limits: Limits | None = None
     """Of this turn alone; None is the agent's."""
-    told: TurnOptions | None = None
+    journal_form: TurnOptions | None = None
     """The per-turn overrides in this object, in the form that a journal stores."""
 
 
@@ -382,7 +382,7 @@ class TurnStream(TurnFuture):
         self._reader.end()
 
 
-def told_options(
+def turn_options(
     output: Output | None, *, temperature: float | None, max_tokens: int | None, system: str | None, tail: str
 ) -> TurnOptions | None:
     """Return the options given for one turn; None if there are none."""
@@ -398,19 +398,19 @@ def told_options(
     )
 
 
-def restored_options(base: CallOptions, told: TurnOptions) -> CallOptions:
+def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
     """The agent's options, but for what was said for one turn. A value of a form comes as plain JSON data."""
     return attrs.evolve(
         base,
-        protocol=base.protocol if told.output is None else _with_form(base.protocol, told),
-        temperature=base.temperature if told.temperature is None else told.temperature,
-        max_tokens=base.max_tokens if told.max_tokens is None else told.max_tokens,
-        system=told.system,
-        tail=told.tail,
-        told=told,
+        protocol=base.protocol if form.output is None else _with_form(base.protocol, form),
+        temperature=base.temperature if form.temperature is None else form.temperature,
+        max_tokens=base.max_tokens if form.max_tokens is None else form.max_tokens,
+        system=form.system,
+        tail=form.tail,
+        journal_form=form,
     )
 
 
-def _with_form(protocol: Protocol, told: TurnOptions) -> Protocol:
+def _with_form(protocol: Protocol, form: TurnOptions) -> Protocol:
     plain = protocol.inner if isinstance(protocol, WithOutput) else protocol
-    return plain.with_output(form_output(told.output_name, json.loads(told.output or "{}")))
+    return plain.with_output(form_output(form.output_name, json.loads(form.output or "{}")))
