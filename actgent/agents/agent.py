@@ -677,7 +677,9 @@ class Agent(Generic[DataT_co]):
             system=system,
             tail=tail,
             limits=limits,
-            told=turn_options(form, temperature=temperature, max_tokens=max_tokens, system=system, tail=tail),
+            journal_form=turn_options(
+                form, temperature=temperature, max_tokens=max_tokens, system=system, tail=tail
+            ),
         )
 
     # --- other agents --------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        return not self.running and not self.waiting
+        return not self.running and not self.queue
 
     def ready_at(self, call: Call, now: float) -> float:
         """When a call may start; infinity where another has to end first."""

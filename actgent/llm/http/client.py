@@ -368,9 +368,8 @@ class Remote(LLM):
     def governor(self) -> Governor:
         """The governor of its requests in this trio run: the one it was given, or that of its address and key."""
         if not self._is_own_governor or self._governor is None:
-            self._governor = shared_governor(
-                self._rate_limit_key
-            )  # kept, for it lives as long as somebody keeps it
+            # Kept here, since it lives as long as somebody keeps it.
+            self._governor = shared_governor(self._rate_limit_key)
         return self._governor
 
     def waited(self, session: str) -> float:

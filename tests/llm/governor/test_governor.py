@@ -264,10 +264,8 @@ def test_cancelled_anywhere_it_leaves_nothing_behind(seed, count):
         assert lane.queue.entries == 0
         await trio.sleep(80_000)
         now = trio.current_time()
-        assert [bucket.fill(now) == bucket.capacity for bucket in governor._admissions.buckets] == [
-            True,
-            True,
-        ]
+        buckets = governor._admissions.buckets
+        assert [bucket.fill(now) == bucket.capacity for bucket in buckets] == [True, True]
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
