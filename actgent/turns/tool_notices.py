@@ -12,13 +12,13 @@ from typing import Any
 import attrs
 
 from actgent.messages import ToolSpec
-from actgent.modes.notices import Note, NoteSource
+from actgent.modes.notices import Notice, NoticeSource
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import OfferedTools
 from actgent.sessions.turn import Turn
 from actgent.tools.registry import ToolRegistry
 
-from .notices import tell_notes
+from .notices import add_notices
 
 SAID = 50
 """How many tools a notice names."""
@@ -32,25 +32,27 @@ def offer_tools(context: SessionContext, turn: Turn, registry: ToolRegistry) -> 
     if offered.version != registry.version:
         offered.version = registry.version
         source = ToolNotices(registry, offered.specs)
-        tell_notes(context, (source,), calls=turn.progress.calls, repairs=turn.progress.repairs)
+        add_notices(context, (source,), calls=turn.progress.calls, repairs=turn.progress.repairs)
 
 
 @attrs.frozen
-class ToolNotices(NoteSource):
+class ToolNotices(NoticeSource):
     """Compares the tools that there are with those that a session was offered."""
 
     name = "toolsets"
     _registry: ToolRegistry
     _offered: tuple[ToolSpec, ...]
 
-    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Note]:
+    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Notice]:
         lines = self._lines()
         mark = (
             hashlib.blake2s("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else "as offered"
         )
         if mark == told or (told is None and not lines):
             return ()
-        return [Note(mark, "\n".join(lines) or "All tools that you were offered are available as they were.")]
+        return [
+            Notice(mark, "\n".join(lines) or "All tools that you were offered are available as they were.")
+        ]
 
     def _lines(self) -> list[str]:
         offered = {spec.name: spec for spec in self._offered}
