@@ -358,7 +358,7 @@ def talk_on_a_terminal(popen, *arguments, keys, **variables):
 
 def test_chat_on_a_terminal(commands):
     """A prompt, the growing answer, tool calls; /quit ends it."""
-    keys = [(b"> ", b"What is 17 * 23?\n"), (b"391.", b"/quit\n")]
+    keys = [(b">", b"What is 17 * 23?\n"), (b"391.", b"/quit\n")]
     code, shown = talk_on_a_terminal(commands.popen, "chat", "--offline", keys=keys)
     assert code == 0
     assert "Talking to assistant." in shown
@@ -368,7 +368,7 @@ def test_chat_on_a_terminal(commands):
 
 def test_chat_without_colour(commands):
     """NO_COLOR leaves no colour, only what is bold or dim."""
-    _, shown = talk_on_a_terminal(commands.popen, "chat", "--offline", keys=[(b"> ", b"\x04")], NO_COLOR="1")
+    _, shown = talk_on_a_terminal(commands.popen, "chat", "--offline", keys=[(b">", b"\x04")], NO_COLOR="1")
     assert re.findall(r"\x1b\[[\d;]*m", shown.replace("\x1b[0m", "").replace("\x1b[2m", "")) in (
         [],
         ["\x1b[1m"],

@@ -12,9 +12,17 @@ from .terminal import Terminal, one_line
 
 Receive = Callable[[], Awaitable[str | None]]
 """The next line that the person types; None when there is no more."""
+Revise = Callable[[str], Awaitable[str | None]]
+"""The same text, as the person has changed it; None where they let it be."""
 
 NOBODY = Reject("nobody is there to ask")
-HELP = "y = yes, n REASON = no, e JSON = with other arguments, a TEXT = your answer instead of the tool's"
+CHOICES = "yes, no, edit or answer? "
+HELP = """\
+  yes            run it as it stands
+  no REASON      do not run it; the model reads the reason, which may be left out
+  edit JSON      run it with these arguments instead; without JSON, change the ones above
+  answer TEXT    do not run it; the model reads this text as the tool's result
+The first letter will do."""
 
 
 def to_decision(line: str) -> Decision | None:
@@ -40,20 +48,34 @@ def _edit(text: str) -> Edit | None:
     return Edit(arguments) if isinstance(arguments, dict) else None
 
 
-async def ask(session: Session, approval: Approval, terminal: Terminal, receive: Receive | None) -> bool:
+async def ask(
+    session: Session,
+    approval: Approval,
+    terminal: Terminal,
+    receive: Receive | None,
+    *,
+    revise: Revise | None = None,
+) -> bool:
     """Have a person decide over a call; False where nobody does, which rejects it."""
     if receive is None:
+        terminal.notice(
+            f"the call of {one_line(approval.tool_name)} needs a person's approval, and nobody is there to ask: it does "
+            "not run; talk at a terminal to decide"
+        )
         return await _answer(session, approval, NOBODY, terminal)
     arguments = json.dumps(approval.arguments, ensure_ascii=False, default=repr)
+    terminal.line("The agent asks for your approval:", style="bold")
     terminal.line(
         f"{one_line(approval.question)} {one_line(approval.tool_name)}({one_line(arguments, 2000)})"
     )
     while True:
-        terminal.write("y/n/e/a? ", style="bold")
+        terminal.write(CHOICES, style="bold")
         line = await receive()
         if line is None:
             return await _answer(session, approval, NOBODY, terminal)
         decision = to_decision(line)
+        if decision is None and revise is not None and line.strip().lower() in ("e", "edit"):
+            decision = _edit(await revise(arguments) or "")
         if decision is None:
             terminal.line(HELP, style="dim")
         elif await _answer(session, approval, decision, terminal):

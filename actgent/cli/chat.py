@@ -1,37 +1,41 @@
 """`actgent chat`: a conversation in the terminal, or with the lines of a pipe."""
 
-import runpy
 import sys
-import traceback
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import ClassVar
 
 import attrs
-import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.presets import BareAgent
 from actgent.agents.session import Session
-from actgent.approvals import Approval
 from actgent.control.limits import Limits
-from actgent.errors import ActgentError, ConfigurationError
+from actgent.errors import ConfigurationError
+from actgent.journal.base import Journal
+from actgent.journal.listing import SessionFilter
+from actgent.journal.opening import open_journal
 from actgent.llm.base import LLM
-from actgent.messages import Delivery, Event, Failure, Reply, Route, Token, ToolResult
+from actgent.messages import Delivery, Part, Text
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Protocol
+from actgent.runtime.runtime import open_runtime
+from actgent.sessions.incoming import Content
 from actgent.tools.base import Tool
 
-from .approvals import Receive, ask
+from .console.answering import OWNER, answer
+from .console.attachments import attachment
+from .console.commands import QUIT
+from .console.views import DeliveryView, JsonView, TextView, arguments_of
 from .folders import is_folder, load_folder
+from .journal import OneAwake
 from .models import live_models, open_models, open_script
 from .offline import CHUNK, TOOLS, answer_slowly
+from .programs import load_agent, load_agents, open_program
 from .signals import Shutdown
-from .terminal import ConversationView, Lines, Terminal, one_line
+from .terminal import Lines, Terminal
 
-_QUIT = ("/quit", "/exit")
+__all__ = ["ChatOptions", "answer", "arguments_of", "chat", "load_agent", "load_agents", "open_agent"]
 
 
 @attrs.frozen(kw_only=True)
@@ -50,7 +54,15 @@ class ChatOptions:
     """Of the conversation as a whole."""
     offline: bool = False
     message: str | None = None
-    """Say this and end; None talks until the input ends."""
+    """Say this and end, `-` is all of standard input; None talks until the input ends."""
+    attach: Sequence[str] = ()
+    """Files that go with the first message."""
+    journal: str | None = None
+    session: str | None = None
+    """The id to go on with, or to give to a new session; needs a journal."""
+    goes_on: bool = False
+    """Go on with the session of the journal that was last talked in."""
+    json: bool = False
 
 
 class AsTold(Bare):
@@ -61,36 +73,47 @@ class AsTold(Bare):
 
 async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Talk until the input ends; 1 if a message of a pipe was not answered."""
-    if sys.stdin is None:
+    if sys.stdin is None and options.message in (None, "-"):
         raise ConfigurationError("there is no standard input to read messages from")
-    async with open_agent(options) as agent, agent:
-        session = await agent.create_session("user", limits=options.limits)
+    attached = [attachment(place) for place in options.attach]
+    view = JsonView(terminal) if options.json else TextView(terminal)
+    async with open_conversation(options, view) as (agent, session):
         if options.message is not None:
-            return 0 if await answer(agent, session, options.message, terminal) else 1
-        if not terminal.is_live or not sys.stdin.isatty():
-            return await _answer_all(agent, session, terminal, shutdown)
-        await _talk(agent, session, terminal, shutdown)
+            text = options.message if options.message != "-" else await _all_of_stdin()
+            said = [*attached, Text(text)] if attached else text
+            return 0 if await answer(agent, session, said, terminal, view=view) else 1
+        if options.json or not terminal.is_live or not sys.stdin.isatty():
+            return await _answer_all(agent, session, terminal, shutdown, view=view, attached=attached)
+        from .console.conversation import TerminalConversation  # noqa: PLC0415 - the line editor takes a tenth of a second
+
+        await TerminalConversation(
+            agent, session, terminal, shutdown, attached=attached, limits=options.limits
+        ).talk()
         return 0
 
 
-async def _talk(agent: Agent, session: Session, terminal: Terminal, shutdown: Shutdown) -> None:
-    terminal.line(f"Talking to {agent.name}. /quit or Ctrl-D ends it.", style="dim")
-    lines = Lines(sys.stdin.fileno())
-    receive = partial(_receive, lines, shutdown)
-    while (line := await _next_line(lines, terminal, shutdown)) is not None:
-        await answer(agent, session, line, terminal, receive=receive)
-    terminal.line()
+async def _all_of_stdin() -> str:
+    lines, found = Lines(sys.stdin.fileno()), []
+    while (line := await lines.receive()) is not None:
+        found.append(line)
+    return "\n".join(found)
 
 
-async def _next_line(lines: Lines, terminal: Terminal, shutdown: Shutdown) -> str | None:
-    terminal.write("> ", style="bold")
-    return await _receive(lines, shutdown)
-
-
-async def _answer_all(agent: Agent, session: Session, terminal: Terminal, shutdown: Shutdown) -> int:
+async def _answer_all(
+    agent: Agent,
+    session: Session,
+    terminal: Terminal,
+    shutdown: Shutdown,
+    *,
+    view: DeliveryView,
+    attached: Sequence[Part],
+) -> int:
+    """Answer each line; files go with the first one."""
     lines, code = Lines(sys.stdin.fileno()), 0
     while (line := await _receive(lines, shutdown)) is not None:
-        if not await answer(agent, session, line, terminal):
+        said: Content = [*attached, Text(line)] if attached else line
+        attached = ()
+        if not await answer(agent, session, said, terminal, view=view):
             code = 1
     return code
 
@@ -101,67 +124,87 @@ async def _receive(lines: Lines, shutdown: Shutdown) -> str | None:
     with shutdown.waiting():
         while (line := await lines.receive()) is not None and not line.strip():
             pass
-    return None if line is None or line.strip() in _QUIT else line
+    return None if line is None or line.strip() in QUIT else line
 
 
-async def answer(
-    agent: Agent, session: Session, text: str, terminal: Terminal, *, receive: Receive | None = None
-) -> bool:
-    """Say something and show what comes of it; False if that was a failure.
+# --- where the conversation takes place --------------------------------------------------
 
-    A person who can `receive` decides over the tool calls that need one; without, they are rejected.
+
+@asynccontextmanager
+async def open_conversation(
+    options: ChatOptions, view: DeliveryView
+) -> AsyncGenerator[tuple[Agent, Session], None]:
+    """A running agent and a session with it, of a journal if one is named.
+
+    Raises:
+        ConfigurationError: an option is wrong, or does not go with another.
+        Fenced: another process owns the journal.
     """
-    async with agent.stream(text, session=session) as deliveries:
-        ok = await _read(session, deliveries, terminal, receive)
-    while session.status == "suspended":
-        async with agent.follow(session) as deliveries:
-            for approval in session.approvals:
-                ok = await ask(session, approval, terminal, receive) and ok
-            ok = await _read(session, deliveries, terminal, receive) and ok
-    return ok
+    if options.journal is None and (options.goes_on or options.session is not None):
+        raise ConfigurationError(
+            "--continue and --session go with --journal: name the file that keeps the session"
+        )
+    async with AsyncExitStack() as stack:
+        agent, is_running = await stack.enter_async_context(_open(options))
+        if is_running and options.journal is not None:
+            raise ConfigurationError(f"{options.file} runs its agent itself: --journal has no effect on it")
+        if options.journal is not None:
+            yield agent, await _session_of_journal(agent, options, options.journal, view, stack)
+            return
+        if not is_running:
+            await stack.enter_async_context(agent)
+        yield agent, await agent.create_session(OWNER, limits=options.limits)
 
 
-async def _read(
-    session: Session,
-    deliveries: trio.abc.ReceiveChannel[Delivery],
-    terminal: Terminal,
-    receive: Receive | None,
-) -> bool:
-    """Show what comes; False if it is a failure, or nobody decided what the agent's own agents asked."""
-    shown, ok = ConversationView(terminal), True
-    async for delivery in deliveries:
-        _show(delivery, session, shown)
-        if isinstance(delivery, Failure):
-            terminal.complain(delivery.error)
-            ok = False
-        elif isinstance(delivery, Approval) and delivery.session_id != session.id:
-            ok = await ask(session, delivery, terminal, receive) and ok
-    return ok
+async def _session_of_journal(
+    agent: Agent, options: ChatOptions, place: str, view: DeliveryView, stack: AsyncExitStack
+) -> Session:
+    journal = await stack.enter_async_context(open_journal(place if "://" in place else f"sqlite:///{place}"))
+    await journal.acquire()
+    session_id = await _latest(journal, agent) if options.goes_on else options.session
+    hearing = _Hearing(view)
+    agent.on_session(hearing.listen)
+    runtime = await stack.enter_async_context(open_runtime(journal=OneAwake(journal, session_id or "")))
+    await runtime.start(agent)
+    is_there = session_id is not None and await journal.head(agent.name, session_id) is not None
+    if session_id is None or not is_there:
+        session = await agent.create_session(OWNER, session_id=session_id, limits=options.limits)
+    else:
+        session = await agent.open_session(session_id)
+        await session.wait_idle()  # a turn that the last process left goes on
+    hearing.is_on = False
+    return session
 
 
-def _show(delivery: Delivery, session: Session, shown: ConversationView) -> None:
-    match delivery:
-        case Token():
-            shown.token(delivery.text, (delivery.reply_id, delivery.attempt))
-        case Reply():
-            shown.reply(delivery.text)
-        case ToolResult():
-            shown.tool(delivery, arguments_of(session, delivery.call_id))
-        case Event():
-            shown.aside(f"event: {delivery.name} {delivery.data}")
-        case Route():
-            shown.aside(f"route: {delivery.action} {delivery.data}")
-        case Failure() | Approval():
-            shown.break_off()
+async def _latest(journal: Journal, agent: Agent) -> str:
+    wanted = SessionFilter(agent=agent.name, owner=OWNER, roots=True)
+    found = [each.session_id for each in await journal.page(wanted, limit=20) if not each.closed]
+    if not found:
+        raise ConfigurationError(
+            f"the journal has no session of {agent.name!r} to continue: leave --continue out to begin one"
+        )
+    return found[0]
 
 
-def arguments_of(session: Session, call_id: str) -> Mapping[str, Any] | str:
-    """Return the arguments of a tool call: the latest calls stand at the end of the history."""
-    for message in reversed(session.history):
-        for call in message.tool_calls:
-            if call.id == call_id:
-                return call.arguments
-    return ""
+@attrs.define
+class _Hearing:
+    """Shows what comes of a turn that goes on by itself when its session is opened."""
+
+    view: DeliveryView
+    is_on: bool = True
+
+    def listen(self, session: Session) -> None:
+        def show(delivery: Delivery) -> None:
+            if self.is_on:
+                self.view.show(delivery, session)
+
+        for attach in (
+            session.on_conversation,
+            session.on_tool_result,
+            session.on_event,
+            session.on_exception,
+        ):
+            attach(show)
 
 
 # --- whom to talk to ---------------------------------------------------------------------
@@ -169,18 +212,39 @@ def arguments_of(session: Session, call_id: str) -> Mapping[str, Any] | str:
 
 @asynccontextmanager
 async def open_agent(options: ChatOptions) -> AsyncGenerator[Agent, None]:
-    """The agent of a file, or a plain one with the model that was named."""
+    """The agent of a file, or a plain one with the model that was named.
+
+    Raises:
+        ConfigurationError: there is none, or the file makes its agent in the course of its `main()`.
+    """
+    async with _open(options) as (agent, is_running):
+        if is_running:
+            raise ConfigurationError(
+                f"{options.file} makes its agent inside of a function: define it at the top level"
+            )
+        yield agent
+
+
+@asynccontextmanager
+async def _open(options: ChatOptions) -> AsyncGenerator[tuple[Agent, bool], None]:
+    """The same, and whether its program runs it already."""
     if options.file is not None and is_folder(options.file):
-        yield load_folder(options.file, model=options.model, base_url=options.base_url)
+        model, base_url = options.model, options.base_url
+        yield load_folder(options.file, model=model, base_url=base_url, offline=options.offline), False
     elif options.file is not None:
-        yield load_agent(options.file)
+        if options.offline or options.model is not None:
+            raise ConfigurationError(
+                f"{options.file} names its own model: --model and --offline are for folders and plain agents"
+            )
+        async with open_program(options.file) as found:
+            yield found
     elif options.offline:
         async with open_script(answer_slowly, providers=["openai"], chunk=CHUNK) as models:
-            yield _plain_agent(options, models[0], TOOLS)
+            yield _plain_agent(options, models[0], TOOLS), False
     else:
         names = live_models(options.model, otherwise="talk to a script with --offline")[:1]
         async with open_models(names, base_url=options.base_url) as models:
-            yield _plain_agent(options, models[0])
+            yield _plain_agent(options, models[0]), False
 
 
 def _plain_agent(options: ChatOptions, model: LLM, tools: Iterable[Tool] = ()) -> Agent:
@@ -204,60 +268,3 @@ def _protocol(options: ChatOptions) -> Protocol:
             "--system is the whole system prompt: leave out --role and --goal, or --system"
         )
     return AsTold()
-
-
-def load_agent(place: str) -> Agent:
-    """The agent that a Python file defines: `FILE.py`, or `FILE.py:NAME` where there are several.
-
-    Raises:
-        ConfigurationError: there is no such file or agent, or the file cannot be run.
-    """
-    path, _, name = place.partition(":")
-    if not Path(path).is_file():
-        raise ConfigurationError(f"no such file: {path}; name a Python file that defines an agent")
-    found = {key: value for key, value in _run(path).items() if isinstance(value, Agent)}
-    if name in found:
-        return found[name]
-    if name or len({id(agent) for agent in found.values()}) != 1:
-        known = ", ".join(found) or "none"
-        raise ConfigurationError(f"say which agent of {path} you mean, as {path}:NAME; it defines: {known}")
-    return next(iter(found.values()))
-
-
-def load_agents(place: str) -> list[Agent]:
-    """All agents that a Python file defines, by themselves or in lists; `FILE.py:NAME` is one of them.
-
-    Raises:
-        ConfigurationError: there is no such file, no agent in it, or the file cannot be run.
-    """
-    path, _, name = place.partition(":")
-    if name:
-        return [load_agent(place)]
-    if not Path(path).is_file():
-        raise ConfigurationError(f"no such file: {path}; name a Python file that defines agents, or a folder")
-    values = _run(path).values()
-    listed = [item for value in values if isinstance(value, list | tuple) for item in value]
-    found = {id(each): each for each in (*values, *listed) if isinstance(each, Agent)}
-    if not found:
-        raise ConfigurationError(f"{path} defines no agent at its top level")
-    return list(found.values())
-
-
-def _run(path: str) -> dict[str, object]:
-    sys.path.insert(0, str(Path(path).resolve().parent))  # as `python FILE.py` does
-    try:
-        return runpy.run_path(path)
-    except ActgentError:
-        raise
-    except Exception as error:
-        raise ConfigurationError(
-            f"{path} cannot be run: {type(error).__name__} in line {_line_of(error, path)}: {one_line(error)}"
-        ) from error
-
-
-def _line_of(error: Exception, path: str) -> int | None:
-    """Where in the file it went wrong."""
-    if isinstance(error, SyntaxError):
-        return error.lineno
-    steps = traceback.extract_tb(error.__traceback__)
-    return next((step.lineno for step in reversed(steps) if step.filename == path), None)

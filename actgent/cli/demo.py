@@ -17,7 +17,7 @@ from actgent.messages import Failure, Priority, Reply, Token
 from .chat import answer
 from .load_demo import crowd
 from .models import live_models, open_models, open_script
-from .offline import CHUNK, TOOLS, answer as script, answer_slowly
+from .offline import CHUNK, TOOLS, answer_slowly, script_answer as script
 from .signals import Shutdown
 from .terminal import Terminal, one_line
 

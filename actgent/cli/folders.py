@@ -8,7 +8,8 @@ from actgent.definitions.instructions import BRAIN, read_folder
 from actgent.definitions.scaffold import new_folder
 from actgent.llm.settings import LLMSettings, load_settings
 
-from .models import default_models
+from .models import live_models
+from .offline import stand_in
 from .terminal import Terminal
 
 
@@ -36,15 +37,25 @@ def is_folder(place: str) -> bool:
     return Path(place).is_dir() or Path(place).name == BRAIN
 
 
-def load_folder(place: str, *, model: str | None = None, base_url: str | None = None) -> Agent:
+def load_folder(
+    place: str, *, model: str | None = None, base_url: str | None = None, offline: bool = False
+) -> Agent:
     """The agent of a folder; where nobody names a model, with the one that the environment has a key for.
+
+    With `offline` a script answers in the form that the agent's protocol reads.
 
     Raises:
         InvalidFolder: something is wrong in it.
         ConfigurationError: no model is named, or a setting is wrong.
     """
+    if offline:
+        script, fit = stand_in()
+        agent = AgentBuilder.from_folder(place).llm(script).build()
+        fit(agent)
+        return agent
     builder = AgentBuilder.from_folder(place).llm(model, base_url=base_url)
     settings = builder.settings()
-    if isinstance(settings, LLMSettings) and settings.model is None and (known := default_models()):
-        builder = builder.llm(known[0])
+    if isinstance(settings, LLMSettings) and settings.model is None:
+        wanted = "write `llm:` into its brain.md, set LLM_MODEL, or try it without a model by --offline"
+        builder = builder.llm(live_models(None, otherwise=wanted)[0])
     return builder.build()

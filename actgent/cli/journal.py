@@ -46,6 +46,7 @@ from actgent.journal.records import (
 )
 from actgent.journal.sqlite import back_up, carry_over, find_problems
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
+from actgent.journal.wrapped import WrappedJournal
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.sessions.restore import Rebuilt, rebuild
 
@@ -79,6 +80,20 @@ async def looked_at(place: str) -> AsyncGenerator[Journal, None]:
         await trio.to_thread.run_sync(back_up, Path(url.removeprefix("sqlite:///")), copy)
         async with open_journal(f"sqlite:///{copy}", read_only=True) as journal:
             yield journal
+
+
+class OneAwake(WrappedJournal):
+    """A journal in which a start finds one session to go on with, and leaves all others asleep."""
+
+    def __init__(self, inner: Journal, session_id: str) -> None:
+        super().__init__(inner)
+        self._session_id = session_id
+
+    async def unfinished(self, agent: str) -> list[str]:
+        return [each for each in await self.inner.unfinished(agent) if each == self._session_id]
+
+    async def due(self, agent: str) -> list[tuple[str, float]]:
+        return [each for each in await self.inner.due(agent) if each[0] == self._session_id]
 
 
 # --- inspect ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from actgent.protocols import PROTOCOLS
 
 from .limits import Bounds, limits_of
 from .signals import Shutdown, run_until_signalled
+from .talk import TalkOptions, is_message
 from .terminal import Terminal
 
 FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
@@ -58,6 +59,7 @@ def demo(
 @app.command
 def chat(
     file: str | None = None,
+    message: str | None = None,
     /,
     *,
     model: str | None = None,
@@ -68,17 +70,22 @@ def chat(
     temperature: float | None = None,
     max_tokens: Count | None = None,
     bounds: Bounds | None = None,
+    talk: TalkOptions | None = None,
     offline: Flag = False,
 ) -> int:
-    r"""Talk to a model or an agent in the terminal.
+    r"""Talk to a model or an agent in the terminal, or ask one question.
 
-    Answers appear as they grow, tool calls between them. /quit or Ctrl-D ends the conversation; the first Ctrl-C
-    lets a running answer end, the second stops it. From a pipe each line is one message:
+    Answers appear as they grow, tool calls between them; /help lists what can be typed besides. Ctrl-C stops a running
+    answer and the conversation stays; /quit or Ctrl-D ends it. A message as argument is answered, and that is all:
 
-    printf 'What is 17 * 23?\n' | actgent chat --offline
+    actgent chat "What is 17 * 23?" --offline
+
+    From a pipe each line is one message, and `-m -` takes all of it as one. There the first Ctrl-C lets a running answer
+    end, the second stops it.
 
     Args:
-        file: An agent's folder, or a Python file that defines an agent, or FILE.py:NAME; without it a plain agent is made of the options.
+        file: An agent's folder, or a Python file that makes an agent, or FILE.py:NAME; without it a plain agent is made of the options.
+        message: What to say; without it the terminal or the pipe is read.
         model: openai:MODEL, openai-responses:MODEL or anthropic:MODEL; without it, the one that there is a key for.
         base_url: Where the API stands, for everything that speaks the wire of OpenAI or Anthropic.
         system: The whole system prompt.
@@ -87,12 +94,16 @@ def chat(
         temperature: How freely it answers; the provider's default without it.
         max_tokens: The longest answer.
         bounds: What the whole conversation may take.
-        offline: Talk to a small script with two tools instead of a model; needs no key.
+        talk: What is said, and where it is kept.
+        offline: Talk to a small script instead of a model, or have one stand in for a folder's model; needs no key.
     """
-    from .chat import ChatOptions, chat as talk  # noqa: PLC0415 - the SDKs take two seconds
+    from .chat import ChatOptions, chat as converse  # noqa: PLC0415 - the SDKs take two seconds
 
+    if message is None and file is not None and is_message(file):
+        file, message = None, file
     options = ChatOptions(
         file=file,
+        message=message,
         model=model,
         base_url=base_url,
         system=system,
@@ -103,7 +114,8 @@ def chat(
         limits=limits_of(bounds),
         offline=offline,
     )
-    return _run(lambda terminal, shutdown: talk(options, terminal, shutdown))
+    options = (talk or TalkOptions()).put_into(options)
+    return _run(lambda terminal, shutdown: converse(options, terminal, shutdown))
 
 
 @app.command
@@ -155,22 +167,28 @@ def run(
     model: str | None = None,
     base_url: str | None = None,
     bounds: Bounds | None = None,
+    talk: TalkOptions | None = None,
+    offline: Flag = False,
 ) -> int:
     """Run an agent's folder: answer one message, or talk as `actgent chat` does.
 
     Args:
-        folder: The folder, or its brain.md. Its tools.py is run.
+        folder: The folder, or its brain.md. Its tools.py is run. A Python file that makes an agent will do, too.
         message: What to say; without it the terminal or the pipe is read.
         model: Goes before LLM_MODEL and what brain.md says.
         base_url: Where the API stands.
         bounds: What the whole conversation may take.
+        talk: What is said, and where it is kept.
+        offline: Have a script stand in for the model; needs no key.
     """
-    from .chat import ChatOptions, chat as talk  # noqa: PLC0415 - the SDKs take two seconds
+    from .chat import ChatOptions, chat as converse  # noqa: PLC0415 - the SDKs take two seconds
 
+    bound = limits_of(bounds)
     options = ChatOptions(
-        file=folder, message=message, model=model, base_url=base_url, limits=limits_of(bounds)
+        file=folder, message=message, model=model, base_url=base_url, limits=bound, offline=offline
     )
-    return _run(lambda terminal, shutdown: talk(options, terminal, shutdown))
+    options = (talk or TalkOptions()).put_into(options)
+    return _run(lambda terminal, shutdown: converse(options, terminal, shutdown))
 
 
 @app.command

@@ -1,10 +1,15 @@
 """A model for those who have no key: a script behind a real socket, and the tools that it knows to use."""
 
 import datetime as dt
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from actgent.messages import ToolCall
+from actgent.agents.agent import Agent
+from actgent.errors import ConfigurationError
+from actgent.llm.base import LLM, Chat
+from actgent.llm.scripted import ScriptedLLM
+from actgent.messages import Text, ToolCall
 from actgent.testing.dialects import ProviderRequest
 from actgent.testing.provider import Scripted, Slow
 from actgent.tools.base import Tool
@@ -43,7 +48,7 @@ def weekday(date: str) -> str:
 TOOLS: tuple[Tool, ...] = (multiply, weekday)
 
 
-def answer(request: ProviderRequest) -> Scripted:
+def script_answer(request: ProviderRequest) -> Scripted:
     """Return the script's answer at once."""
     if request.tool_results:
         return f"{', and '.join(result.content for result in request.tool_results)}."
@@ -52,7 +57,7 @@ def answer(request: ProviderRequest) -> Scripted:
 
 def answer_slowly(request: ProviderRequest) -> Scripted:
     """The same at the pace of a model."""
-    return Slow(answer(request), gap=GAP)
+    return Slow(script_answer(request), gap=GAP)
 
 
 def _calls(request: ProviderRequest) -> Iterator[ToolCall]:
@@ -71,3 +76,69 @@ def _words(text: str) -> str:
     if "note" in text:
         return f"Filed: {text}"
     return _WELCOME
+
+
+# --- in the place of a folder's model --------------------------------------------------------
+
+_STAND_IN = (
+    "I am a script in the place of a model, so that this agent can be tried without a key: its prompt, forms and "
+    "tools are loaded, and what you said has come to me."
+)
+
+
+def _once(**fields: object) -> Callable[[Chat], str]:
+    return lambda _: json.dumps(fields)
+
+
+def _said(chat: Chat) -> list[str]:
+    """The texts of the model so far."""
+    answers = [message.parts for message in chat.messages if message.role == "assistant"]
+    return ["".join(part.text for part in parts if isinstance(part, Text)) for parts in answers]
+
+
+def _planned(chat: Chat) -> str:
+    """Plan, then answer."""
+    said = _said(chat)
+    plan = json.dumps({"intent": "answer", "plan": "answer"})
+    return _STAND_IN if said and '"intent"' in said[-1] else plan
+
+
+def _towards_goal(chat: Chat) -> str:
+    """Plan, summarize, evaluate."""
+    said = _said(chat)
+    last = said[-1] if said else ""
+    if '"summarize"' in last:
+        return json.dumps({"action": "evaluate", "params": {"achieved": True}})
+    if '"plan"' in last:
+        return json.dumps({"action": "summarize", "params": {"summary": _STAND_IN}})
+    return json.dumps({"action": "plan", "params": {"steps": ["answer"]}})
+
+
+_FORMS: Mapping[str, Callable[[Chat], str]] = {
+    "bare": lambda _: _STAND_IN,
+    "simple": _once(messageType="DIRECT_RESPONSE", content=_STAND_IN),
+    "react": _once(primary_action={"response_purpose": "DIRECT_RESPONSE", "response_content": _STAND_IN}),
+    "router": _once(top_level_intent="CONVERSATION", response=_STAND_IN),
+    "steps": _once(final_answer=_STAND_IN),
+    "plan": _planned,
+    "goal": _towards_goal,
+}
+"""An answer in the form of each protocol."""
+
+
+def stand_in() -> tuple[LLM, Callable[[Agent], None]]:
+    """A model for an agent that is not made yet, and the function that is told which one it is then."""
+    forms = [_FORMS["bare"]]
+
+    def answer_in_form(chat: Chat) -> str:
+        return forms[0](chat)
+
+    def fit(agent: Agent) -> None:
+        if agent.protocol.name == "goal" and list(agent.tools):
+            raise ConfigurationError(
+                "this agent works towards a goal by its tools, whose arguments no script can choose: name a model, or "
+                "test it with a script of your own (ScriptedLLM)"
+            )
+        forms[0] = _FORMS.get(agent.protocol.name, _FORMS["bare"])
+
+    return ScriptedLLM(answer_in_form, chunk=CHUNK, chunk_delay=GAP, name="offline"), fit

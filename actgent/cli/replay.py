@@ -7,7 +7,6 @@ from actgent.agents.session import Session
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal
 from actgent.journal.transfer import forked, read_sessions, write_sessions
-from actgent.journal.wrapped import WrappedJournal
 from actgent.messages import Failure
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore import rebuild
@@ -15,7 +14,7 @@ from actgent.testing.recorded import Recording
 
 from .chat import ChatOptions, arguments_of, open_agent
 from .folders import is_folder
-from .journal import load, looked_at, opened, show_rebuilt
+from .journal import OneAwake, load, looked_at, opened, show_rebuilt
 from .terminal import ConversationView, Terminal
 
 
@@ -78,26 +77,12 @@ def _check_changes(who: ChatOptions) -> None:
         raise ConfigurationError("--model changes a folder's agent; the one of a Python file names its own")
 
 
-class _OneAwake(WrappedJournal):
-    """A journal in which a start finds one session to go on with, and leaves all others asleep."""
-
-    def __init__(self, inner: Journal, session_id: str) -> None:
-        super().__init__(inner)
-        self._session_id = session_id
-
-    async def unfinished(self, agent: str) -> list[str]:
-        return [each for each in await self.inner.unfinished(agent) if each == self._session_id]
-
-    async def due(self, agent: str) -> list[tuple[str, float]]:
-        return [each for each in await self.inner.due(agent) if each[0] == self._session_id]
-
-
 async def _go_on(
     agent: Agent, session_id: str, journal: Journal, *, message: str | None, heard: "_Heard"
 ) -> None:
     """Let a session go on, and say something in it."""
     agent.on_session(heard.listen)
-    async with open_runtime(journal=_OneAwake(journal, session_id)) as runtime:
+    async with open_runtime(journal=OneAwake(journal, session_id)) as runtime:
         await runtime.start(agent)
         session = await agent.open_session(session_id)
         await session.wait_idle()

@@ -19,6 +19,7 @@ class Shutdown:
         self.all = trio.CancelScope()
         self._notice = notice
         self._waits: set[trio.CancelScope] = set()
+        self._stop: trio.Event | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -37,8 +38,20 @@ class Shutdown:
             finally:
                 self._waits.remove(scope)
 
+    @contextmanager
+    def stopping(self) -> Iterator[trio.Event]:
+        """Work that the first SIGINT stops by setting the event, so that the command goes on; a second one ends it."""
+        self._stop = event = trio.Event()
+        try:
+            yield event
+        finally:
+            self._stop = None
+
     async def watch(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
+            if number == signal.SIGINT and self._stop is not None and not self._stop.is_set():
+                self._stop.set()
+                continue
             is_second, self.signal = self.is_asked, number
             if is_second:
                 self.all.cancel()

@@ -53,6 +53,10 @@ class Terminal:
     def line(self, text: str = "", *, style: str | None = None) -> None:
         self.console.out(printable(text), style=style, highlight=False)
 
+    def raw(self, text: str) -> None:
+        """One line as it is, for programs: with no width, and without the spelling out of JSON's own characters."""
+        self.console.out(text, highlight=False)
+
     def complain(self, problem: object) -> None:
         """One line about what went wrong."""
         self._errors.out(f"actgent: {one_line(problem)}", style="red", highlight=False)

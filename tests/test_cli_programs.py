@@ -1,0 +1,142 @@
+"""Programs that make their agent inside of `main()`, opened by `actgent chat FILE`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from actgent import ConfigurationError, NotRunning
+from actgent.cli.chat import ChatOptions, open_agent, open_conversation
+from actgent.cli.console.views import TextView
+from actgent.cli.terminal import Terminal
+from actgent.messages import Text
+
+README = Path(__file__).parents[1] / "README.md"
+IMPORTS = "import sys, trio\nfrom actgent import *\n"
+
+
+@pytest.fixture
+def program(tmp_path):
+    """`program(code)` is the file of a program."""
+
+    def write(code, name="program.py"):
+        path = tmp_path / name
+        path.write_text(IMPORTS + code, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def talking(place, **options):
+    """A conversation with the agent of a program."""
+    return open_conversation(ChatOptions(file=place, **options), TextView(Terminal()))
+
+
+async def test_the_programs_of_the_readme(tmp_path, monkeypatch, no_keys):
+    """Each of them can be talked to; nothing of its own conversation takes place."""
+    no_keys.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.chdir(tmp_path)
+    programs = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    whole = [code for code in programs if "trio.run(" in code]
+    assert len(whole) >= 2
+    for number, code in enumerate(whole):
+        path = tmp_path / f"readme_{number}.py"
+        path.write_text(code, encoding="utf-8")
+        async with talking(str(path)) as (agent, session):
+            assert session.history == ()
+            assert agent.name in code
+
+
+async def test_what_a_program_has_opened_stays_open(program):
+    """Its block is left when the conversation ends, and not before."""
+    place = program("""
+class Shop:
+    is_open = False
+    async def __aenter__(self):
+        Shop.is_open = True
+    async def __aexit__(self, *_):
+        Shop.is_open = False
+
+@tool
+def look() -> str:
+    "Look."
+    return f"open: {Shop.is_open}"
+
+async def main():
+    async with Shop(), open_runtime() as runtime:
+        llm = ScriptedLLM([ToolCall("look", {}), lambda chat: chat.messages[-1].parts[0].text])
+        await runtime.start(BareAgent("other", llm=ScriptedLLM([])))
+        agent = await runtime.start(BareAgent("clerk", llm=llm, tools=[look]))
+        await agent.run("its own question")
+        raise AssertionError("it goes on")
+
+if __name__ == "__main__":
+    trio.run(main)
+""")
+    async with talking(place) as (agent, session):
+        reply = await agent.run("Look", session=session)
+        assert "open: True" in reply.text
+        (tool,) = agent.tools
+        first = session.history[0]
+        assert first.parts == (Text("Look"),)
+    assert "open: False" in str(tool.function() if hasattr(tool, "function") else tool())
+
+
+@pytest.mark.parametrize(
+    ("talk", "name"),
+    [
+        ("await agent.run('x')", "clerk"),
+        ("async with agent.stream('x') as events: pass", "clerk"),
+        ("await agent.ensure_session('ada', 's')", "clerk"),
+        ("await other.run('x'); await agent.run('x')", "other"),
+    ],
+)
+async def test_the_agent_that_is_talked_to_first(program, talk, name):
+    """Whatever begins the conversation; a name chooses another one."""
+    place = program(f"""
+async def main(word):
+    other = BareAgent("other", llm=ScriptedLLM(["I am other."]))
+    agent = BareAgent("clerk", llm=ScriptedLLM(["I am the clerk."]))
+    async with other, agent:
+        {talk}
+
+sys.exit(trio.run(main, "word"))
+""")
+    async with talking(place) as (agent, _):
+        assert agent.name == name
+    async with talking(f"{place}:{name}") as (agent, session):
+        assert (await agent.run("Hello", session=session)).text.startswith("I am")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("async def main():\n    1 / 0\ntrio.run(main)", "ZeroDivisionError in line 4"),
+        ("async def main():\n    pass\ntrio.run(main)", "ran to its end without a conversation"),
+        ("x = 1", "defines: none"),
+        ("raise SystemExit(3)", "SystemExit in line 3"),
+        (
+            "async def main():\n    await BareAgent('a', llm=ScriptedLLM(['x'])).run('x')\ntrio.run(main)",
+            "not running",
+        ),
+    ],
+)
+async def test_programs_that_cannot_be_talked_to(program, code, said):
+    """The line says why."""
+    with pytest.raises((ConfigurationError, NotRunning), match=said):
+        async with talking(program(code)):
+            pass
+
+
+async def test_options_that_a_program_does_not_take(program):
+    """It opens its own journal, names its own model, and cannot be taken apart."""
+    place = program(
+        "async def main():\n    async with BareAgent('a', llm=ScriptedLLM(['x'])) as a:\n        await a.run('x')\ntrio.run(main)"
+    )
+    for options in ({"journal": "x.db"}, {"offline": True}, {"model": "openai:x"}):
+        with pytest.raises(ConfigurationError, match=r"itself|own model"):
+            async with talking(place, **options):
+                pass
+    with pytest.raises(ConfigurationError, match="top level"):
+        async with open_agent(ChatOptions(file=place)):
+            pass

@@ -1,0 +1,221 @@
+"""Conversations at a real terminal: keys, paste, history, Ctrl-C, and what is typed between messages."""
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+ACTGENT = Path(sys.executable).with_name("actgent")
+PROMPT = r">\x08\x1b\[2C"
+"""How the editor draws an empty line behind `> `."""
+UP, CTRL_C, CTRL_D, CTRL_R = "\x1b[A", "\x03", "\x04", "\x12"
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    """`terminal(*arguments)` is a command at a terminal of its own, which is killed afterwards."""
+    started = []
+    dropped = re.compile(r"(OPENAI|ANTHROPIC|LLM)_|NO_COLOR|FORCE_COLOR|TTY_|COLUMNS")
+    kept = {name: value for name, value in os.environ.items() if not dropped.match(name)}
+
+    def start(*arguments, columns=200, **variables):
+        env = kept | {"TERM": "xterm", "XDG_STATE_HOME": str(tmp_path / "state")} | variables
+        child = pexpect.spawn(
+            str(ACTGENT),
+            [str(each) for each in arguments],
+            env=env,
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(30, columns),
+            cwd=str(tmp_path),
+        )
+        started.append(child)
+        return child
+
+    yield start
+    for child in started:
+        child.close(force=True)
+
+
+def say(child, text, *, expect):
+    """Type a line at the next prompt, and wait for what comes of it."""
+    child.expect(PROMPT)
+    child.send(f"{text}\r")
+    child.expect(expect)
+
+
+def end(child, code=0):
+    """Wait for the end, which is no traceback."""
+    rest = child.read()
+    child.close()
+    assert "Traceback" not in rest
+    assert (child.exitstatus, child.signalstatus) == (code, None)
+    return rest
+
+
+def test_a_conversation_with_commands(terminal, tmp_path):
+    """Each command says what it does or did, and a message that only looks like one is said."""
+    (tmp_path / "notes.txt").write_text("What is 6 * 7?", encoding="utf-8")
+    (tmp_path / "data.bin").write_bytes(b"\xff\x00")
+    chat = terminal("chat", "--offline")
+    say(chat, "What is 17 * 23?", expect=r"= 391\.")
+    say(chat, "/help", expect=r"/stop.*/attach FILE.*Ctrl-D ends")
+    say(chat, "/tools", expect=r"multiply: Multiply two integers\.\s+weekday")
+    say(chat, "/usage", expect=r"\d+ tokens in, \d+ out, cost not known; 4 messages")
+    say(chat, "/attach data.bin", expect="neither a picture, nor a PDF, nor text")
+    say(chat, "/attach nothing.png", expect="No such file")
+    say(chat, "/attach", expect="nothing is attached")
+    say(chat, "/attach notes.txt", expect=r"notes\.txt, .*next message")
+    say(chat, "Read it", expect=r"6 \* 7 = 42\.")
+    say(chat, "/stop", expect="nothing runs")
+    say(chat, "/new", expect="a new session: ")
+    say(chat, "/usage", expect="0 tokens in, 0 out.*0 messages")
+    say(chat, "/nonsense", expect="no command /nonsense")
+    say(chat, "/etc/hosts has 3 * 5", expect=r"= 15\.")
+    chat.expect(PROMPT)
+    chat.send("/quit\r")
+    end(chat)
+
+
+def test_ctrl_c_stops_the_answer_and_the_conversation_stays(terminal):
+    """So does /stop; another line that is typed meanwhile is said afterwards, and Ctrl-C at the prompt throws away what is typed."""
+    chat = terminal("chat", "--offline")
+    say(chat, "long report", expect="Chapter 3 ")
+    chat.send(CTRL_C)
+    chat.expect("stopped")
+    say(chat, "long report", expect="Chapter 3 ")
+    chat.send("/stop\r")
+    chat.expect("stopped")
+    say(chat, "long report", expect="Chapter 3 ")
+    chat.send("What is 3 * 4?\r")
+    chat.expect("said when the answer has ended")
+    chat.send(CTRL_C)
+    chat.expect(r"= 12\.")
+    chat.expect(PROMPT)
+    chat.send("half a line")
+    chat.expect("half a line")
+    chat.send(CTRL_C)
+    chat.send("What is 5 * 5?\r")
+    chat.expect(r"\n5 \* 5 = 25\.")
+    chat.expect(PROMPT)
+    chat.send(CTRL_C)
+    chat.expect("Ctrl-C once more")
+    chat.expect(PROMPT)
+    chat.send(CTRL_C)
+    end(chat)
+
+
+def test_a_second_ctrl_c_ends_the_conversation(terminal):
+    """Where the first one is still at it, or the signal is SIGTERM."""
+    chat = terminal("chat", "--offline")
+    chat.expect(PROMPT)
+    chat.kill(signal.SIGTERM)
+    end(chat, 143)
+    chat = terminal("chat", "--offline")
+    say(chat, "long report", expect="Chapter 3 ")
+    chat.kill(signal.SIGTERM)
+    chat.expect("force quit")
+    chat.kill(signal.SIGTERM)
+    end(chat, 143)
+
+
+def test_pasted_lines_are_one_message(terminal):
+    """Nothing is sent before Enter; a backslash and Alt-Enter begin a new line, too."""
+    chat = terminal("chat", "--offline")
+    chat.expect(PROMPT)
+    chat.send("\x1b[200~first 2 * 3\nsecond 4 * 5\x1b[201~")
+    chat.expect("second 4")
+    chat.send("\r")
+    chat.expect(r"2 \* 3 = 6, and 4 \* 5 = 20\.")
+    chat.expect(PROMPT)
+    chat.send("6 * 6 and\\\r7 * 7 and\x1b\r8 * 8\r")
+    chat.expect(r"= 36, and .* = 49, and .* = 64\.")
+    chat.expect(PROMPT)
+    chat.send(CTRL_D)
+    end(chat)
+
+
+def test_history_outlives_the_conversation(terminal, tmp_path):
+    """Up brings back what was typed, here and in the next conversation, in a file of this user alone."""
+    for typed in ("What is 17 * 23?\r", f"{UP}\r"):
+        chat = terminal("chat", "--offline")
+        chat.expect(PROMPT)
+        chat.send(typed)
+        chat.expect(r"= 391\.")
+        chat.expect(PROMPT)
+        chat.send(CTRL_D)
+        end(chat)
+    file = tmp_path / "state" / "actgent" / "chat_history"
+    assert file.stat().st_mode & 0o777 == 0o600
+    chat = terminal("chat", "--offline")
+    chat.expect(PROMPT)
+    chat.send(f"{CTRL_R}17\r")
+    chat.send("\r")
+    chat.expect(r"= 391\.")
+
+
+def test_a_terminal_may_change_its_size(terminal):
+    """A line is drawn again for the new width, and what is typed stays."""
+    chat = terminal("chat", "--offline", columns=100)
+    chat.expect(PROMPT)
+    chat.send("What is " + "1" * 50)
+    chat.setwinsize(20, 30)
+    chat.expect(r"\x1b\[29C1")  # a line of 30 columns is full
+    chat.send(" 2 * 3 ?\r")
+    chat.expect(r"2 \* 3 = 6\.")
+
+
+def test_an_approval_explains_itself(terminal, tmp_path):
+    """What may be answered stands there; `edit` begins with the arguments that were asked for."""
+    (tmp_path / "agent.py").write_text(
+        """
+from actgent import *
+
+@tool(approval=True)
+def sweep(path: str) -> str:
+    "Sweep."
+    return f"swept {path}"
+
+script = [ToolCall("sweep", {"path": "/tmp"}), lambda chat: chat.messages[-1].parts[0].text]
+agent = BareAgent("cleaner", llm=ScriptedLLM(script, repeat=True), tools=[sweep])
+""",
+        encoding="utf-8",
+    )
+    chat = terminal("chat", "agent.py")
+    say(chat, "Go", expect=r'sweep\(\{"path": "/tmp"\}\)')
+    chat.expect("yes, no, edit or answer")
+    chat.send("what?\r")
+    chat.expect(r"no REASON .*edit JSON .*answer TEXT")
+    chat.expect("yes, no, edit or answer")
+    chat.send("edit\r")
+    chat.expect("arguments: .*/tmp")
+    chat.send('\x7f\x7fx"}\r')
+    chat.expect("swept /tmpx")
+    say(chat, "Go", expect="yes, no, edit or answer")
+    chat.send(CTRL_C)
+    chat.expect("once more")
+    chat.send("no\r")
+    chat.expect("REJECTED|rejected")
+
+
+def test_a_conversation_goes_on_in_the_next_process(terminal, tmp_path):
+    """With its journal: what was said last is shown, and the session is the same."""
+    chat = terminal("chat", "--offline", "--journal", "talk.db")
+    say(chat, "What is 17 * 23?", expect=r"= 391\.")
+    chat.expect(PROMPT)
+    chat.send(CTRL_D)
+    end(chat)
+    chat = terminal("chat", "--offline", "--journal", "talk.db", "--continue")
+    chat.expect(r"user: What is 17 \* 23\?")
+    say(chat, "/usage", expect="4 messages")
+
+
+def test_without_a_place_for_history(terminal, tmp_path):
+    """What cannot be written is no reason not to talk."""
+    (tmp_path / "state").write_text("a file", encoding="utf-8")
+    chat = terminal("chat", "--offline")
+    say(chat, "What is 17 * 23?", expect=r"= 391\.")
