@@ -71,6 +71,25 @@ class SessionSummary:
         return Cursor(self.updated_at, self.agent, self.session_id)
 
 
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """What opening makes of a session's first records, as bytes. It saves time and nothing else: it may be removed at any moment."""
+
+    records: int
+    """How many it covers, from the first."""
+    version: int
+    """Of the form of its body; who does not know it reads the records."""
+    body: bytes
+
+
+@attrs.frozen(kw_only=True)
+class SessionTail:
+    """A session's newest good snapshot, and the records behind it; without one, all records."""
+
+    records: tuple[Record, ...] = ()
+    snapshot: Snapshot | None = None
+
+
 @attrs.frozen
 class Backup:
     """A copy of a journal that was made and read again."""
@@ -137,6 +156,44 @@ class Journal(abc.ABC):
             JournalDamaged: they are not what was written; the text names the first that is not.
             WireError: a newer actgent wrote one of them.
         """
+
+    async def read(
+        self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
+    ) -> tuple[Record, ...]:
+        """The records of a session behind its record number `after`: `limit` of them, and the rest of the last one's step.
+
+        Raises:
+            ConfigurationError, JournalDamaged, WireError: see `load`.
+        """
+        return (await self.load(session_id, agent=agent))[after : after + limit]
+
+    def read_now(
+        self, session_id: str, *, agent: str, after: int = 0, limit: int = 1000
+    ) -> tuple[Record, ...]:
+        """The same for who cannot wait: it holds the event loop meanwhile, and knows what is written by then.
+
+        Only journals that keep snapshots need it.
+        """
+        raise NotImplementedError
+
+    async def load_tail(self, session_id: str, *, agent: str) -> SessionTail:
+        """A session from its newest snapshot on, or all of it; see `load`."""
+        return SessionTail(records=await self.load(session_id, agent=agent))
+
+    async def find_snapshot(self, session_id: str, *, agent: str) -> Snapshot | None:
+        """The newest snapshot of a session that is whole, and of the records that are there."""
+        return None
+
+    async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
+        """Keep a snapshot in the place of the one before; False where the records that it covers are not there, or none are kept.
+
+        Raises:
+            JournalError: it could not be written; all else is as it was.
+        """
+        return False
+
+    async def drop_snapshots(self, session_id: str, *, agent: str, epoch: int) -> None:
+        """Remove the snapshots of a session, if it has any."""
 
     @abc.abstractmethod
     async def unfinished(self, agent: str) -> list[str]:

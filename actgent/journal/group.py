@@ -34,7 +34,7 @@ from actgent.errors import (
 )
 from actgent.logs import logger_of
 
-from .base import Entry, Journal, SessionSummary, one_of
+from .base import Entry, Journal, SessionSummary, SessionTail, Snapshot, one_of
 from .encryption import check_readable, current_keys
 from .listing import ALL, Cursor, SessionFilter, SessionKey, State
 from .paging import Pages
@@ -331,6 +331,28 @@ class GroupedJournal(Journal):
         """See `reading.ReadSome`; raises where the storage as a whole fails."""
 
     @abc.abstractmethod
+    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        """The same, each session behind its snapshot, if it has one."""
+
+    @abc.abstractmethod
+    async def _read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        """See `Journal.read`."""
+
+    @abc.abstractmethod
+    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        """See `Journal.read_now`."""
+
+    @abc.abstractmethod
+    async def _find_snapshot(self, key: SessionKey) -> Snapshot | None: ...
+
+    @abc.abstractmethod
+    async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
+        """See `Journal.keep_snapshot`; in one transaction."""
+
+    @abc.abstractmethod
+    async def _drop_snapshots(self, key: SessionKey, epoch: int) -> None: ...
+
+    @abc.abstractmethod
     async def _list_unfinished(self, agent: str) -> list[str]: ...
 
     @abc.abstractmethod
@@ -423,11 +445,52 @@ class GroupedJournal(Journal):
         key = await self._key_of(session_id, agent)
         if key is None:
             return ()
+        await self._settle(key)
+        return (await self._readings.read(key)).records
+
+    async def load_tail(self, session_id: str, *, agent: str) -> SessionTail:
+        key = SessionKey(agent, session_id)
+        await self._settle(key)
+        stored = await self._readings.read(key, self._read_known_tails)
+        return SessionTail(records=stored.records, snapshot=stored.snapshot)
+
+    async def read(
+        self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
+    ) -> tuple[Record, ...]:
+        key = await self._key_of(session_id, agent)
+        if key is None:
+            return ()
+        await self._settle(key)
+        async with self._storage:
+            return await self._read_page(key, after, limit)
+
+    def read_now(
+        self, session_id: str, *, agent: str, after: int = 0, limit: int = 1000
+    ) -> tuple[Record, ...]:
+        return self._read_page_now(SessionKey(agent, session_id), after, limit)
+
+    async def find_snapshot(self, session_id: str, *, agent: str) -> Snapshot | None:
+        key = SessionKey(agent, session_id)
+        await self._settle(key)
+        async with self._storage:
+            return await self._find_snapshot(key)
+
+    async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
+        async with self._storage:
+            self._check_epoch(epoch)
+            return await self._keep_snapshot(SessionKey(agent, session_id), snapshot, epoch)
+
+    async def drop_snapshots(self, session_id: str, *, agent: str, epoch: int) -> None:
+        async with self._storage:
+            self._check_epoch(epoch)
+            await self._drop_snapshots(SessionKey(agent, session_id), epoch)
+
+    async def _settle(self, key: SessionKey) -> None:
+        """Have all that a session was given stand in the storage, and nothing else."""
         await self._flush_session(key)
         if key in self._doubts:
             async with self._storage:
                 await self._settle_doubts([key])
-        return (await self._readings.read(key)).records
 
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         if agent is not None:
@@ -441,7 +504,12 @@ class GroupedJournal(Journal):
 
     async def _read_known(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         """Read sessions whose next steps will be written soon, and keep their heads for that."""
-        found = await self._read_some(keys)
+        return self._kept_heads(await self._read_some(keys))
+
+    async def _read_known_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return self._kept_heads(await self._read_tails(keys))
+
+    def _kept_heads(self, found: Sequence[Found]) -> Sequence[Found]:
         stored = [each.value for each in found if isinstance(each, outcome.Value)]
         self._keep_heads({each.head.key: each.head for each in stored if each.head is not None})
         return found

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import trio
 
+from .base import Snapshot
 from .group import GroupedJournal
 from .listing import Cursor, SessionFilter, SessionKey, State
 from .reading import Found, Stored, read_each
-from .steps import Head, Row, decode_rows
+from .records import Record
+from .steps import Head, Row, SnapshotRow, decode_page, decode_rows, place_snapshot, read_snapshot
 
 
 class MemoryJournal(GroupedJournal):
@@ -21,6 +23,7 @@ class MemoryJournal(GroupedJournal):
         super().__init__()
         self._stored_heads: dict[SessionKey, Head] = {}
         self._stored_rows: dict[str, list[Row]] = {}
+        self._stored_snapshots: dict[str, SnapshotRow] = {}
 
     async def _take(self) -> int:
         await trio.lowlevel.checkpoint()
@@ -47,18 +50,83 @@ class MemoryJournal(GroupedJournal):
         self._stored_heads[key] = head
         rows = self._stored_rows[head.series]
         rows[:] = [row for row in rows if row.first <= head.records]
+        if (known := self._stored_snapshots.get(head.series)) is not None and known.records > head.records:
+            del self._stored_snapshots[head.series]
         await trio.lowlevel.checkpoint()
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         await trio.lowlevel.checkpoint()
         return read_each(keys, self._read)
 
-    def _read(self, key: SessionKey) -> Stored:
+    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        await trio.lowlevel.checkpoint()
+        return read_each(keys, self._read_tail)
+
+    def _read(self, key: SessionKey, snapshot: Snapshot | None = None) -> Stored:
         head = self._stored_heads.get(key)
         if head is None:
             return Stored()
+        after = 0 if snapshot is None else snapshot.records
+        rows = self._rows_after(head, after)
+        records = decode_rows(rows, head=head, identity=self.identity, after=after)
+        return Stored(head, records, snapshot)
+
+    def _read_tail(self, key: SessionKey) -> Stored:
+        return self._read(key, self._snapshot_of(key))
+
+    def _rows_after(self, head: Head, after: int) -> list[Row]:
         rows = self._stored_rows.get(head.series, ())
-        return Stored(head, decode_rows(rows, head=head, identity=self.identity))
+        return [row for row in rows if row.first + row.count - 1 > after]
+
+    async def _read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        await trio.lowlevel.checkpoint()
+        return self._read_page_now(key, after, limit)
+
+    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        if (head := self._stored_heads.get(key)) is None:
+            return ()
+        rows = [row for row in self._rows_after(head, after) if row.first <= after + limit]
+        all_rows = self._stored_rows[head.series]
+        return decode_page(
+            rows,
+            head=head,
+            identity=self.identity,
+            after=after,
+            earlier=lambda first: [row for row in all_rows if row.first < first],
+        )
+
+    async def _find_snapshot(self, key: SessionKey) -> Snapshot | None:
+        await trio.lowlevel.checkpoint()
+        return self._snapshot_of(key)
+
+    def _snapshot_of(self, key: SessionKey) -> Snapshot | None:
+        head = self._stored_heads.get(key)
+        row = None if head is None else self._stored_snapshots.get(head.series)
+        if head is None or row is None:
+            return None
+        return read_snapshot(
+            row, head=head, last=self._checksum_at(head, row.records), identity=self.identity
+        )
+
+    def _checksum_at(self, head: Head, record: int) -> int | None:
+        rows = self._stored_rows.get(head.series, ())
+        found = (row.checksum for row in rows if row.first <= record < row.first + row.count)
+        return next(found, None)
+
+    async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        head = self._stored_heads.get(key)
+        last = None if head is None else self._checksum_at(head, snapshot.records)
+        if head is None or last is None:
+            return False
+        row = place_snapshot(snapshot, head.series, last, identity=self.identity, keys=self._keys)
+        self._stored_snapshots[head.series] = row
+        return True
+
+    async def _drop_snapshots(self, key: SessionKey, epoch: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if (head := self._stored_heads.get(key)) is not None:
+            self._stored_snapshots.pop(head.series, None)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         heads = await self._list_heads(agent)
@@ -132,6 +200,7 @@ class MemoryJournal(GroupedJournal):
         head = self._stored_heads.pop(key, None)
         if head is not None:
             self._stored_rows.pop(head.series, None)
+            self._stored_snapshots.pop(head.series, None)
         await trio.lowlevel.checkpoint()
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import attrs
 import outcome
 import psycopg
 import psycopg.conninfo
@@ -29,8 +30,10 @@ from actgent.errors import (
     JournalFailed,
     JournalFull,
     JournalVersion,
+    WireError,
 )
 
+from .base import Snapshot
 from .group import GroupedJournal
 from .listing import (
     KEPT_SQL,
@@ -44,7 +47,21 @@ from .listing import (
 )
 from .read_only import ReadOnlyJournal
 from .reading import GROUP_RECORDS, Found, Stored
-from .steps import CHANGING, HEAD_FIELDS, Head, Row, checksum_head, decode_rows, is_good_head
+from .records import Record
+from .steps import (
+    CHANGING,
+    HEAD_FIELDS,
+    SNAPSHOT_FIELDS,
+    Head,
+    Row,
+    SnapshotRow,
+    checksum_head,
+    decode_page,
+    decode_rows,
+    is_good_head,
+    place_snapshot,
+    read_snapshot,
+)
 from .storage_thread import StorageThread
 
 MIGRATIONS: Sequence[str] = (
@@ -103,6 +120,12 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX by_state ON listing (state, changed_at, agent, session_id);
     """,
     "CREATE INDEX erasable ON sessions (agent, session_id) WHERE due < 0",
+    """
+    CREATE TABLE snapshots (
+        series text PRIMARY KEY, records bigint NOT NULL, last bigint NOT NULL, version integer NOT NULL,
+        body bytea NOT NULL, checksum bigint NOT NULL
+    );
+    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
@@ -127,6 +150,22 @@ _SELECT_HEADS = f"SELECT {', '.join(_HEAD_TYPES)} FROM sessions"  # noqa: S608 -
 _THESE = "(SELECT * FROM unnest(%s::text[], %s::text[]))"
 _HEADS_OF = f"{_SELECT_HEADS} WHERE (agent, session_id) IN {_THESE}"
 _SELECT_ROWS = f"SELECT {', '.join(_ROW_TYPES)} FROM steps WHERE series = ANY(%s) ORDER BY series, first"  # noqa: S608
+_SELECT_SOME_ROWS = (
+    f"SELECT {', '.join(_ROW_TYPES)} FROM steps WHERE series = %(series)s AND first <= %(up_to)s AND first >= "  # noqa: S608
+    "(SELECT coalesce(max(first), 1) FROM steps WHERE series = %(series)s AND first <= %(begin)s) ORDER BY first"
+)
+_SELECT_CHECKSUM = (
+    "SELECT checksum FROM steps WHERE series = %(series)s AND first <= %(record)s AND first + count > %(record)s "
+    "ORDER BY first DESC LIMIT 1"
+)
+_SELECT_SNAPSHOTS = f"SELECT {', '.join(SNAPSHOT_FIELDS)} FROM snapshots WHERE series = ANY(%s)"  # noqa: S608
+_HAVE_SNAPSHOTS = f"SELECT agent, session_id FROM sessions JOIN snapshots USING (series) WHERE (agent, session_id) IN {_THESE}"  # noqa: S608
+_PUT_SNAPSHOT = (
+    f"INSERT INTO snapshots VALUES ({', '.join(['%s'] * len(SNAPSHOT_FIELDS))}) ON CONFLICT (series) DO UPDATE SET "  # noqa: S608
+    f"{', '.join(f'{name} = excluded.{name}' for name in SNAPSHOT_FIELDS[1:])}"
+)
+_ALL = 1 << 62
+"""More records than a session has."""
 _SELECT_CHILDREN = (
     f"{_SELECT_HEADS} WHERE parent_agent = %s AND parent_id = %s ORDER BY created_at, session_id, agent"
 )
@@ -143,6 +182,7 @@ _PUT_IN_ORDER = (
 _COUNT_STATES = f"SELECT agent, {STATE_SQL}, count(*) FROM sessions GROUP BY 1, 2"  # noqa: S608
 _OF_KEY = " WHERE agent = %s AND session_id = %s"
 _DELETE_ROWS = f"DELETE FROM steps WHERE series = (SELECT series FROM sessions{_OF_KEY})"  # noqa: S608
+_DELETE_SNAPSHOT = f"DELETE FROM snapshots WHERE series = (SELECT series FROM sessions{_OF_KEY})"  # noqa: S608
 _DELETE_HEAD = f"DELETE FROM sessions{_OF_KEY}"  # noqa: S608
 _DELETE_LISTED = f"DELETE FROM listing{_OF_KEY}"  # noqa: S608
 _OLDEST = ' ORDER BY created_at, session_id COLLATE "C"'
@@ -248,6 +288,26 @@ class PostgresJournal(GroupedJournal):
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         return await self._run(self._select_some, keys)
+
+    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return await self._run(self._select_tails, keys)
+
+    async def _read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        return await self._run(self._select_page, key, after, limit)
+
+    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        if self._thread is None:
+            raise JournalFailed("the journal's database is not connected")
+        return self._thread.run_now(self._connected, self._select_page, key, after, limit)
+
+    async def _find_snapshot(self, key: SessionKey) -> Snapshot | None:
+        return await self._run(self._select_snapshot, key)
+
+    async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
+        return await self._run(self._put_snapshot, key, snapshot, epoch, patience=WRITING)
+
+    async def _drop_snapshots(self, key: SessionKey, epoch: int) -> None:
+        await self._run(self._delete_snapshot, key, epoch)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         return [session_id for (session_id,) in await self._run(self._select, _SELECT_UNFINISHED, agent)]
@@ -438,7 +498,79 @@ class PostgresJournal(GroupedJournal):
         if columns is None:
             return Stored()
         head = self._good_head(columns)
-        return Stored(head, decode_rows(rows.get(head.series, ()), head=head, identity=self.identity))
+        records = decode_rows(rows.get(head.series, ()), head=head, identity=self.identity)
+        return Stored(head, records)
+
+    def _select_tails(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
+        """Sessions up to the first that has a snapshot; that one by itself."""
+        found = self._select(connection, _HAVE_SNAPSHOTS, *_columns(keys))
+        known = {SessionKey(*columns) for columns in found}
+        plain = list(itertools.takewhile(lambda key: key not in known, keys))
+        if plain:
+            return self._select_some(connection, plain)
+        try:
+            return [outcome.Value(self._select_tail(connection, keys[0]))]
+        except (JournalDamaged, WireError) as error:
+            return [outcome.Error(error)]
+
+    def _select_tail(self, connection: Connection, key: SessionKey) -> Stored:
+        snapshot = self._select_snapshot(connection, key)
+        if snapshot is None:
+            return self._select_some(connection, [key])[0].unwrap()
+        head = self._select_heads(connection, [key])[key]
+        rows = self._some_rows(connection, head.series, snapshot.records)
+        records = decode_rows(rows, head=head, identity=self.identity, after=snapshot.records)
+        return Stored(head, records, snapshot)
+
+    def _some_rows(self, connection: Connection, series: str, after: int, up_to: int = _ALL) -> list[Row]:
+        """The row that holds the record behind `after`, and those that follow, up to the one that holds `up_to`."""
+        values = {"series": series, "begin": after + 1, "up_to": up_to}
+        return [Row(*columns) for columns in connection.execute(_SELECT_SOME_ROWS, values).fetchall()]
+
+    def _select_page(
+        self, connection: Connection, key: SessionKey, after: int, limit: int
+    ) -> tuple[Record, ...]:
+        head = self._select_heads(connection, [key]).get(key)
+        if head is None:
+            return ()
+        rows = self._some_rows(connection, head.series, after, after + limit)
+        return decode_page(
+            [row for row in rows if row.first + row.count - 1 > after],
+            head=head,
+            identity=self.identity,
+            after=after,
+            earlier=lambda first: self._some_rows(
+                connection, head.series, max(0, first - limit - 1), first - 1
+            ),
+        )
+
+    def _select_snapshot(self, connection: Connection, key: SessionKey) -> Snapshot | None:
+        head = self._select_heads(connection, [key]).get(key)
+        found = [] if head is None else self._select(connection, _SELECT_SNAPSHOTS, [head.series])
+        if head is None or not found:
+            return None
+        row = SnapshotRow(*found[0])
+        last = self._checksum_at(connection, head, row.records)
+        return read_snapshot(row, head=head, last=last, identity=self.identity)
+
+    def _checksum_at(self, connection: Connection, head: Head, record: int) -> int | None:
+        values = {"series": head.series, "record": record}
+        found = connection.execute(_SELECT_CHECKSUM, values).fetchone()
+        return None if found is None else found[0]
+
+    def _put_snapshot(self, connection: Connection, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
+        _check_epoch(connection, epoch)
+        head = self._select_heads(connection, [key]).get(key)
+        last = None if head is None else self._checksum_at(connection, head, snapshot.records)
+        if head is None or last is None:
+            return False
+        row = place_snapshot(snapshot, head.series, last, identity=self.identity, keys=self._keys)
+        connection.execute(_PUT_SNAPSHOT, attrs.astuple(row))
+        return True
+
+    def _delete_snapshot(self, connection: Connection, key: SessionKey, epoch: int) -> None:
+        _check_epoch(connection, epoch)
+        connection.execute(_DELETE_SNAPSHOT, key)
 
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         _check_epoch(connection, epoch)
@@ -458,6 +590,9 @@ class PostgresJournal(GroupedJournal):
             return
         _check_epoch(connection, epoch)
         connection.execute("DELETE FROM steps WHERE series = %s AND first > %s", (head.series, head.records))
+        connection.execute(
+            "DELETE FROM snapshots WHERE series = %s AND records > %s", (head.series, head.records)
+        )
         self._put_heads(connection, [head])
 
     def _delete_trees(
@@ -476,6 +611,7 @@ class PostgresJournal(GroupedJournal):
     def _delete(self, connection: Connection, key: SessionKey, epoch: int) -> None:
         _check_epoch(connection, epoch)
         connection.execute(_DELETE_ROWS, key)
+        connection.execute(_DELETE_SNAPSHOT, key)
         connection.execute(_DELETE_HEAD, key)
         connection.execute(_DELETE_LISTED, key)
 

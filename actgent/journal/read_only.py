@@ -14,7 +14,7 @@ import trio
 
 from actgent.errors import UsageError
 
-from .base import Backup, Entry, SessionSummary
+from .base import Backup, Entry, SessionSummary, Snapshot
 from .group import LEAVING, GroupedJournal
 from .listing import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 from .steps import Head
@@ -61,6 +61,12 @@ class ReadOnlyJournal(GroupedJournal):
         self._refuse()
 
     async def backup(self, target: Path) -> Backup:
+        self._refuse()
+
+    async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
+        self._refuse()
+
+    async def drop_snapshots(self, session_id: str, *, agent: str, epoch: int) -> None:
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -6,6 +6,7 @@ first behind them, who reads next.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 
 import attrs
 import outcome
@@ -13,6 +14,7 @@ import trio
 
 from actgent.errors import JournalDamaged
 
+from .base import Snapshot
 from .listing import SessionKey
 from .records import Record
 from .steps import Head
@@ -29,6 +31,8 @@ class Stored:
 
     head: Head | None = None
     records: tuple[Record, ...] = ()
+    """All of them, or those behind the snapshot."""
+    snapshot: Snapshot | None = None
 
 
 Found = outcome.Outcome[Stored]
@@ -54,6 +58,7 @@ class _Reading:
     """Someone who waits for a session."""
 
     key: SessionKey
+    by: ReadSome
     found: Found | None = None
     woken: trio.Event = attrs.field(factory=trio.Event)
     """It was found by another, or is the first by now."""
@@ -67,14 +72,14 @@ class Readings:
         self._read_some = read_some
         self._waiting: list[_Reading] = []
 
-    async def read(self, key: SessionKey) -> Stored:
-        """One session, read with others that are waited for.
+    async def read(self, key: SessionKey, by: ReadSome | None = None) -> Stored:
+        """One session, read with others that are waited for and are read in the same way.
 
         Raises:
             JournalDamaged, WireError: it cannot be read.
             JournalFailed: the storage failed for whoever read.
         """
-        reading = _Reading(key)
+        reading = _Reading(key, by or self._read_some)
         self._waiting.append(reading)
         try:
             if self._waiting[0] is not reading:
@@ -92,7 +97,8 @@ class Readings:
 
     async def _read_group(self) -> None:
         """Read for the first ones that wait."""
-        group = self._waiting[:GROUP_READS]
+        by = self._waiting[0].by
+        group = list(takewhile(lambda reading: reading.by == by, self._waiting[:GROUP_READS]))
         for reading, found in zip(group, await self._read_together(group), strict=False):
             reading.found = found
             reading.woken.set()
@@ -100,8 +106,8 @@ class Readings:
 
     async def _read_together(self, group: Sequence[_Reading]) -> Sequence[Found]:
         try:
-            return await self._read_some([reading.key for reading in group])
+            return await group[0].by([reading.key for reading in group])
         except JournalDamaged:  # of which one is not known: each tries for itself
             if len(group) == 1:
                 raise
-            return await self._read_some([group[0].key])
+            return await group[0].by([group[0].key])

@@ -18,11 +18,17 @@ from typing import Any
 import attrs
 import msgpack  # type: ignore[import-untyped]
 
-from actgent.errors import JournalDamaged, JournalVersion, NotSerializable
+from actgent.errors import (
+    ConfigurationError,
+    JournalDamaged,
+    JournalKeyError,
+    JournalVersion,
+    NotSerializable,
+)
 from actgent.messages import Priority
 from actgent.wire import SCHEMA_VERSION
 
-from .base import Entry, SessionSummary
+from .base import Entry, SessionSummary, Snapshot
 from .encryption import Keys, is_sealed, open_sealed
 from .listing import SessionKey, State, state_of
 from .records import (
@@ -152,30 +158,72 @@ def _array_header(count: int) -> bytes:
     return packed
 
 
-def decode_rows(rows: Iterable[Row], *, head: Head, identity: bytes) -> tuple[Record, ...]:
-    """All records of a session, from its rows in order.
+def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int = 0) -> tuple[Record, ...]:
+    """All records of a session behind the number `after`, from its rows in order, the first of which holds the next one.
+
+    Nothing before may be referred to: `after` is 0, or covered by a snapshot.
 
     Raises:
         JournalDamaged: a row is missing, altered or too many.
         JournalVersion, WireError: a newer actgent wrote it.
     """
+    first = _first(rows, after)
+    records = _decode_row_after_row(rows, first, head, identity)
+    if first + len(records) - 1 != head.records:
+        raise JournalDamaged(
+            f"there are {first + len(records) - 1} records of {head.records}",
+            session_id=head.session_id,
+            record=min(first + len(records) - 1, head.records) + 1,
+        )
+    try:
+        return tuple(resolve(records[after + 1 - first :]))
+    except LookupError as error:
+        raise JournalDamaged(f"the result of call {error} is missing", session_id=head.session_id) from error
+
+
+def decode_page(
+    rows: Sequence[Row],
+    *,
+    head: Head,
+    identity: bytes,
+    after: int,
+    earlier: Callable[[int], Sequence[Row]],
+) -> tuple[Record, ...]:
+    """Some records behind the number `after`; `earlier(first)` gives rows before this one, for results that are referred to.
+
+    Raises:
+        JournalDamaged: a row is missing or altered.
+        JournalVersion, WireError: a newer actgent wrote it.
+    """
+    while True:
+        first = _first(rows, after)
+        records = _decode_row_after_row(rows, first, head, identity)
+        missing = after + 1 - first
+        try:
+            return tuple(resolve(records)[missing:])
+        except LookupError as error:
+            before = earlier(first) if first > 1 else ()
+            if not before:
+                words = f"the result of call {error} is missing"
+                raise JournalDamaged(words, session_id=head.session_id) from error
+            rows = [*before, *rows]
+
+
+def _first(rows: Sequence[Row], after: int) -> int:
+    """The number of the first of these records, which is the one behind `after` or stands in a row with it."""
+    return rows[0].first if rows and after and rows[0].first <= after + 1 else after + 1
+
+
+def _decode_row_after_row(rows: Iterable[Row], first: int, head: Head, identity: bytes) -> list[Record]:
+    """The records of rows that follow each other."""
     records: list[Record] = []
     for row in rows:
-        place = len(records) + 1
+        place = first + len(records)
         if row.first != place or not is_good(row, identity):
             reason = "its checksum is wrong" if row.first == place else "a record is missing or twice there"
             raise JournalDamaged(reason, session_id=head.session_id, record=place)
         records += _decode(unsealed(row, identity).body)
-    if len(records) != head.records:
-        raise JournalDamaged(
-            f"there are {len(records)} records of {head.records}",
-            session_id=head.session_id,
-            record=min(len(records), head.records) + 1,
-        )
-    try:
-        return tuple(resolve(records))
-    except LookupError as error:
-        raise JournalDamaged(f"the result of call {error} is missing", session_id=head.session_id) from error
+    return records
 
 
 def unsealed(row: Row, identity: bytes) -> Row:
@@ -246,6 +294,61 @@ def _clean(text: str) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+# --- snapshots ---------------------------------------------------------------------------
+
+
+@attrs.define
+class SnapshotRow:
+    """A snapshot in its place: of a series, and of the row that holds the last record which it covers."""
+
+    series: str
+    records: int
+    last: int
+    """The checksum of that row."""
+    version: int
+    body: bytes
+    checksum: int
+
+
+SNAPSHOT_FIELDS = tuple(field.name for field in attrs.fields(SnapshotRow))
+
+
+def place_snapshot(
+    snapshot: Snapshot, series: str, last: int, *, identity: bytes, keys: Keys | None
+) -> SnapshotRow:
+    """The row that a snapshot becomes, encrypted if there are keys."""
+    body = snapshot.body
+    if keys is not None:
+        body = keys.seal(body, _place_of_snapshot(series, snapshot.records, identity))
+    row = SnapshotRow(series, snapshot.records, last, snapshot.version, body, 0)
+    row.checksum = _checksum_snapshot(row, identity)
+    return row
+
+
+def read_snapshot(row: SnapshotRow, *, head: Head, last: int | None, identity: bytes) -> Snapshot | None:
+    """The snapshot of a session whose row that holds the same record has this checksum; None if it does not count."""
+    if type(row.body) is not bytes or not row.body or row.checksum != _checksum_snapshot(row, identity):
+        return None
+    if row.series != head.series or row.records > head.records or row.last != last:
+        return None
+    try:
+        body = row.body
+        if is_sealed(body):
+            body = open_sealed(body, _place_of_snapshot(row.series, row.records, identity))
+    except (ConfigurationError, JournalKeyError):  # the records tell what is wrong with the keys
+        return None
+    return Snapshot(records=row.records, version=row.version, body=body)
+
+
+def _place_of_snapshot(series: str, records: int, identity: bytes) -> bytes:
+    return identity + f"{series}\0snapshot\0{records}".encode()
+
+
+def _checksum_snapshot(row: SnapshotRow, identity: bytes) -> int:
+    place = f"{row.series}\0snapshot\0{row.records}\0{row.last}\0{row.version}".encode("utf-8", "replace")
+    return zlib.crc32(row.body, zlib.crc32(place, zlib.crc32(identity)))
 
 
 # --- heads -------------------------------------------------------------------------------

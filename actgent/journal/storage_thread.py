@@ -15,6 +15,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from typing import Any, TypeVar, TypeVarTuple
 
 import attrs
@@ -101,6 +102,12 @@ class StorageThread:
             self._last = job
             self._jobs.put(job)
 
+    def run_now(self, fn: Callable[[*Args], T], *args: *Args) -> T:
+        """Run `fn(*args)` in the thread, and hold the one that calls until it is done."""
+        done: Future[T] = Future()
+        self.start(_fulfil, done, fn, *args)
+        return done.result()
+
     def start(self, fn: Callable[..., Any], *args: Any) -> Job:
         """Have `fn(*args)` done; `listen` returns when it is, perhaps earlier."""
         job = Job(fn, args, self._tell_heard)
@@ -158,6 +165,14 @@ async def _hold_clock(job: Job) -> None:
     until = time.monotonic() + HELD
     while job.result is None and time.monotonic() < until:
         await trio.lowlevel.checkpoint()
+
+
+def _fulfil(done: "Future[Any]", fn: Callable[..., Any], *args: Any) -> None:
+    found = outcome.capture(fn, *args)
+    if isinstance(found, outcome.Value):
+        done.set_result(found.value)
+    else:
+        done.set_exception(found.error)
 
 
 def _open_pipe() -> tuple[int, int]:

@@ -25,6 +25,8 @@ from actgent.errors import (
     JournalVersion,
     WireError,
 )
+from actgent.journal.base import Snapshot
+from actgent.journal.encryption import Keys
 from actgent.journal.listing import (
     KEPT_SQL,
     STATE_SQL,
@@ -36,16 +38,22 @@ from actgent.journal.listing import (
     unlisted_page_query,
 )
 from actgent.journal.reading import Stored
+from actgent.journal.records import Record
 from actgent.journal.steps import (
     CHANGING,
     HEAD_FIELDS,
+    SNAPSHOT_FIELDS,
     Head,
     Row,
+    SnapshotRow,
+    decode_page,
     decode_rows,
     head_values,
     is_good,
     is_good_head,
+    place_snapshot,
     read_key,
+    read_snapshot,
     unsealed,
 )
 
@@ -122,6 +130,12 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX by_state ON listing (state, changed_at, agent, session_id);
     """,
     "CREATE INDEX erasable ON sessions (agent, session_id) WHERE due < 0",
+    """
+    CREATE TABLE snapshots (
+        series TEXT NOT NULL PRIMARY KEY, records INTEGER NOT NULL, last INTEGER NOT NULL, version INTEGER NOT NULL,
+        body BLOB NOT NULL, checksum INTEGER NOT NULL
+    ) STRICT;
+    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
@@ -130,6 +144,16 @@ _ROW_COLUMNS = ("series", "first", "count", "body", "checksum")
 _OF_KEY = " WHERE agent = ? AND session_id = ?"
 _SELECT_HEADS = f"SELECT {', '.join(_HEAD_COLUMNS)} FROM sessions"  # noqa: S608 - names of our own
 _SELECT_ROWS = f"SELECT {', '.join(_ROW_COLUMNS)} FROM steps WHERE series = ? ORDER BY first"  # noqa: S608
+_SELECT_SOME_ROWS = (
+    f"SELECT {', '.join(_ROW_COLUMNS)} FROM steps WHERE series = ?1 AND first <= ?3 AND first >= "  # noqa: S608
+    "(SELECT coalesce(max(first), 1) FROM steps WHERE series = ?1 AND first <= ?2) ORDER BY first"
+)
+_SELECT_CHECKSUM = "SELECT checksum FROM steps WHERE series = ?1 AND first <= ?2 AND first + count > ?2 ORDER BY first DESC LIMIT 1"
+_SELECT_SNAPSHOT = f"SELECT {', '.join(SNAPSHOT_FIELDS)} FROM snapshots WHERE series = ?"  # noqa: S608
+_PUT_SNAPSHOT = f"INSERT OR REPLACE INTO snapshots VALUES ({', '.join('?' * len(SNAPSHOT_FIELDS))})"  # noqa: S608
+_DELETE_SNAPSHOT = f"DELETE FROM snapshots WHERE series = (SELECT series FROM sessions{_OF_KEY})"  # noqa: S608
+_ALL = 1 << 62
+"""More records than a session has."""
 _SELECT_CHILDREN = (
     f"{_SELECT_HEADS} WHERE parent_agent = ? AND parent_id = ? ORDER BY created_at, session_id, agent"
 )
@@ -420,13 +444,14 @@ class SqliteFile:
             if head is None:
                 self._delete(key)
             else:
-                self._db.execute(
-                    "DELETE FROM steps WHERE series = ? AND first > ?", (head.series, head.records)
-                )
+                for table, column in (("steps", "first"), ("snapshots", "records")):
+                    sql = f"DELETE FROM {table} WHERE series = ? AND {column} > ?"  # noqa: S608
+                    self._db.execute(sql, (head.series, head.records))
                 self._insert(_upsert_heads, [head_values(head, self.identity)])
 
     def _delete(self, key: SessionKey) -> None:
         self._db.execute(_DELETE_ROWS, key)
+        self._db.execute(_DELETE_SNAPSHOT, key)
         self._db.execute(_DELETE_HEAD, key)
         self._db.execute(_DELETE_LISTED, key)
 
@@ -472,13 +497,83 @@ class SqliteFile:
         return frozenset(self.id_in(series) for series, key in self.all_sessions().items() if key is None)
 
     def read(self, key: SessionKey) -> Stored:
+        """All of a session."""
+        return self._read(key, is_tail=False)
+
+    def read_tail(self, key: SessionKey) -> Stored:
+        """A session behind its snapshot."""
+        return self._read(key, is_tail=True)
+
+    def _read(self, key: SessionKey, *, is_tail: bool) -> Stored:
         with _naming(key.session_id):
             head = self._find(key)
-            rows = [] if head is None else self._rows_of(head.series)
-        if head is None:
-            self._check_found(key.session_id)
-            return Stored()
-        return Stored(head, decode_rows(rows, head=head, identity=self.identity))
+            if head is None:
+                self._check_found(key.session_id)
+                return Stored()
+            snapshot = self._snapshot_of(head) if is_tail else None
+            after = 0 if snapshot is None else snapshot.records
+            rows = self._some_rows(head.series, after) if after else self._rows_of(head.series)
+        records = decode_rows(rows, head=head, identity=self.identity, after=after)
+        return Stored(head, records, snapshot)
+
+    def read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        """Records behind a number; see `Journal.read`."""
+        with _naming(key.session_id):
+            head = self._find(key)
+            if head is None:
+                self._check_found(key.session_id)
+                return ()
+            rows = self._some_rows(head.series, after, after + limit)
+            return decode_page(
+                [row for row in rows if row.first + row.count - 1 > after],
+                head=head,
+                identity=self.identity,
+                after=after,
+                earlier=lambda first: self._some_rows(head.series, max(0, first - limit - 1), first - 1),
+            )
+
+    def _some_rows(self, series: str, after: int, up_to: int = _ALL) -> list[Row]:
+        """The row that holds the record behind `after`, and those that follow, up to the one that holds `up_to`."""
+        return [Row(*columns) for columns in self._db.execute(_SELECT_SOME_ROWS, (series, after + 1, up_to))]
+
+    def find_snapshot(self, key: SessionKey) -> Snapshot | None:
+        """The snapshot of a session, if it counts."""
+        head = self._find(key)
+        return None if head is None else self._snapshot_of(head)
+
+    def _snapshot_of(self, head: Head) -> Snapshot | None:
+        """The same; what cannot be read does not count."""
+        with contextlib.suppress(apsw.CorruptError, UnicodeDecodeError, TypeError):
+            columns = self._db.execute(_SELECT_SNAPSHOT, (head.series,)).fetchone()
+            if columns is not None:
+                row = SnapshotRow(*columns)
+                last = self._checksum_at(head, row.records)
+                return read_snapshot(row, head=head, last=last, identity=self.identity)
+        return None
+
+    def _checksum_at(self, head: Head, record: int) -> int | None:
+        checksum: int | None = self._db.execute(_SELECT_CHECKSUM, (head.series, record)).get
+        return checksum
+
+    def keep_snapshot(self, key: SessionKey, snapshot: Snapshot, keys: Keys | None) -> bool:
+        """Put a snapshot in the place of the one before, if the records that it covers are there."""
+        try:
+            with transaction(self._db):
+                head = self._find(key)
+                last = None if head is None else self._checksum_at(head, snapshot.records)
+                if head is None or last is None:
+                    return False
+                row = place_snapshot(snapshot, head.series, last, identity=self.identity, keys=keys)
+                self._db.execute(_PUT_SNAPSHOT, attrs.astuple(row))
+        except BaseException:
+            self._has_failed = True
+            raise
+        return True
+
+    def drop_snapshots(self, key: SessionKey) -> None:
+        """Remove the snapshot of a session, if there is one."""
+        with transaction(self._db):
+            self._db.execute(_DELETE_SNAPSHOT, key)
 
     def _rows_of(self, series: str) -> list[Row]:
         return [Row(*columns) for columns in self._db.execute(_SELECT_ROWS, (series,))]

@@ -15,10 +15,11 @@ import apsw
 import trio
 
 from actgent.errors import JournalDamaged, JournalError, JournalFailed
-from actgent.journal.base import Backup
+from actgent.journal.base import Backup, Snapshot
 from actgent.journal.group import EVERYONE, GroupedJournal, HeadFound
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
 from actgent.journal.reading import Found, read_each
+from actgent.journal.records import Record
 from actgent.journal.steps import Head, Row
 from actgent.journal.storage_thread import Job, StorageThread
 
@@ -142,7 +143,27 @@ class SQLiteJournal(GroupedJournal):
         return await self._run(SqliteFile.newest_body)
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        return await self._run(_read_some, keys)
+        return await self._run(read_whole, keys)
+
+    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return await self._run(read_tails, keys)
+
+    async def _read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        return await self._run(SqliteFile.read_page, key, after, limit)
+
+    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+        if self._thread is None:
+            raise JournalFailed(f"{self._path.name} is not open")
+        return self._thread.run_now(self._work, SqliteFile.read_page, key, after, limit)
+
+    async def _find_snapshot(self, key: SessionKey) -> Snapshot | None:
+        return await self._run(SqliteFile.find_snapshot, key)
+
+    async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
+        return await self._run(SqliteFile.keep_snapshot, key, snapshot, self._keys)
+
+    async def _drop_snapshots(self, key: SessionKey, epoch: int) -> None:
+        await self._run(SqliteFile.drop_snapshots, key)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
         return await self._run(SqliteFile.list_unfinished, agent)
@@ -232,8 +253,14 @@ def advice(path: Path) -> str:
     )
 
 
-def _read_some(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
+def read_whole(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
+    """Read sessions with all of their records."""
     return read_each(keys, translating(file.read))
+
+
+def read_tails(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
+    """Read sessions from their snapshots on."""
+    return read_each(keys, translating(file.read_tail))
 
 
 def translating(fn: Callable[..., T]) -> Callable[..., T]:

@@ -25,12 +25,12 @@ import outcome
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalVersion
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey
 from actgent.journal.read_only import ReadOnlyJournal
-from actgent.journal.reading import Found, read_each
+from actgent.journal.reading import Found
 from actgent.journal.steps import Head
 from actgent.journal.storage_thread import StorageThread
 
 from .file import MIGRATIONS, SqliteFile, check_identity, check_kind, check_log, examine, pragma, translated
-from .journal import SQLiteJournal, advice, translating
+from .journal import SQLiteJournal, advice, read_tails, read_whole
 from .lock import is_held_here, lock_path, read_note
 from .wal import log_path
 
@@ -250,11 +250,17 @@ class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
         return await self._run(SqliteFile.select_unlisted, wanted, after, limit)
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return await self._read_proven(read_whole, keys)
+
+    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return await self._read_proven(read_tails, keys)
+
+    async def _read_proven(
+        self, read: Callable[[SqliteFile, Sequence[SessionKey]], list[Found]], keys: Sequence[SessionKey]
+    ) -> Sequence[Found]:
         if self._thread is None:
             raise JournalFailed(f"{self._path.name} is not open")
-        return await self._thread.run(
-            self._reader.read, lambda file: read_each(keys, translating(file.read)), _proven
-        )
+        return await self._thread.run(self._reader.read, lambda file: read(file, keys), _proven)
 
 
 def _proven(found: list[Found]) -> list[Found] | None:

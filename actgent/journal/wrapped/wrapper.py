@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from actgent.journal.base import Backup, Entry, Journal, SessionSummary
+from actgent.journal.base import Backup, Entry, Journal, SessionSummary, SessionTail, Snapshot
 from actgent.journal.listing import ALL, Cursor, SessionFilter, SessionKey, State
 from actgent.journal.records import Record
 
@@ -26,6 +26,28 @@ class WrappedJournal(Journal):
 
     async def load(self, session_id: str, *, agent: str | None = None) -> tuple[Record, ...]:
         return await self.inner.load(session_id, agent=agent)
+
+    async def read(
+        self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
+    ) -> tuple[Record, ...]:
+        return await self.inner.read(session_id, agent=agent, after=after, limit=limit)
+
+    def read_now(
+        self, session_id: str, *, agent: str, after: int = 0, limit: int = 1000
+    ) -> tuple[Record, ...]:
+        return self.inner.read_now(session_id, agent=agent, after=after, limit=limit)
+
+    async def load_tail(self, session_id: str, *, agent: str) -> SessionTail:
+        return await self.inner.load_tail(session_id, agent=agent)
+
+    async def find_snapshot(self, session_id: str, *, agent: str) -> Snapshot | None:
+        return await self.inner.find_snapshot(session_id, agent=agent)
+
+    async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
+        return await self.inner.keep_snapshot(session_id, snapshot, agent=agent, epoch=epoch)
+
+    async def drop_snapshots(self, session_id: str, *, agent: str, epoch: int) -> None:
+        await self.inner.drop_snapshots(session_id, agent=agent, epoch=epoch)
 
     async def unfinished(self, agent: str) -> list[str]:
         return await self.inner.unfinished(agent)
