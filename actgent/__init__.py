@@ -157,10 +157,25 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list, as it should be
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "__version__":
+            return _version()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
     _show_errors_here()
     value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415 - who never asks for it does not wait for it
+
+    return version(__name__)
+
+
+def _hint(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - likewise
+
+    close = () if name.startswith("_") else get_close_matches(name, _HOMES, 1)
+    return f": did you mean {close[0]}?" if close else ""
 
 
 def _show_errors_here() -> None:

@@ -1,5 +1,7 @@
 # The names of `__init__.py`, for type checkers.
 
+__version__: str
+
 from .actors.inbox import (
     PriorityInbox as PriorityInbox,
 )

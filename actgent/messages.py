@@ -20,6 +20,7 @@ from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, nearest
+from actgent.hints import for_failures, for_replies, for_results, for_tokens
 
 # --- identifiers -------------------------------------------------------------------------
 
@@ -214,6 +215,7 @@ class ToolCall:
 ToolStatus = Literal["success", "error", "cancelled", "outcome_unknown"]
 
 
+@for_results
 @attrs.frozen(kw_only=True)
 class ToolResult:
     """What came of one tool call; there is exactly one for each."""
@@ -249,9 +251,21 @@ def to_parts(content: "str | Part | Sequence[str | Part]") -> tuple[Part, ...]:
         return (Text(content),)
     if isinstance(content, Part):
         return (content,)
-    if isinstance(content, Sequence):
+    if _is_list(content):
         return tuple(part for item in content for part in to_parts(item))
-    raise TypeError(f"content is text or parts (Text, Image, File), not {type(content).__name__}")
+    raise TypeError(
+        f"content is text or parts (Text, Image, File), not {type(content).__name__}{_CONTENT.get(type(content), '')}"
+    )
+
+
+def _is_list(content: object) -> bool:
+    return isinstance(content, Sequence) and not isinstance(content, bytes | bytearray)
+
+
+_CONTENT: Mapping[type, str] = {
+    bytes: ": decode it, or wrap it as Image(...) or File(...)",
+    dict: ": pass the text alone; the session remembers the conversation, and says who spoke by sender=",
+}
 
 
 # --- usage -------------------------------------------------------------------------------
@@ -397,6 +411,7 @@ DataT_co = TypeVar("DataT_co", covariant=True, default=Any)
 _NO_DATA: Any = None
 
 
+@for_replies
 @attrs.frozen(kw_only=True)
 class Reply(Generic[DataT_co]):
     """An answer for the user; `str(reply)` is its text."""
@@ -431,6 +446,7 @@ class Route:
     data: Any = None
 
 
+@for_failures
 @attrs.frozen(kw_only=True)
 class Failure:
     """A message that ended without an answer, or a handler that failed."""
@@ -455,6 +471,7 @@ class Failure:
         return self.kind in ("journal", "stopped")
 
 
+@for_tokens
 @attrs.frozen
 class Token:
     """A piece of a growing answer, as far as the protocol shows it."""

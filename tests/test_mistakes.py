@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+import traceback
+from importlib import metadata
 
 import attrs
 import pytest
@@ -9,21 +11,32 @@ import trio
 import trio.lowlevel
 import trio.testing
 
+import actgent
 from actgent import (
     ActgentError,
     BareAgent,
     ConfigurationError,
+    Failure,
     LimitReached,
     Limits,
+    OpenAI,
     ParseError,
+    ReActAgent,
     Reply,
     ScriptedLLM,
+    ShortTermMemory,
+    SimpleAgent,
     Suspended,
+    Token,
+    Tool,
     ToolCall,
     ToolError,
     ToolHooks,
+    ToolResult,
+    open_runtime,
     tool,
 )
+from actgent.protocols.bare import Bare
 from actgent.turns.watchdog import INTERVAL, LIMIT
 
 
@@ -78,6 +91,15 @@ async def unreadable() -> object:
 async def unawaited() -> object:
     """Forget an await."""
     return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the mistake
+
+
+class Unfinished(Tool):
+    """A tool that is passed as its class."""
+
+    name = "unfinished"
+
+    async def execute(self, arguments, context):
+        """Do nothing."""
 
 
 async def test_a_tool_with_a_bug_is_logged_with_its_traceback(told):
@@ -482,3 +504,236 @@ async def test_a_limit_that_a_call_would_pass():
     assert caught.value.estimated > 700
     assert f"the next call is estimated to take at least {caught.value.estimated:,}" in str(caught.value)
     assert isinstance(caught.value, ActgentError)
+
+
+# --- names and arguments -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("on_message", "session.on_conversation(fn)"),
+        ("on_error", "session.on_exception(fn)"),
+        ("send", "await session.chat(text)"),
+        ("run", "await agent.run(text, session=session)"),
+        ("close", "await session.aclose()"),
+        ("messages", "session.history"),
+        ("histroy", "did you mean history?"),
+    ],
+)
+async def test_a_name_that_a_session_has_not(name, meant):
+    """The error leads to ours, and never to a private one."""
+    async with agent_with() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(AttributeError) as caught:
+            getattr(session, name)
+    assert meant in str(caught.value)
+    shown = "".join(traceback.format_exception_only(caught.value))
+    assert "'_" not in shown
+    assert not hasattr(session, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("chat", "await agent.create_session(owner)"),
+        ("on_conversation", "session.on_conversation(fn)"),
+        ("invoke", "await agent.run(text)"),
+        ("close", "async with agent:"),
+    ],
+)
+def test_a_name_that_an_agent_has_not(name, meant):
+    """The error says where it is to be found."""
+    with pytest.raises(AttributeError) as caught:
+        getattr(agent_with(), name)
+    assert meant in str(caught.value)
+
+
+def test_a_property_that_fails_keeps_its_own_error():
+    """The lead is for names that are not there."""
+
+    class Odd(BareAgent):
+        @property
+        def size(self):
+            return self.unit
+
+    with pytest.raises(AttributeError, match="no attribute 'unit'"):
+        Odd("clerk", llm=ScriptedLLM([])).size  # noqa: B018 - the access is the test
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"llm": None}, "llm= takes an LLM object or a text, not None"),
+        ({"llm": OpenAI}, "write OpenAI(...)"),
+        ({"llm": "gpt-5.2"}, "did you mean 'openai:gpt-5.2'?"),
+        ({"llm": "claude-sonnet-4-5"}, "did you mean 'anthropic:claude-sonnet-4-5'?"),
+        ({"llm": "opnai:gpt-5.2"}, "did you mean 'openai'?"),
+        ({"instructions": "Be concise."}, "system_prompt="),
+        ({"instructions": ["Be concise, and answer politely."]}, "system_prompt="),
+        ({"tools": None}, "tools= takes a list of tools"),
+        ({"tools": misspelt}, "tools=[misspelt]"),
+        ({"tools": [agent_with()]}, "agent.as_tool()"),
+        ({"tools": [len]}, "decorate the function with @tool"),
+        ({"tools": ["misspelt"]}, "pass the tool itself, not its name"),
+        ({"tools": [{"type": "function"}]}, "@tool(parameters=...)"),
+        ({"tools": [Unfinished]}, "write Unfinished()"),
+        ({"protocol": "react"}, "AgentBuilder.protocol('react')"),
+        ({"protocol": Bare}, "write Bare()"),
+        ({"memory": ShortTermMemory}, "write ShortTermMemory()"),
+        ({"approval": True}, "@tool(approval=True)"),
+        ({"system_prompt": ""}, "system_prompt= takes a text that is not empty"),
+        ({"system_prompt": "Answer.", "body": "Shortly."}, "put the text of body= into it"),
+        ({"limits": {"tokens": 3}}, "limits= takes Limits(...)"),
+        ({"grace": "10s"}, "grace= is a number of seconds"),
+        ({"on_busy": "wait"}, "on_busy= takes queue, collect, interrupt, reject"),
+    ],
+)
+def test_an_argument_of_an_agent_that_is_wrong(options, words):
+    """The error names the argument, what was given, and what to write."""
+    with pytest.raises(ConfigurationError) as caught:
+        BareAgent("clerk", **{"llm": ScriptedLLM([]), **options})
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "words"),
+    [
+        (BareAgent, {}, "BareAgent() needs llm=: write llm='openai:gpt-5.2'"),
+        (BareAgent, {"model": "openai:gpt-5.2"}, "write llm='openai:gpt-5.2'"),
+        (ReActAgent, {"llm": "x", "tool": []}, "ReActAgent() has no argument 'tool': did you mean tools=?"),
+        (BareAgent, {"llm": "x", "max_turns": 3}, "Limits(model_calls=...)"),
+        (BareAgent, {"llm": "x", "output_type": int}, "write output="),
+        (BareAgent, {"llm": "x", "journal": "sqlite:///x"}, "async with open_runtime(journal="),
+    ],
+)
+def test_an_argument_that_an_agent_does_not_take(made, options, words):
+    """Names that other libraries use lead to ours."""
+    with pytest.raises(TypeError) as caught:
+        made("clerk", **options)
+    assert words in str(caught.value)
+
+
+def test_a_type_error_from_within_is_left_as_it_is():
+    """Only the call itself is worded anew."""
+
+    class Own(Bare):
+        def check_fit(self, profile):
+            raise TypeError("fit() got an unexpected keyword argument 'tool'")
+
+    with pytest.raises(TypeError, match=r"^fit\(\) got an unexpected keyword argument 'tool'$"):
+        agent_with(protocol=Own())
+
+
+def test_limits_that_are_called_otherwise():
+    """The nearest one is named."""
+    with pytest.raises(TypeError, match=r"Limits\(\) has no argument 'token': did you mean tokens=\?"):
+        Limits(token=3)
+    with pytest.raises(TypeError, match="write model_calls="):
+        Limits(max_turns=3)
+
+
+async def test_a_state_that_is_assigned_to():
+    """It changes by actions, as the error says; what it says works."""
+    async with agent_with() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(TypeError, match=r"state.dispatch\(\[\(key, value\)\]\)"):
+            session.state["x"] = 1
+        with pytest.raises(AttributeError, match=r"state\.dispatch"):
+            session.state.update(x=1)
+        session.state.dispatch([("x", 1)])
+        assert session.state["x"] == 1
+
+
+def test_blocks_that_are_not_async():
+    """An agent's block is."""
+    with pytest.raises(TypeError, match="write `async with agent:`"), agent_with():
+        pass
+
+
+def test_results_are_read_by_their_own_names():
+    """`reply.content` is `reply.text`."""
+    for item, name, meant in (
+        (Reply(text="hi"), "content", "reply.text"),
+        (Reply(text="hi"), "output", "reply.data"),
+        (Token(text="hi", reply_id="r"), "delta", "token.text"),
+        (Failure(kind="model", error=ValueError(), message_id="m"), "message", "failure.error"),
+        (ToolResult(call_id="c", tool_name="t", content="x"), "result", "result.content"),
+    ):
+        with pytest.raises(AttributeError, match=meant):
+            getattr(item, name)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hi", "not bytes: decode it"),
+        (None, "not NoneType"),
+        ({"role": "user", "content": "hi"}, "not dict: pass the text alone"),
+        ([{"role": "user", "content": "hi"}], "not dict: pass the text alone"),
+        (42, "content is text or parts"),
+    ],
+)
+async def test_what_cannot_be_said(content, words):
+    """What was given, and what to pass."""
+    async with agent_with() as agent:
+        with pytest.raises(TypeError, match=words):
+            await agent.run(content)
+
+
+@pytest.mark.parametrize(("owner", "words"), [("", "must not be empty"), (42, "not 42"), (None, "not None")])
+async def test_an_owner_that_is_nobody(owner, words):
+    """It is a name or a Sender."""
+    async with agent_with() as agent:
+        with pytest.raises(ConfigurationError, match=words):
+            await agent.create_session(owner)
+
+
+async def test_a_class_that_is_started():
+    """A runtime starts objects."""
+    async with open_runtime() as runtime:
+        with pytest.raises(ConfigurationError, match="a runtime starts agents, not <class"):
+            await runtime.start(BareAgent)
+
+
+def test_the_version_and_a_name_that_is_not_there():
+    """`actgent.__version__` is the distribution's; a misspelt name leads to the nearest."""
+    assert actgent.__version__ == metadata.version("actgent")
+    with pytest.raises(AttributeError, match=r"did you mean Agent\?"):
+        actgent.Agnet  # noqa: B018 - the access is the test
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "beginning"),
+    [
+        ("You are a clerk.", "Your name is clerk. You are a clerk."),
+        ("you are a clerk", "Your name is clerk. you are a clerk"),
+        ("a clerk", "You are clerk, a clerk."),
+        ("a clerk.", "You are clerk, a clerk."),
+        ("", "You are clerk."),
+    ],
+)
+def test_a_role_is_a_noun_or_a_sentence(role, beginning):
+    """Neither doubles its beginning or its full stop."""
+    assert agent_with(role=role).system_prompt == beginning
+
+
+async def test_a_system_prompt_is_taken_as_it_is():
+    """Nothing is put round it, in what the model gets, either; role and goal describe the agent to others."""
+    text = "You are {{ a clerk }}.\n\n- Be concise.\n"
+    llm = ScriptedLLM(["hello"])
+    agent = BareAgent("clerk", llm=llm, system_prompt=text, role="clerk", goal="to help")
+    async with agent:
+        await agent.run("hi")
+    assert agent.system_prompt == llm.chats[0].system == text
+    assert "to help" in agent.as_tool().description
+
+
+async def test_a_system_prompt_without_the_form_of_answer(told):
+    """A protocol that wants a form tells it in the system prompt, which is replaced."""
+    SimpleAgent("clerk", llm=ScriptedLLM([]), system_prompt="Be concise.")
+    (record,) = told()
+    assert "the model is not told in which form protocol simple reads answers" in record

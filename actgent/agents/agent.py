@@ -29,6 +29,7 @@ from actgent.errors import (
     NotRunning,
     UsageError,
 )
+from actgent.hints import for_agents
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
@@ -73,7 +74,16 @@ from .assembly import build_actor, build_opener
 from .options import AgentOptions, FormT, RunOptions
 from .question import Question
 from .session import Hears, HearsIn, Session, context_of, face_of
-from .validation import check_arguments, check_call, check_call_rule, check_each, check_reducers, joined_text
+from .validation import (
+    check_arguments,
+    check_call,
+    check_call_rule,
+    check_each,
+    check_reducers,
+    check_system_prompt,
+    forms_of,
+    joined_text,
+)
 
 R = TypeVar("R")
 Query = str | None | Awaitable[str | None]
@@ -84,6 +94,7 @@ STREAM_CAPACITY = 100
 """How many deliveries of a stream may wait for their reader before the next token does."""
 
 
+@for_agents
 class Agent(Generic[DataT_co]):
     """An LLM agent: an actor that talks to a model.
 
@@ -98,6 +109,8 @@ class Agent(Generic[DataT_co]):
         goal: What it is there for.
         capabilities: What it can do, in words, or a list of them.
         body: What the system prompt says further.
+        system_prompt: The whole system prompt as it is written here, with nothing put round it; role, goal and capabilities
+            then only describe the agent to others. Of a protocol that wants a form of answer, that form has to be told in it.
         prompt: A layer round the system prompt, or instead of it; text is appended.
         instructions: The forms of answer it knows; a plain name is an instruction without a form.
         types: The same as ready classification types, instead of instructions.
@@ -148,6 +161,7 @@ class Agent(Generic[DataT_co]):
         goal: str = "",
         capabilities: str | Sequence[str] = "",
         body: str = "",
+        system_prompt: str | None = None,
         prompt: Prompt | None = None,
         instructions: Iterable[Instruction | str] = (),
         types: Iterable[ClassificationType] = (),
@@ -181,6 +195,7 @@ class Agent(Generic[DataT_co]):
         check_seconds("grace", grace)
         check_seconds("thread_grace", thread_grace)
         self.name = name
+        self._reports = Reports(name, debug=debug)
         self.limits = limits or Limits()
         self.grace = grace
         self.on_busy = check_rule(on_busy)
@@ -194,8 +209,7 @@ class Agent(Generic[DataT_co]):
             "session_capacity": at_least_one("session_inbox", session_inbox),
             "urgent_capacity": at_least_one("urgent_inbox", urgent_inbox),
         }
-        known = tuple(Instruction(i) if isinstance(i, str) else i for i in instructions)
-        check_each("instructions", known, kind=Instruction)
+        known = forms_of(instructions)
         all_types = (*types_from(known), *types)
         check_each("types", all_types, kind=ClassificationType)
         self.toolsets, self.tools = registry_of(tools, mapped=[t.tool for t in all_types if t.tool])
@@ -216,7 +230,8 @@ class Agent(Generic[DataT_co]):
         )
         self.protocol = protocol or self.default_protocol()
         self.protocol.check_fit(self.profile)
-        self.system_prompt = self._render_system(prompt)
+        check_system_prompt(system_prompt, body=body)
+        self.system_prompt = self._render_system(prompt, system_prompt)
         """The same for all sessions and turns that have no layer of their own."""
         self.prompts = PromptManager(self.protocol, self.profile, system=self.system_prompt)
         """What its models are told round what they remember."""
@@ -228,15 +243,14 @@ class Agent(Generic[DataT_co]):
         self._models: dict[str, LLM] | None = self._resolve_models()
         self._on_session: list[OnSession] = [] if modes is None else [modes.settle]
         self._hooks = Hooks()
-        self._reports = Reports(name, debug=debug)
         self._opener: SessionOpener | None = None
         """While it runs."""
         self._bury: Callable[[DeadLetter], None] | None = None
         """Keeps messages for an agent that is gone, in the runtime that it was in last."""
         self._block: AsyncExitStack | None = None
 
-    def _render_system(self, prompt: Prompt | None) -> str:
-        """Render the system prompt from the protocol, the profile and the modes, and lay `prompt` round it.
+    def _render_system(self, prompt: Prompt | None, written: str | None) -> str:
+        """Render the system prompt from the protocol, the profile and the modes, or take what was written; lay `prompt` round it.
 
         Raises:
             ConfigurationError: the protocol's template does not fit the profile.
@@ -244,7 +258,11 @@ class Agent(Generic[DataT_co]):
         prompts = PromptManager(self.protocol, self.profile)
         prompts.check()
         rendered = prompts.system_prompt()
-        if self.modes is not None:
+        if written is not None:
+            rendered = written
+            if not isinstance(self.protocol, Bare):
+                self._reports.form_is_left_out(self.protocol.name)
+        elif self.modes is not None:
             rendered = f"{rendered}\n\n{prompt_of(self.modes, self.tools)}"
         return rendered if prompt is None else to_layer(prompt).apply(rendered, self.profile)
 

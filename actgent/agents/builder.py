@@ -159,6 +159,10 @@ class AgentBuilder:
         """Set the rest of the system prompt."""
         return self._with(body=text)
 
+    def system_prompt(self, text: str) -> Self:
+        """Set the whole system prompt as it is written here, with nothing put round it."""
+        return self._with(system_prompt=text)
+
     def prompt(self, layer: Prompt) -> Self:
         """A layer round the system prompt, or instead of it."""
         return self._with(prompt=layer)

@@ -33,6 +33,7 @@ class CommonOptions(TypedDict, total=False):
     goal: str
     capabilities: str | Sequence[str]
     body: str
+    system_prompt: str | None
     prompt: Prompt | None
     instructions: Iterable[Instruction | str]
     types: Iterable[ClassificationType]

@@ -19,7 +19,7 @@ from actgent.sessions.turn import Turn
 from .agent import Agent
 from .options import AgentOptions
 from .session import face_of
-from .validation import check_routes
+from .validation import check_routes, forms_of
 
 
 class BareAgent(Agent[DataT_co]):
@@ -105,7 +105,10 @@ class RouterAgent(Agent[DataT_co]):
     ) -> None:
         check_routes(routes or {}, kind=Agent)
         self.routes = dict(routes or {})
-        options["instructions"] = [*options.get("instructions", ()), *_actions(self.routes, options)]
+        options["instructions"] = [
+            *forms_of(options.get("instructions", ())),
+            *_actions(self.routes, options),
+        ]
         super().__init__(name, output=output, **options)
 
     def companions(self) -> Iterable[Agent]:

@@ -14,6 +14,7 @@ from actgent.control.budget import Budget
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
 from actgent.errors import UsageError
+from actgent.hints import for_sessions
 from actgent.messages import (
     DataT_co,
     Event,
@@ -65,6 +66,7 @@ class SessionServices:
     delegation: Delegation
 
 
+@for_sessions
 class Session(Generic[DataT_co]):
     """A conversation with an agent. Its turns are processed one after the other, in order within a priority.
 

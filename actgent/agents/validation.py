@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.memory.base import Memory
-from actgent.protocols.base import Protocol
-from actgent.tools.base import Tool
+from actgent.protocols.base import Instruction, Protocol
 from actgent.tools.generators import is_generator
 from actgent.toolsets.toolset import Toolset
 
@@ -24,15 +23,68 @@ def check_arguments(
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError("name= must be a non-empty string")
     check_id("name", name)
-    if isinstance(tools, Tool | Toolset):
-        raise ConfigurationError(f"tools= takes a list: tools=[{tools.name}]")
+    if isinstance(tools, str | Mapping | Toolset) or not isinstance(tools, Iterable):
+        named = getattr(tools, "name", None) or getattr(tools, "__name__", None)
+        raise ConfigurationError(
+            f"tools= takes a list of tools: tools=[{named or '...'}], not {tools!r:.200}"
+        )
     if not isinstance(protocol, Protocol | None):
-        raise ConfigurationError(f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}")
+        raise ConfigurationError(
+            f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}{_as_object(protocol, Protocol)}"
+        )
     check_limits(limits)
     if not isinstance(memory, Memory | None):
-        raise ConfigurationError(f"memory= takes a Memory object, not {memory!r}")
+        raise ConfigurationError(f"memory= takes a Memory object, not {memory!r}{_as_object(memory, Memory)}")
     if not isinstance(models, Mapping | None):
         raise ConfigurationError(f"models= takes {{role: model}}, not {models!r}")
+
+
+def _as_object(value: object, kind: type) -> str:
+    """End an error where a class or a name was given for an object."""
+    if isinstance(value, type) and issubclass(value, kind):
+        return f": write {value.__name__}()"
+    return f": AgentBuilder.protocol({value!r}) takes names" if isinstance(value, str) else ""
+
+
+def forms_of(instructions: object) -> tuple[Instruction, ...]:
+    """The forms of answer that are given as instructions; a plain name is one without a form.
+
+    Raises:
+        ConfigurationError: it is a prompt, or something else.
+    """
+    if isinstance(instructions, str):
+        raise ConfigurationError(_NOT_A_PROMPT.format(f"the text {instructions!r:.100}"))
+    if not isinstance(instructions, Iterable):
+        raise ConfigurationError(
+            f"instructions= takes a list of Instruction objects, not {instructions!r:.200}"
+        )
+    known = tuple(Instruction(each) if isinstance(each, str) else each for each in instructions)
+    check_each("instructions", known, kind=Instruction)
+    for each in known:
+        if len(each.name.split()) > _NAME_WORDS or each.name.endswith((".", "!", "?")):
+            raise ConfigurationError(_NOT_A_PROMPT.format(f"the sentence {each.name!r:.100}"))
+    return known
+
+
+_NAME_WORDS = 4
+_NOT_A_PROMPT = (
+    "instructions= takes the forms of answer that the agent knows, as a list of Instruction(name, description, schema), not {}: "
+    "what the model is told goes to system_prompt=, or in parts to role=, goal= and capabilities="
+)
+
+
+def check_system_prompt(text: object, *, body: str) -> None:
+    """Refuse what is no whole system prompt.
+
+    Raises:
+        ConfigurationError: it is no text, an empty one, or there is a body besides.
+    """
+    if text is None:
+        return
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigurationError(f"system_prompt= takes a text that is not empty, not {text!r:.200}")
+    if body:
+        raise ConfigurationError("system_prompt= is the whole prompt: put the text of body= into it")
 
 
 def check_routes(routes: object, *, kind: type) -> None:
@@ -81,7 +133,8 @@ def check_call_rule(name: str, value: object) -> None:
         return
     if not callable(value) or inspect.iscoroutinefunction(value) or is_generator(value):
         raise ConfigurationError(
-            f"{name}= is a function of (call, tool, context) that does not wait, not {value!r:.200}"
+            f"{name}= is a function of (call, tool, context) that does not wait, not {value!r:.200}; "
+            "one tool asks with @tool(approval=True), and all with approval=lambda call, tool, context: True"
         )
 
 

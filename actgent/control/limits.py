@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.hints import for_limits
 
 WEEK = 604_800.0
 
@@ -55,6 +56,7 @@ def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any
     return attrs.field(default=default, validator=validator, metadata={"form": check.form, "shared": shared})
 
 
+@for_limits
 @attrs.frozen(kw_only=True)
 class Limits:
     """The bounds of a turn, or of a whole session (`create_session(limits=...)`).

@@ -47,14 +47,32 @@ def resolve_model(model: str | LLM, **options: Any) -> LLM:
     if isinstance(model, LLM):
         return model
     if not isinstance(model, str):
-        raise ConfigurationError(
-            f"llm= takes an LLM object or a text, not {type(model).__name__}; {_ALLOWED}"
-        )
+        raise ConfigurationError(f"llm= takes an LLM object or a text, not {_named(model)}; {_ALLOWED}")
     provider, colon, name = split_model(model)
     if provider not in _CLIENTS or not name:
-        hint = f"{nearest(provider, PROVIDERS)} " if colon and provider not in _CLIENTS else ""
+        hint = f"{nearest(provider, PROVIDERS)} " if colon and provider not in _CLIENTS else _maker(model)
         raise ConfigurationError(f"{model!r} is an unknown model: {hint}{_ALLOWED}")
     return _CLIENTS[provider](name, **options)
+
+
+def _named(model: object) -> str:
+    if isinstance(model, type):
+        return f"the class {model.__name__}: write {model.__name__}(...)"
+    return "None" if model is None else f"{model!r:.100}"
+
+
+def _maker(model: str) -> str:
+    """Guess at a model's name alone whose it is."""
+    known = {
+        "gpt": "openai",
+        "chatgpt": "openai",
+        "o1": "openai",
+        "o3": "openai",
+        "o4": "openai",
+        "claude": "anthropic",
+    }
+    provider = known.get(model.partition("-")[0].casefold())
+    return f"did you mean {provider + ':' + model!r}? " if provider else ""
 
 
 def split_model(model: str) -> tuple[str, str, str]:

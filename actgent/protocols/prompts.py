@@ -32,8 +32,15 @@ _MISTAKES = (
 
 # The parts that the system prompts of several protocols share.
 WHO = """\
-You are {{ profile.name }}{% if profile.role %}, {{ profile.role }}{% endif %}.
-{% if profile.goal %}
+{% if profile.role.lower().startswith("you are ") %}
+Your name is {{ profile.name }}. {{ profile.role }}
+{% else %}
+You are {{ profile.name }}{% if profile.role %}, {{ profile.role }}{% endif %}{% if not profile.role.endswith((".", "!", "?")) %}.{% endif %}
+
+{% endif %}
+{% if profile.goal.lower().startswith("your goal") %}
+{{ profile.goal }}
+{% elif profile.goal %}
 Your goal: {{ profile.goal }}
 {% endif %}
 {% if profile.capabilities %}

@@ -122,8 +122,7 @@ class Runtime:
             ToolsetUnavailable: a required toolset could not be connected; none of the agents was started.
             UsageError: the runtime's block is being left, or was.
         """
-        if not hasattr(agent, "start_in"):
-            raise ConfigurationError(f"a runtime starts agents, not {agent!r}")
+        _check_startable(agent)
         is_first = not self.agents.starting.has_begun
         started = agent.start_in(self)
         await self._equip(started)
@@ -406,6 +405,13 @@ async def _with_descendants(journal: Journal, key: SessionKey) -> list[SessionKe
         waiting += [child for child in below if child not in found]
         found |= dict.fromkeys(below)
     return list(found)
+
+
+def _check_startable(agent: object) -> None:
+    if isinstance(agent, type) or not hasattr(agent, "start_in"):
+        raise ConfigurationError(
+            f"a runtime starts agents, not {agent!r:.200}; actors without a model are spawned"
+        )
 
 
 @contextmanager

@@ -489,7 +489,8 @@ def to_owner(owner: Sender | str) -> Sender:
     """
     sender = Sender(owner) if isinstance(owner, str) and owner.strip() else owner
     if not isinstance(sender, Sender):
-        raise ConfigurationError("owner must not be empty: pass the name of whoever talks to the agent")
+        what = "must not be empty" if isinstance(owner, str) else f"is a text or a Sender, not {owner!r:.100}"
+        raise ConfigurationError(f"owner {what}: pass the name of whoever talks to the agent")
     return sender
 
 

@@ -25,6 +25,7 @@ import trio
 
 from actgent.errors import NotSerializable, UsageError
 from actgent.foreign import failure_of
+from actgent.hints import for_states
 from actgent.journal.records import ActionFailed, Changed, RolledBack
 from actgent.logs import logger_of
 
@@ -82,6 +83,7 @@ class State(Mapping[str, Any]):
         return f"{type(self).__name__}({dict(self._values)!r})"
 
 
+@for_states
 class Store(State):
     """A read-only mapping with `dispatch`.
 

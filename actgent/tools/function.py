@@ -141,7 +141,9 @@ def _undecorated(func: Any) -> Callable[..., Any]:
     while isinstance(func, (functools.partial, FunctionTool)):
         func = func.func
     if not callable(func) or isinstance(func, type):
-        raise ConfigurationError(f"a tool is made from a function, not from {type(func).__name__}")
+        given = f"the class {func.__name__}" if isinstance(func, type) else repr(func)
+        remedy = "decorate a method or function" if isinstance(func, type) else "write @tool(description=...)"
+        raise ConfigurationError(f"a tool is made from a function, not from {given:.200}: {remedy}")
     inner: Callable[..., Any] = func if inspect.isroutine(func) else func.__call__
     return inner
 

@@ -23,6 +23,18 @@ _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
 _log = logger_of(__name__)
 
 
+def _remedy(given: object) -> str:
+    if isinstance(given, type):
+        return f"write {given.__name__}()" if issubclass(given, Tool) else "decorate a function with @tool"
+    if hasattr(given, "as_tool"):
+        return "an agent is given to another as agent.as_tool()"
+    if isinstance(given, Mapping):
+        return "write a function with @tool, or with @tool(parameters=...) for a JSON Schema of your own"
+    if isinstance(given, str):
+        return "pass the tool itself, not its name"
+    return "decorate the function with @tool"
+
+
 class ToolRegistry:
     """Tools by name. May be shared by agents that have the same tools.
 
@@ -211,7 +223,7 @@ def check_tool(tool: object) -> None:
         ConfigurationError: it is none.
     """
     if not isinstance(tool, Tool):
-        raise ConfigurationError(f"{tool!r} is not a tool: decorate the function with @tool")
+        raise ConfigurationError(f"{tool!r:.200} is not a tool: {_remedy(tool)}")
 
 
 def _usable(tool: Tool, toolset: str) -> Tool | None:
