@@ -504,7 +504,7 @@ class ForeignExit(ActgentError):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         """The name of its class."""
-        super().__init__(f"{kind} was raised, which is no Exception: here it counts as any other failure")
+        super().__init__(f"{kind} was raised, which is not an Exception: here it counts as any other failure")
 
 
 class Interrupted(ActgentError):

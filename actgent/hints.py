@@ -190,7 +190,7 @@ for_sessions = leads(
     },
     methods=dict.fromkeys(
         ("__enter__", "__exit__", "__aenter__", "__aexit__"),
-        "a session is no block: it lasts until await session.aclose(), or until its agent's block ends",
+        "a session is not a block: it lasts until await session.aclose(), or until its agent's block ends",
     ),
 )
 _DISPATCH = "a session's state changes by actions: state.dispatch([(key, value)]), or state.dispatch(lambda state: [(key, value)])"

@@ -99,7 +99,7 @@ class Priority(enum.IntEnum):
             if (name := value.strip().upper()) in cls.__members__:
                 return cls[name]
             raise ConfigurationError(
-                f"there is no priority {value[:100]!r}: {nearest(name[:100], cls.__members__)}"
+                f"unknown priority {value[:100]!r}: {nearest(name[:100], cls.__members__)}"
             )
         if isinstance(value, bool):
             raise ConfigurationError(f"priority= takes URGENT, HIGH, NORMAL or LOW, not {value!r}")

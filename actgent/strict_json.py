@@ -86,7 +86,7 @@ def check_unicode(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ParseError("a string holds half of a surrogate pair, which is no character") from None
+        raise ParseError("a string holds half of a surrogate pair, which is not a character") from None
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def real(digits: str) -> float:
 
 def constant(name: str) -> Any:
     """Refuse NaN and Infinity."""
-    raise ParseError(f"{name} is no JSON value")
+    raise ParseError(f"{name} is not a JSON value")
 
 
 # A line break inside of a string is not valid JSON, frequent, and can mean only itself: strict=False.

@@ -200,7 +200,7 @@ def _enum_reader(kind: type[Enum]) -> Hook:
     def read(value: Any, _: object) -> Enum:
         if type(value) in (int, str) and value in members:
             return members[value]
-        raise WireError(f"{value!r} is no {kind.__name__} that this version knows")
+        raise WireError(f"{value!r} is not a {kind.__name__} that this version knows")
 
     return read
 

@@ -157,8 +157,8 @@ async def test_a_hook_gets_what_a_tool_raised():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (unreadable, "object is no JSON value: return text, a number, a list, a dict, or a dataclass"),
-        (unawaited, "coroutine is no JSON value: await it in the tool"),
+        (unreadable, "object is not a JSON value: return text, a number, a list, a dict, or a dataclass"),
+        (unawaited, "coroutine is not a JSON value: await it in the tool"),
     ],
 )
 async def test_a_result_that_json_cannot_carry(told, made, words):

@@ -286,5 +286,5 @@ def _named(known: Mapping[str, Callable[[], Any]], chosen: Any, what: str) -> An
     if not isinstance(chosen, str):
         return chosen
     if chosen not in known:
-        raise ConfigurationError(f"there is no {what} {chosen!r}: choose one of {', '.join(known)}")
+        raise ConfigurationError(f"unknown {what} {chosen!r}: choose one of {', '.join(known)}")
     return known[chosen]()

@@ -102,7 +102,7 @@ def _date(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise ToolError(
-            f"{text!r} is no date: write it in ISO 8601, e.g. 2027-01-31T09:00:00+01:00"
+            f"{text!r} is not a valid date: write it in ISO 8601, e.g. 2027-01-31T09:00:00+01:00"
         ) from None
 
 

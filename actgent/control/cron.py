@@ -29,7 +29,7 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):  # a folder, a path outwards, no text
         raise ConfigurationError(
-            f"{name!r} is no time zone here: name one as 'Europe/Berlin' or 'UTC' (the package tzdata has them all)"
+            f"{name!r} is an unknown time zone: name one as 'Europe/Berlin' or 'UTC' (the package tzdata has them all)"
         ) from None
 
 

@@ -32,10 +32,10 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that no text of an agent has: controls, halves of characters."""
 _REASONS = {
-    errno.ENOENT: "there is no such file",
+    errno.ENOENT: "no such file",
     errno.ELOOP: "it is a link, or lies behind one: links are not followed",
-    errno.ENOTDIR: "there is no such file, or it lies behind a link: links are not followed",
-    errno.ENXIO: "it is no regular file",
+    errno.ENOTDIR: "no such file, or it lies behind a link: links are not followed",
+    errno.ENXIO: "it is not a regular file",
 }
 
 
@@ -109,12 +109,12 @@ class Folder:
         """The text of a file, its line ends as on Unix.
 
         Raises:
-            Unreachable: there is none at this path, or it is no regular file.
+            Unreachable: there is none at this path, or it is not a regular file.
             InvalidFile: it is too long, or not UTF-8 without a byte order mark.
         """
         with self._open(path, _FILE) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Unreachable(self.name_of(path), 1, "it is no regular file")
+                raise Unreachable(self.name_of(path), 1, "it is not a regular file")
             with open(descriptor, "rb", closefd=False) as file:
                 content = file.read(limit + 1)
         if len(content) > limit:

@@ -245,5 +245,5 @@ def _finite(text: str, convert: Callable[[str], int | float]) -> int | float:
         raise ValueError(f"a number has at most {_MAX_DIGITS} digits")
     number = convert(text)
     if math.isinf(number):
-        raise ValueError("infinity and nan are no numbers here")
+        raise ValueError("infinity and nan are not valid numbers here")
     return number

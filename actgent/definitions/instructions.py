@@ -207,7 +207,7 @@ class _Reading:
     def _check_values(self, brain: Document) -> None:
         """Check what the form does not say, so that it is told with its line and not when the agent is made."""
         if not brain.values["name"].isprintable():
-            self._add(BRAIN, brain.line(("name",)), "it is no printable text on one line", "name")
+            self._add(BRAIN, brain.line(("name",)), "it is not printable text on one line", "name")
         for key, value in brain.values.get("limits", {}).items():
             try:
                 Limits(**{key: value})
@@ -229,7 +229,10 @@ class _Reading:
         url = llm.get("base_url") if isinstance(llm, dict) else None
         if isinstance(url, str) and not _has_host(url):
             self._add(
-                BRAIN, brain.line(("llm", "base_url")), "it is no http(s) address with a host", "llm.base_url"
+                BRAIN,
+                brain.line(("llm", "base_url")),
+                "it is not an http(s) address with a host",
+                "llm.base_url",
             )
 
     def _notes(self) -> str:
@@ -463,7 +466,9 @@ def _json_object(text: str, name: str, first_line: int) -> dict[str, Any]:
         if isinstance(value, dict) and _depth(value) <= MAX_DEPTH:
             return value
         reason = (
-            "the schema is no JSON object" if not isinstance(value, dict) else f"more than {MAX_DEPTH} levels"
+            "the schema is not a JSON object"
+            if not isinstance(value, dict)
+            else f"more than {MAX_DEPTH} levels"
         )
         raise InvalidFile(name, first_line, reason)
     except json.JSONDecodeError as error:
@@ -487,7 +492,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no JSON number")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _depth(value: Any) -> int:

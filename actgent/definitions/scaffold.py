@@ -98,7 +98,7 @@ def new_folder(parent: str | os.PathLike[str], name: str, *, protocol: str = "si
         ConfigurationError: the name cannot be a folder's, or is taken; there is no such protocol.
     """
     if protocol not in PROTOCOLS:
-        raise ConfigurationError(f"there is no protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
+        raise ConfigurationError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
     script = "".join(f"\n        {answer!r}," for answer in _SCRIPTS[protocol])
     files = {
         "brain.md": _BRAIN.format(name=name, protocol=protocol),
@@ -152,7 +152,7 @@ def _check_name(parent: Path, name: str) -> None:
             "an agent's folder is named with 1 to 64 lower-case letters, digits, - and _, a letter first"
         )
     if not parent.is_dir():
-        raise ConfigurationError(f"there is no folder {parent}")
+        raise ConfigurationError(f"no such folder: {parent}")
     if name in (entry.name.casefold() for entry in parent.iterdir()):
         raise ConfigurationError(f"there is a {name!r} already: nothing is overwritten")
 

@@ -125,7 +125,7 @@ def _decoded(key_id: str, encoded: str) -> bytes:
     try:
         key = base64.b64decode(encoded.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigurationError(f"the key {key_id!r} in {VARIABLE} is no base64") from None
+        raise ConfigurationError(f"the key {key_id!r} in {VARIABLE} is not valid base64") from None
     if len(key) != _KEY:
         raise ConfigurationError(f"the key {key_id!r} in {VARIABLE} has {len(key)} bytes: it needs {_KEY}")
     return key

@@ -131,7 +131,7 @@ def _answer(said: object) -> Answer:
     try:
         parts = to_parts(said)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ConfigurationError(f"{said!r} is no scripted answer: {error}") from None
+        raise ConfigurationError(f"{said!r} is not a scripted answer: {error}") from None
     return Answer(
         parts=parts,
         stop="tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "end",

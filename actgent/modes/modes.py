@@ -146,7 +146,7 @@ class Modes(NoticeSource):
     def _known(self, argument: str, name: str) -> str:
         if name not in self._modes:
             raise ConfigurationError(
-                f"Modes({argument}=...): there is no mode {name!r} (known: {', '.join(self._modes)})"
+                f"Modes({argument}=...): unknown mode {name!r} (known: {', '.join(self._modes)})"
             )
         return name
 

@@ -168,7 +168,7 @@ def invocation_reason(content: Any) -> str | None:
     """Explain what is wrong with the content of a TOOL_INVOCATION, None if nothing: one call, or a list of them."""
     calls = content if isinstance(content, list) else [content]
     if not calls:
-        return f"{TOOL_INVOCATION} names no tool"
+        return f"{TOOL_INVOCATION} does not name a tool"
     return next(filter(None, map(_INVOCATION.reason, calls)), None)
 
 

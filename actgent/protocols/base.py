@@ -66,7 +66,7 @@ def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType,
 def _type_from(instruction: Instruction) -> ClassificationType:
     schema = instruction.schema if instruction.schema is not None else {}
     if not isinstance(schema, Mapping):
-        raise ConfigurationError(f"the schema of instruction {instruction.name!r} is no object")
+        raise ConfigurationError(f"the schema of instruction {instruction.name!r} is not an object")
     if is_json_schema(schema):
         compile_schema(schema, owner=f"instruction {instruction.name!r}")
     return ClassificationType(

@@ -111,7 +111,7 @@ async def restore(records: Sequence[Record], context: SessionContext) -> Restore
     """Fill a fresh context with what happened, as it was when the last record was written."""
     opened = owner_of(records)
     if opened is None:
-        raise ValueError("these are no records of a session: they do not begin with Opened")
+        raise ValueError("these are not the records of a session: they do not begin with Opened")
     reader = _Reader(context)
     for number, record in enumerate(records):
         reader.read(record)
@@ -287,9 +287,9 @@ async def rebuild(records: Sequence[Record], *, to: int | None = None) -> Rebuil
     """
     step = len(records) if to is None else to
     if not 1 <= step <= len(records):
-        raise ConfigurationError(f"there is no step {step}: the session's records are 1 to {len(records)}")
+        raise ConfigurationError(f"unknown step {step}: the session's records are 1 to {len(records)}")
     if owner_of(records[:1]) is None:
-        raise ConfigurationError("these are no records of a session: they do not begin with its opening")
+        raise ConfigurationError("these are not the records of a session: they do not begin with its opening")
     context = SessionContext("", Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
     restored = await restore(records[:step], context)
     return Rebuilt(

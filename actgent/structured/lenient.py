@@ -93,7 +93,7 @@ class _Reader:
             if word[0] in ("NaN", "Infinity"):
                 constant(word[0])
             if word[0] not in _CONSTANTS:
-                raise self.unreadable(f"{word[0][:30]} is no value")
+                raise self.unreadable(f"{word[0][:30]} is not a value")
             self.at = word.end()
             return _CONSTANTS[word[0]]
         number = _NUMBER.match(self._text, self.at)

@@ -54,7 +54,7 @@ def _elements(value: object) -> Any:
         return _sorted(value)
     if isinstance(value, Collection) and not isinstance(value, (bytes, bytearray, memoryview)):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is no JSON value: {_remedy(value)}")
+    raise TypeError(f"{type(value).__name__} is not a JSON value: {_remedy(value)}")
 
 
 def _remedy(value: object) -> str:

@@ -105,7 +105,7 @@ def test_unusable_schemas():
     """What is no JSON Schema is refused when the instruction is made."""
     with pytest.raises(ConfigurationError, match="instruction 'a'"):
         types_from([Instruction("a", schema={"type": "object", "required": "x"})])
-    with pytest.raises(ConfigurationError, match="no object"):
+    with pytest.raises(ConfigurationError, match="not an object"):
         types_from([Instruction("a", schema=["x"])])
 
 

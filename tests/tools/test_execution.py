@@ -150,7 +150,7 @@ async def test_unserialisable_result():
     """A result that JSON cannot carry is an error result."""
     ended = await result(inline(lambda: [threading.Lock()]))
     assert ended.error == (
-        "the result cannot be written as JSON: TypeError: lock is no JSON value: "
+        "the result cannot be written as JSON: TypeError: lock is not a JSON value: "
         "return text, a number, a list, a dict, or a dataclass"
     )
 

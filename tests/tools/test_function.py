@@ -375,8 +375,8 @@ async def agenerator():
         (generator, "'generator' is a generator"),
         (agenerator, "'agenerator' is a generator"),
         (lambda: 1, "a name is 1 to 64"),
-        (5, "not from int"),
-        (Account, "not from type"),
+        (5, "not from 5: write @tool"),
+        (Account, "not from the class Account"),
         (max, "'max' has no signature"),
     ],
 )

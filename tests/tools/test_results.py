@@ -122,21 +122,21 @@ for _ in range(100_000):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"x", "bytes is no JSON value: decode them to text"),
-        ([bytearray()], "bytearray is no JSON value"),
+        (b"x", "bytes is not a JSON value: decode them to text"),
+        ([bytearray()], "bytearray is not a JSON value"),
         (float("nan"), "not JSON compliant"),
         ({"a": [float("inf")]}, "not JSON compliant"),
         (cycle, "Circular"),
         (box_cycle, "Circular"),
         (deep, "Recursion"),
-        (object(), "object is no JSON value"),
-        ((n for n in range(3)), "generator is no JSON value"),
-        (int, "type is no JSON value"),
-        (Box, "type is no JSON value"),
+        (object(), "object is not a JSON value"),
+        ((n for n in range(3)), "generator is not a JSON value"),
+        (int, "type is not a JSON value"),
+        (Box, "type is not a JSON value"),
         ({(1, 2): 3}, "keys must be"),
         (Hostile(), "LookupError: no dump"),
         ([10**5000], "integer string conversion"),
-        (len, "builtin_function_or_method is no JSON value"),
+        (len, "builtin_function_or_method is not a JSON value"),
     ],
 )
 def test_value_that_json_cannot_carry(value, reason):

@@ -90,7 +90,7 @@ def load_sessions(path: Path) -> list[ExportedSession]:
     data = path.read_bytes()
     if not data.startswith(_FIRST_LINE):
         raise ConfigurationError(
-            f"{path} holds no exported sessions: it does not begin with their first line"
+            f"{path} is not a file of exported sessions: it does not begin with their first line"
         )
     return [_unpacked(item) for item in _items(data[len(_FIRST_LINE) :], path)]
 
@@ -124,7 +124,7 @@ def _unpacked(item: object) -> ExportedSession:
             if checksum == _checksum(session_id, agent, body):
                 return ExportedSession(session_id, agent, WIRE.decode(body, Record))
             raise JournalDamaged("its checksum in the exported file is wrong", session_id=session_id)
-    raise JournalDamaged("something in the exported file is no session")
+    raise JournalDamaged("something in the exported file is not a session")
 
 
 def _checksum(session_id: str, agent: str, body: bytes) -> int:

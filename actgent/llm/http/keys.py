@@ -23,7 +23,9 @@ def find_url(argument: str | None, variables: Sequence[str], *, default: str) ->
     except httpx2.InvalidURL:
         parsed = httpx2.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigurationError(f"base_url= (or {' or '.join(variables)}) is no http(s) address with a host")
+        raise ConfigurationError(
+            f"base_url= (or {' or '.join(variables)}) is not an http(s) address with a host: write it as in http://localhost:8000/v1"
+        )
     return url.rstrip("/")
 
 

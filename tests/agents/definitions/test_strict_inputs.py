@@ -205,7 +205,7 @@ def test_keys_that_are_no_text():
         ("name: a\nlimits:\n  answer_calls: 0", 4, "minimum"),
         ('name: a\nllm: "openai:"', 3, "empty"),
         ('name: a\nllm:\n  model: " "', 4, "empty"),
-        ('name: a\nllm:\n  model: openai:x\n  base_url: "http://[::1"', 5, "no http"),
+        ('name: a\nllm:\n  model: openai:x\n  base_url: "http://[::1"', 5, "not an http"),
     ],
 )
 def test_an_error_in_brain_md_has_its_line(tmp_path, head, line, reason):
