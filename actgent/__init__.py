@@ -6,6 +6,7 @@ import importlib
 _NAMES = {
     "errors": (
         "ActgentError",
+        "AddressRefused",
         "ActorFailed",
         "AlreadyAnswered",
         "AlreadyDecided",
@@ -54,6 +55,7 @@ _NAMES = {
         "QuotaExhausted",
         "RateLimited",
         "Refusal",
+        "RequestFailed",
         "SessionBusy",
         "SessionClosed",
         "SessionExists",
@@ -147,6 +149,9 @@ _NAMES = {
     "tools.function": ("FunctionTool", "tool"),
     "tools.registry": ("ToolRegistry",),
     "toolsets.deferred": ("Deferred",),
+    "toolsets.http.auth": ("APIKey", "Basic", "Bearer", "Credentials"),
+    "toolsets.http.guard": ("Guard",),
+    "toolsets.http.tool": ("HTTPTool", "api_tool"),
     "toolsets.toolset": ("StaticToolset", "Toolset", "open_toolset"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

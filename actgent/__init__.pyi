@@ -58,6 +58,7 @@ from .control.schedule import (
 )
 from .errors import (
     ActgentError as ActgentError,
+    AddressRefused as AddressRefused,
     ActorFailed as ActorFailed,
     AlreadyAnswered as AlreadyAnswered,
     AlreadyDecided as AlreadyDecided,
@@ -106,6 +107,7 @@ from .errors import (
     QuotaExhausted as QuotaExhausted,
     RateLimited as RateLimited,
     Refusal as Refusal,
+    RequestFailed as RequestFailed,
     SessionBusy as SessionBusy,
     SessionClosed as SessionClosed,
     SessionExists as SessionExists,
@@ -235,6 +237,19 @@ from .tools.registry import (
 )
 from .toolsets.deferred import (
     Deferred as Deferred,
+)
+from .toolsets.http.auth import (
+    APIKey as APIKey,
+    Basic as Basic,
+    Bearer as Bearer,
+    Credentials as Credentials,
+)
+from .toolsets.http.guard import (
+    Guard as Guard,
+)
+from .toolsets.http.tool import (
+    HTTPTool as HTTPTool,
+    api_tool as api_tool,
 )
 from .toolsets.toolset import (
     StaticToolset as StaticToolset,

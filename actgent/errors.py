@@ -69,6 +69,8 @@ The class answers two questions: whose fault is it, and what can I do?
         ├── NoThread               a sync tool never began: no thread was free in time
         ├── ToolNotFound
         ├── ToolsetUnavailable     the toolset of the tool is not connected
+        ├── AddressRefused         a tool was to connect to a host inside of the network that it runs in
+        ├── RequestFailed          an API answered a tool's request with an error, or not at all
         ├── InvalidArguments
         └── ToolTimeout
 """
@@ -757,6 +759,25 @@ class ToolsetUnavailable(ToolError):
         super().__init__(
             f"tools of {shown(toolset)} are not available: {reason}; try again later, or go on without"
         )
+
+
+class AddressRefused(ToolError):
+    """A tool was to connect to an address that is not public and was not opened for it."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        self.host = host
+        self.reason = reason
+        super().__init__(
+            f"the host {quoted(host)} cannot be reached from here: its address is not public ({reason})"
+        )
+
+
+class RequestFailed(ToolError):
+    """An API answered a tool's request with an error, or not at all; the text has the beginning of its answer."""
+
+    def __init__(self, reason: str, *, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(reason)
 
 
 class InvalidArguments(ToolError):

@@ -1,0 +1,89 @@
+"""How a tool proves who it is to an API: what goes into each request, to that API alone.
+
+Any function of no arguments that returns a `Credentials` will do, async or not, e.g. one that renews a token.
+"""
+
+import base64
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+
+from actgent.errors import ConfigurationError
+
+
+@attrs.frozen
+class Credentials:
+    """What is added to a request. Its `repr` shows names only."""
+
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=lambda values: str(sorted(values)))
+    query: Mapping[str, str] = attrs.field(factory=dict, repr=lambda values: str(sorted(values)))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts that no error may show, longest first."""
+        values = {*self.headers.values(), *self.query.values()}
+        parts = {part for value in values for part in (value, value.rpartition(" ")[2]) if len(part) > 3}  # noqa: PLR2004 - shorter ones stand everywhere
+        return tuple(sorted(parts, key=len, reverse=True))
+
+
+Auth = Callable[[], Credentials | Awaitable[Credentials]]
+NO_CREDENTIALS = Credentials()
+
+
+async def credentials_of(auth: Auth | None) -> Credentials:
+    """Ask for the credentials of a request."""
+    if auth is None:
+        return NO_CREDENTIALS
+    given = auth()
+    return await given if inspect.isawaitable(given) else given
+
+
+@attrs.frozen
+class Bearer:
+    """A token in the header `Authorization` (RFC 6750)."""
+
+    token: str = attrs.field(repr=False)
+
+    def __call__(self) -> Credentials:
+        return Credentials(headers={"Authorization": f"Bearer {self.token}"})
+
+
+@attrs.frozen
+class Basic:
+    """A name and a password in the header `Authorization` (RFC 7617)."""
+
+    user: str
+    password: str = attrs.field(repr=False)
+
+    def __call__(self) -> Credentials:
+        pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return Credentials(headers={"Authorization": f"Basic {pair}"})
+
+
+@attrs.frozen
+class APIKey:
+    """A key in a header, or in the query where `query` names a parameter."""
+
+    key: str = attrs.field(repr=False)
+    header: str = "X-API-Key"
+    query: str = ""
+
+    def __call__(self) -> Credentials:
+        return (
+            Credentials(query={self.query: self.key})
+            if self.query
+            else Credentials(headers={self.header: self.key})
+        )
+
+
+def check_auth(auth: object) -> None:
+    """Refuse what cannot be asked for credentials.
+
+    Raises:
+        ConfigurationError: it is no function.
+    """
+    if auth is not None and not callable(auth):
+        raise ConfigurationError(
+            "auth= takes Bearer(token), Basic(user, password), APIKey(key) or a function that returns Credentials"
+        )

@@ -1,0 +1,213 @@
+"""One request of a tool and its answer: bounded in time and size, redirects included, and no secret goes elsewhere.
+
+send          follows redirects, each a request of its own
+  _exchange   one request; foreign exceptions become ours here and nowhere else
+    _read     the answer, as far as it may go
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import httpx2
+import trio
+
+from actgent.errors import AddressRefused, RequestFailed
+from actgent.printable import shown
+
+from .auth import NO_CREDENTIALS, Credentials
+from .guard import Guard
+
+SHOWN = 2_000
+"""Characters of an error's body that the model reads."""
+_REDIRECTS = (301, 302, 303, 307, 308)
+_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+"""Answers after which the same request may go well."""
+
+
+class WorthRepeating(RequestFailed):
+    """A failure after which the same request may go well."""
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """What is to be sent."""
+
+    method: str
+    url: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    content: bytes | None = None
+    credentials: Credentials = NO_CREDENTIALS
+    """For the origin of `url`, and no other."""
+    redirects: int = 5
+    """How many redirects are followed."""
+    max_bytes: int = 1_000_000
+    """The longest answer, unpacked; a longer one is cut."""
+
+
+@attrs.frozen
+class Response:
+    """What came back."""
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes
+    is_cut: bool
+    url: str
+    """Where it came from after redirects."""
+
+    @property
+    def text(self) -> str:
+        """The body as text, by the charset that the answer names, or UTF-8."""
+        encoding = httpx2.Response(200, headers=self.headers).charset_encoding or "utf-8"
+        try:
+            text = self.body.decode(encoding, "replace")
+        except LookupError:
+            text = self.body.decode("utf-8", "replace")
+        return f"{text}\n[cut after {len(self.body):,} bytes]" if self.is_cut else text
+
+
+class Connections:
+    """The connections of some tools, kept while they are open; without that, each request makes its own."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self._open: dict[object, tuple[httpx2.AsyncClient, int]] = {}
+        """By the run of trio that they belong to, and how many blocks hold them."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[httpx2.AsyncClient]:
+        """A block in which connections are kept and used again."""
+        run = trio.lowlevel.current_trio_token()
+        client, holders = self._open.get(run) or (self.guard.client(), 0)
+        self._open[run] = client, holders + 1
+        try:
+            yield client
+        finally:
+            client, holders = self._open.pop(run)
+            if holders > 1:
+                self._open[run] = client, holders - 1
+            else:
+                with trio.CancelScope(deadline=trio.current_time() + 1, shield=True):
+                    await client.aclose()
+
+    async def send(self, request: Request) -> Response:
+        """Send a request and follow its redirects; credentials and a body never go to another origin.
+
+        Raises:
+            AddressRefused: it would lead to an address that is not public.
+            RequestFailed: no answer, too many redirects, or one that must not be followed.
+        """
+        kept = self._open.get(trio.lowlevel.current_trio_token())
+        if kept is not None:
+            return await _send(kept[0], request)
+        async with self.opened() as client:
+            return await _send(client, request)
+
+
+async def _send(client: httpx2.AsyncClient, request: Request) -> Response:
+    for _ in range(request.redirects + 1):
+        response = await _exchange(client, request)
+        if response.status not in _REDIRECTS or "location" not in response.headers:
+            return _checked(response, request)
+        request = _redirected(request, response)
+    raise RequestFailed(f"the API redirected more than {request.redirects} times")
+
+
+def _redirected(request: Request, response: Response) -> Request:
+    """The request that a redirect asks for.
+
+    Raises:
+        RequestFailed: it would take a body to another origin, or leave TLS.
+    """
+    here = httpx2.URL(request.url)
+    try:
+        there = here.join(response.headers["location"])
+    except httpx2.InvalidURL as error:
+        raise RequestFailed("the API redirected to what is no URL") from error
+    if here.scheme == "https" and there.scheme != "https":
+        raise RequestFailed(
+            f"the API redirected from https to {shown(str(there.scheme))}, which is not followed"
+        )
+    is_same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
+    keeps_method = response.status in (307, 308) or request.method in ("GET", "HEAD")
+    if keeps_method and request.content is not None and not is_same:
+        raise RequestFailed(
+            f"the API redirected a request with a body to {shown(there.host)}, which is not followed"
+        )
+    return attrs.evolve(
+        request,
+        url=str(there),
+        query=(),
+        method=request.method if keeps_method else "GET",
+        content=request.content if keeps_method else None,
+        headers=request.headers if is_same else {"Accept": request.headers.get("Accept", "*/*")},
+        credentials=request.credentials if is_same else NO_CREDENTIALS,
+    )
+
+
+async def _exchange(client: httpx2.AsyncClient, request: Request) -> Response:
+    secret = request.credentials
+    query = (*request.query, *secret.query.items())
+    try:
+        url = httpx2.URL(request.url)
+        sent = client.build_request(
+            request.method,
+            url.copy_merge_params(query) if query else url,
+            headers={**request.headers, **secret.headers},
+            content=request.content,
+            timeout=None,
+        )
+        async with _answer(client, sent) as response:
+            return await _read(response, request)
+    except AddressRefused:
+        raise
+    except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError, ValueError) as error:
+        raise RequestFailed(f"the request cannot be sent: {_clean(error, secret)}") from None
+    except httpx2.TransportError as error:
+        raise WorthRepeating(
+            f"no answer from the API: {type(error).__name__}: {_clean(error, secret)}"
+        ) from None
+    except httpx2.HTTPError as error:
+        raise RequestFailed(f"the answer cannot be read: {_clean(error, secret)}") from None
+
+
+@asynccontextmanager
+async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
+    response = await client.send(request, stream=True)
+    try:
+        yield response
+    finally:
+        with trio.CancelScope(deadline=trio.current_time() + 1, shield=True):
+            await response.aclose()
+
+
+async def _read(response: httpx2.Response, request: Request) -> Response:
+    body = bytearray()
+    is_cut = False
+    async for piece in response.aiter_bytes(65_536):
+        body += piece
+        if len(body) > request.max_bytes:
+            del body[request.max_bytes :]
+            is_cut = True
+            break
+    return Response(response.status_code, response.headers, bytes(body), is_cut, request.url)
+
+
+def _checked(response: Response, request: Request) -> Response:
+    if response.status < 400:  # noqa: PLR2004 - RFC 9110: the client errors begin here
+        return response
+    said = _clean(response.text[:SHOWN], request.credentials)
+    phrase = httpx2.codes.get_reason_phrase(response.status)
+    kind = WorthRepeating if response.status in _AGAIN else RequestFailed
+    raise kind(f"the API answered {response.status} {phrase}: {said}".rstrip(": "), status=response.status)
+
+
+def _clean(text: Any, credentials: Credentials) -> str:
+    """Text without secrets in it."""
+    clean = str(text)
+    for secret in credentials.secrets:
+        clean = clean.replace(secret, "[secret]")
+    return clean

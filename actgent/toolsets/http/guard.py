@@ -1,0 +1,139 @@
+"""The guard: every connection of a tool goes through it, so that nobody talks a tool into the network that it runs in.
+
+A name is resolved once; each of its addresses is judged; what is connected to is an address that was judged, and never
+the name again. So a name that resolves to something else a moment later (DNS rebinding) changes nothing, and neither does
+a redirect: it is a connection like any other.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import httpcore2
+import httpx2
+import trio
+
+from actgent.errors import AddressRefused, ConfigurationError
+from actgent.logs import logger_of
+from actgent.printable import shown
+
+from .addresses import Address, Network, parsed, why_not_public
+
+_log = logger_of(__name__)
+
+
+@attrs.frozen(init=False)
+class Guard:
+    """Which hosts a tool may reach: those with public addresses, and what is opened by name.
+
+    Args:
+        allow: Names of hosts (`intranet.example`, with all their addresses), addresses (`127.0.0.1`) and networks
+            (`10.0.0.0/8`) besides the public ones.
+
+    Raises:
+        ConfigurationError: an entry is neither.
+    """
+
+    names: frozenset[str]
+    networks: tuple[Network, ...]
+
+    def __init__(self, allow: Iterable[str] = ()) -> None:
+        names, networks = set[str](), list[Network]()
+        for entry in [allow] if isinstance(allow, str) else allow:
+            network = _network(entry)
+            if network is None:
+                names.add(_checked_name(entry))
+            else:
+                networks.append(network)
+        self.__attrs_init__(frozenset(names), tuple(networks))
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Resolve a host and judge all of its addresses.
+
+        Raises:
+            AddressRefused: one of them is not public, and not opened.
+            OSError: the name cannot be resolved.
+        """
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        literals = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        if host.rstrip(".").lower() not in self.names:
+            for literal in literals:
+                self._judge(host, parsed(literal))
+        return literals
+
+    def _judge(self, host: str, address: Address) -> None:
+        reason = why_not_public(address)
+        if reason is None or any(address.version == net.version and address in net for net in self.networks):
+            return
+        _log.warning(
+            "a tool was kept from connecting to %s (%s, %s); allow=[...] opens hosts and networks",
+            shown(host),
+            address,
+            reason,
+        )
+        raise AddressRefused(host, reason)
+
+    def client(self, **options: Any) -> httpx2.AsyncClient:
+        """Make a client all of whose connections go through the guard; it follows no redirects and reads no environment."""
+        transport = httpx2.AsyncHTTPTransport(
+            trust_env=False, limits=httpx2.Limits(max_connections=100, max_keepalive_connections=20)
+        )
+        pool: Any = transport._pool  # noqa: SLF001 - httpx2 has no argument for the pool's network
+        pool._network_backend = _GuardedNetwork(self)  # noqa: SLF001
+        return httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, **options)
+
+
+class _GuardedNetwork(httpcore2.AsyncNetworkBackend):
+    """Connects to addresses that the guard has judged."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._network = httpcore2.TrioBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore2's signature
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            addresses = await self._guard.addresses(host, port)
+        except OSError as error:
+            raise httpcore2.ConnectError(f"the host's name cannot be resolved ({error.strerror})") from error
+        last = httpcore2.ConnectError("the host has no address")
+        for address in addresses:
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except httpcore2.ConnectError as error:
+                last = error
+        raise last
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore2's signature
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        raise AddressRefused(path, "a socket of this host")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._network.sleep(seconds)
+
+
+def _network(entry: object) -> Network | None:
+    try:
+        return ipaddress.ip_network(str(entry), strict=False)
+    except ValueError:
+        return None
+
+
+def _checked_name(entry: object) -> str:
+    if not isinstance(entry, str) or not entry or any(mark in entry for mark in "/:@*\\ "):
+        raise ConfigurationError(
+            f"allow= takes names of hosts, addresses and networks such as '10.0.0.0/8', not {entry!r}"
+        )
+    return entry.rstrip(".").lower()

@@ -1,0 +1,434 @@
+"""Tools that call an API: what is sent, what comes back, and what never happens."""
+
+import gzip
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+import trio
+
+from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, ToolContext
+from actgent.errors import AddressRefused, RequestFailed
+from actgent.tools.execution import Batch
+from actgent.tools.registry import ToolRegistry
+from actgent.toolsets.http import APIKey, Basic, Bearer, Guard, HTTPTool, api_tool
+from actgent.toolsets.http.auth import Credentials
+
+HERE = ["127.0.0.1"]
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "security_cases.jsonl"
+
+
+async def call(tool, **arguments):
+    batch = Batch(
+        [ToolCall(tool.name, arguments, "c1")], ToolRegistry([tool]), context=ToolContext(session_id="s")
+    )
+    await batch.run()
+    return batch.results()[0]
+
+
+async def asked(tool, **arguments):
+    """What the server was asked."""
+    result = await call(tool, **arguments)
+    assert result.error is None, result.error
+    return orjson.loads(result.content)
+
+
+async def test_everything_reaches_its_place(server):
+    """Path, query, headers and body are filled in; values cannot leave their places."""
+    tool = HTTPTool(
+        "order",
+        f"{server.url}/shops/{{shop}}/items/{{item-id}}?v=2",
+        "POST",
+        path={"item-id": {"type": "integer"}},
+        query={"tag": {"type": "array", "items": {"type": "string"}}, "dry": {"type": "boolean"}},
+        headers={"X-Trace": {"type": "string"}},
+        body={"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]},
+        fixed_headers={"X-Client": "actgent"},
+        allow=HERE,
+    )
+    assert tool.parameters["required"] == ["shop", "item-id", "body"]
+    told = await asked(
+        tool,
+        **{"item-id": 7, "X-Trace": "t1"},
+        shop="a/b?c&../d",
+        tag=["x", "y&z=1"],
+        dry=True,
+        body={"count": 2},
+    )
+    assert told["method"] == "POST"
+    assert told["path"] == "/shops/a%2Fb%3Fc%26..%2Fd/items/7"
+    assert told["query"] == "v=2&tag=x&tag=y%26z%3D1&dry=true"
+    assert told["headers"]["x-client"] == "actgent"
+    assert told["headers"]["x-trace"] == "t1"
+    assert told["headers"]["idempotency-key"] == "s/c1"
+    assert json.loads(told["body"]) == {"count": 2}
+
+
+@pytest.mark.parametrize("value", ["..", ".", ""])
+async def test_a_value_that_would_name_another_path(server, value):
+    """It is an error of the arguments, and nothing is sent."""
+    result = await call(HTTPTool("get", f"{server.url}/users/{{name}}/key", allow=HERE), name=value)
+    assert "no part of a path" in result.error
+    assert server.requests == []
+
+
+async def test_a_line_end_in_a_header(server):
+    """It cannot begin a header of its own."""
+    tool = HTTPTool("get", server.url, headers={"X-A": {"type": "string"}}, allow=HERE)
+    result = await call(tool, **{"X-A": "1\r\nX-Admin: yes"})
+    assert result.error
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("method", "effect", "retries"),
+    [
+        ("GET", "pure", 2),
+        ("HEAD", "pure", 2),
+        ("PUT", "idempotent", 2),
+        ("DELETE", "idempotent", 2),
+        ("POST", "once", 0),
+        ("PATCH", "once", 0),
+    ],
+)
+def test_effects_follow_from_methods(method, effect, retries):
+    """What may be repeated is, by RFC 9110; what happens once is not."""
+    tool = HTTPTool("x", "https://api.example/x", method)
+    assert (tool.effect, tool.retries) == (effect, retries)
+
+
+@pytest.mark.parametrize(
+    ("auth", "header", "query"),
+    [
+        (Bearer("token-123"), ("authorization", "Bearer token-123"), ""),
+        (Basic("ada", "secret"), ("authorization", "Basic YWRhOnNlY3JldA=="), ""),
+        (APIKey("key-123"), ("x-api-key", "key-123"), ""),
+        (APIKey("key-123", query="api_key"), None, "api_key=key-123"),
+        (lambda: Credentials(headers={"X-Mine": "value"}), ("x-mine", "value"), ""),
+    ],
+)
+async def test_credentials(server, auth, header, query):
+    """They go with the request, and no `repr` shows them."""
+    tool = HTTPTool("x", f"{server.url}/x", auth=auth, allow=HERE)
+    told = await asked(tool)
+    assert header is None or told["headers"][header[0]] == header[1]
+    assert told["query"] == query
+    assert all(text not in repr((tool, auth)) for text in ("token-123", "secret", "key-123"))
+
+
+async def test_an_async_function_gives_credentials(server):
+    """It is asked at each call, so that tokens can be renewed."""
+    tokens = iter(["one", "two"])
+
+    async def renew():
+        await trio.lowlevel.checkpoint()
+        return Credentials(headers={"Authorization": next(tokens)})
+
+    tool = HTTPTool("x", server.url, auth=renew, allow=HERE)
+    assert [(await asked(tool))["headers"]["authorization"] for _ in range(2)] == ["one", "two"]
+
+
+async def test_an_error_names_status_and_body_and_no_secret(server):
+    """The model reads what the API said; a key that it echoes is blotted out."""
+    server.answer = lambda _: (403, {}, b"key-123-long is not allowed here")
+    result = await call(HTTPTool("x", server.url, auth=APIKey("key-123-long"), allow=HERE))
+    assert result.error == "the API answered 403 Forbidden: [secret] is not allowed here"
+
+
+async def test_what_may_be_repeated_is(server, autojump_clock):
+    """A server that is busy twice is asked again, with a GET; a POST is sent once."""
+    busy = [(503, {}, b""), (429, {}, b""), (200, {"Content-Type": "text/plain"}, b"at last")]
+    server.answer = lambda _: busy.pop(0)
+    assert (await call(HTTPTool("x", server.url, allow=HERE))).content == "at last"
+    busy = [(503, {}, b"busy")]
+    result = await call(HTTPTool("x", server.url, "POST", allow=HERE))
+    assert result.error.startswith("the API answered 503")
+    assert busy == []
+
+
+async def test_nobody_there(autojump_clock):
+    """The error says that there was no answer."""
+    result = await call(HTTPTool("x", "http://127.0.0.1:9", retries=0, allow=HERE))
+    assert "no answer from the API" in result.error
+
+
+async def test_long_answers_are_cut(server):
+    """The caller has the beginning, however much there is, packed or not."""
+    packed = gzip.compress(b"x" * 50_000_000)
+    server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": "gzip"}, packed)
+    tool = HTTPTool("x", server.url, max_bytes=1000, allow=HERE)
+    result = await call(tool)
+    assert result.content == "x" * 1000 + "\n[cut after 1,000 bytes]"
+
+
+async def test_an_answer_that_trickles_ends_by_the_timeout(server, autojump_clock):
+    """One byte a second: the timeout is for the whole call."""
+
+    async def trickle(stream):
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(1000):
+            await trio.sleep(1)
+            await stream.send_all(b"x")
+
+    server.answer = lambda _: trickle
+    begun = trio.current_time()
+    result = await call(HTTPTool("x", server.url, timeout=5, allow=HERE))
+    assert "timed out" in result.error or "5" in result.error
+    assert trio.current_time() - begun == pytest.approx(5, abs=1)
+
+
+async def test_binary_and_empty_answers(server):
+    """They are told by kind and size."""
+    server.answer = lambda _: (200, {"Content-Type": "image/png"}, bytes(range(200)))
+    assert "image/png, 200 bytes" in (await call(HTTPTool("x", server.url, allow=HERE))).content
+    server.answer = lambda _: (204, {}, b"")
+    assert (await call(HTTPTool("x", server.url, "HEAD", allow=HERE))).content == "(empty answer, status 204)"
+    server.answer = lambda _: (200, {"Content-Type": "text/plain; charset=nonsense"}, "ü\x00".encode())
+    assert "ü" in (await call(HTTPTool("x", server.url, allow=HERE))).content
+
+
+# --- redirects ---------------------------------------------------------------------------------
+
+
+async def test_redirects_within_the_origin_keep_everything(server):
+    """A 307 keeps method, body and credentials; a 303 becomes a GET."""
+
+    def answer(request):
+        return told_(request) if request["path"] == "/there" else (status, {"Location": "/there"}, b"")
+
+    def told_(request):
+        return 200, {"Content-Type": "application/json"}, orjson.dumps(request)
+
+    server.answer = answer
+    tool = HTTPTool(
+        "x", f"{server.url}/here", "POST", body={"type": "object"}, auth=Bearer("token"), allow=HERE
+    )
+    status = 307
+    told = await asked(tool, body={"a": 1})
+    assert (told["method"], told["body"], told["headers"]["authorization"]) == (
+        "POST",
+        '{"a":1}',
+        "Bearer token",
+    )
+    status = 303
+    told = await asked(tool, body={"a": 1})
+    assert (told["method"], told["body"]) == ("GET", "")
+
+
+async def test_credentials_stay_with_their_origin(server, elsewhere):
+    """A redirect to another origin is followed without them, and without headers that a developer set."""
+    server.answer = lambda _: (302, {"Location": f"{elsewhere.url}/there"}, b"")
+    for auth in (Bearer("token"), APIKey("token"), APIKey("token", query="key")):
+        tool = HTTPTool("x", server.url, auth=auth, fixed_headers={"X-Own": "token"}, allow=HERE)
+        told = await asked(tool)
+        assert told["path"] == "/there"
+        assert "token" not in json.dumps(told)
+
+
+async def test_a_body_stays_with_its_origin(server, elsewhere):
+    """A 307 of a POST to another origin is not followed."""
+    server.answer = lambda _: (307, {"Location": elsewhere.url}, b"")
+    tool = HTTPTool("x", server.url, "POST", body={"type": "object"}, auth=Bearer("token"), allow=HERE)
+    result = await call(tool, body={"secret": "x"})
+    assert "which is not followed" in result.error
+    assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://169.254.169.254/",
+        "http://localhost.:1/",
+        "file:///etc/passwd",
+        "http://[::1]:1/",
+        "gopher://x/",
+    ],
+)
+async def test_redirects_to_the_inside(server, location):
+    """Each is judged like the first address; other schemes go nowhere."""
+    server.answer = lambda _: (302, {"Location": location}, b"")
+    result = await call(HTTPTool("x", server.url, retries=0, allow=["127.0.0.1/32"]))
+    assert result.error
+    assert len(server.requests) == 1
+
+
+async def test_redirects_without_end(server):
+    """They end after as many as were allowed."""
+    server.answer = lambda _: (302, {"Location": "/"}, b"")
+    assert "more than 2 times" in (await call(HTTPTool("x", server.url, redirects=2, allow=HERE))).error
+    assert len(server.requests) == 3
+
+
+# --- the guard ---------------------------------------------------------------------------------
+
+
+def cases():
+    if not SHARED.exists():
+        return []
+    found = [json.loads(line) for line in SHARED.read_text(encoding="utf-8").splitlines()]
+    return [each for each in found if each["area"] == "ssrf" and each["payload"] is not None]
+
+
+class Connected(Exception):
+    """A connection was about to be made."""
+
+
+@pytest.fixture
+def no_connections(monkeypatch):
+    """Name servers and connections are watched: the network below the guard notes where it is sent."""
+    reached = []
+
+    async def connect(self, host, port, *args, **kwargs):
+        reached.append(host)
+        raise Connected(host)
+
+    monkeypatch.setattr("httpcore2.TrioBackend.connect_tcp", connect)
+    return reached
+
+
+@pytest.mark.parametrize(
+    "case",
+    cases() or [pytest.param(None, marks=pytest.mark.skip("the shared data are not there"))],
+    ids=lambda c: c and c["id"],
+)
+async def test_recorded_attacks(case, no_connections):
+    """No packet goes to an address inside; what is public is not kept from anybody."""
+    async with Guard().client() as client:
+        with pytest.raises(Exception) as refused:  # noqa: B017 - how it is refused differs
+            await client.get(case["payload"])
+    assert refused.type is Connected or case["expect"] == "no_connection"
+    if case["expect"] == "no_connection":
+        assert no_connections == []
+    else:
+        assert no_connections == [case["address"]]
+
+
+async def test_a_name_with_an_address_inside(no_connections):
+    """A name is refused as a whole if one of its addresses is inside, and the address that was judged is connected to."""
+
+    class Names(trio.abc.HostnameResolver):
+        def __init__(self, *answers):
+            self.answers = list(answers)
+
+        async def getaddrinfo(self, host, port, *args, **kwargs):
+            found = self.answers.pop(0)
+            return [(2, 1, 6, "", (address, port)) for address in found]
+
+        async def getnameinfo(self, sockaddr, flags):
+            raise NotImplementedError
+
+    names = Names(["93.184.216.34", "10.0.0.1"], ["93.184.216.34"], ["127.0.0.1"])
+    trio.socket.set_custom_hostname_resolver(names)
+    async with Guard().client() as client:
+        with pytest.raises(AddressRefused, match="not public"):
+            await client.get("http://mixed.example/")
+        with pytest.raises(Connected):
+            await client.get("http://rebinding.example/")
+        assert no_connections == ["93.184.216.34"], "the address that was judged, and not the name again"
+        assert len(names.answers) == 1
+        with pytest.raises(AddressRefused):
+            await client.get("http://rebinding.example/")
+
+
+async def test_what_is_opened_by_name(server):
+    """A name, an address or a network lets a tool in; the others stay shut."""
+    port = server.port
+    for allow, host in (
+        (["localhost"], "localhost"),
+        (["127.0.0.0/8"], "127.0.0.1"),
+        (["127.0.0.1"], "localhost"),
+    ):
+        tool = HTTPTool("x", f"http://{host}:{port}/", retries=0, allow=[*allow, "::1"])
+        assert (await call(tool)).error is None
+    shut = HTTPTool("x", f"http://127.0.0.1:{port}/", retries=0, allow=["localhost"])
+    assert "its address is not public (loopback)" in (await call(shut)).error
+
+
+@pytest.mark.parametrize("entry", ["http://x", "a b", "*.example.com", "", 7, "user@host"])
+def test_what_cannot_be_opened(entry):
+    """The error says what can."""
+    with pytest.raises(ConfigurationError, match="names of hosts, addresses and networks"):
+        Guard([entry])
+
+
+async def test_the_environment_changes_nothing(server, elsewhere, monkeypatch):
+    """A proxy in the environment would see what the tool sends, and connect for it."""
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, elsewhere.url)
+    await asked(HTTPTool("x", server.url, allow=HERE))
+    assert elsewhere.requests == []
+
+
+# --- with an agent -----------------------------------------------------------------------------
+
+
+async def test_an_agent_keeps_its_connections(server):
+    """Ten calls of an agent take one connection, which is closed with its block; configuration stays hidden."""
+    tool = HTTPTool("weather", f"{server.url}/{{city}}", query={"units": {"type": "string"}}, allow=HERE)
+    llm = ScriptedLLM([[ToolCall("weather", {"city": f"c{n}"})] for n in range(10)] + ["done"])
+    async with BareAgent("clerk", llm=llm, tools=[tool.configured(units="metric")]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await session.chat("go")
+        await session.wait_idle()
+        assert server.connections == 1
+    assert [json.loads(r.content)["path"] for r in results] == [f"/c{n}" for n in range(10)]
+    assert {json.loads(r.content)["query"] for r in results} == {"units=metric"}
+    assert list(llm.chats[0].tools[0].parameters["properties"]) == ["city"]
+
+
+async def test_a_cancelled_call_leaves_the_others(server):
+    """Side by side, one that is cut off does not disturb the connections of the rest."""
+
+    async def never(stream):
+        await trio.sleep_forever()
+
+    server.answer = lambda request: never if request["path"] == "/slow" else (200, {}, b"fine")
+    tool = HTTPTool("x", f"{server.url}/{{what}}", allow=HERE, retries=0)
+    async with tool._connections.opened():
+        for _ in range(5):
+            with trio.move_on_after(0.05):
+                await tool.execute({"what": "slow"}, ToolContext())
+            assert await tool.execute({"what": "fast"}, ToolContext()) == "fine"
+
+
+# --- wrong input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": "ftp://x/y"}, "begins with http"),
+        ({"url": "https://{host}/x"}, "no model chooses the host"),
+        ({"url": "https://x/{a b}"}, "braces hold names"),
+        ({"url": "https://x/", "method": "FETCH"}, "method= is one of"),
+        ({"url": "https://x/", "headers": {"Authorization": {}}}, "not the model's to give"),
+        ({"url": "https://x/{a}", "query": {"a": {}}}, "two parameters are named 'a'"),
+        ({"url": "https://x/", "auth": "token"}, "auth= takes"),
+    ],
+)
+def test_what_a_developer_may_get_wrong(options, words):
+    """Each error names the tool or the option, and what is meant."""
+    with pytest.raises(ConfigurationError, match=words):
+        HTTPTool("x", **options)
+
+
+def test_the_short_form():
+    """The name comes from method and URL."""
+    assert api_tool("https://api.example/v1/cities/{city}").name == "get_cities"
+    assert api_tool("https://api.example/", "POST", name="make").name == "make"
+
+
+async def test_an_answer_that_is_no_http(server):
+    """It is an error result, not a crash."""
+
+    async def noise(stream):
+        await stream.send_all(b"\x00\xff garbage\r\n\r\n")
+
+    server.answer = lambda _: noise
+    result = await call(HTTPTool("x", server.url, retries=0, allow=HERE))
+    assert "no answer from the API" in result.error
+    with pytest.raises(RequestFailed):
+        await HTTPTool("x", server.url, retries=0, allow=HERE).execute({}, ToolContext())
