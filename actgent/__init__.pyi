@@ -58,8 +58,8 @@ from .control.schedule import (
 )
 from .errors import (
     ActgentError as ActgentError,
-    AddressRefused as AddressRefused,
     ActorFailed as ActorFailed,
+    AddressRefused as AddressRefused,
     AlreadyAnswered as AlreadyAnswered,
     AlreadyDecided as AlreadyDecided,
     AnswerError as AnswerError,
