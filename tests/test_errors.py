@@ -42,6 +42,8 @@ def some(cls):
         "ModeRefused": ("plan", "act", "not yet"),
         "ToolNotFound": ("add", ["sub"]),
         "ToolTimeout": ("add", 3.0),
+        "ToolsetUnavailable": ("github", "its connection failed"),
+        "AddressRefused": ("localhost", "loopback"),
     }
     return cls(*told.get(cls.__name__, ("what happened",)))
 

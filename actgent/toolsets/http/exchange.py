@@ -31,7 +31,7 @@ class WorthRepeating(RequestFailed):
 
 
 @attrs.frozen(kw_only=True)
-class Request:
+class APIRequest:
     """What is to be sent."""
 
     method: str
@@ -48,7 +48,7 @@ class Request:
 
 
 @attrs.frozen
-class Response:
+class APIResponse:
     """What came back."""
 
     status: int
@@ -93,7 +93,7 @@ class Connections:
                 with trio.CancelScope(deadline=trio.current_time() + 1, shield=True):
                     await client.aclose()
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: APIRequest) -> APIResponse:
         """Send a request and follow its redirects; credentials and a body never go to another origin.
 
         Raises:
@@ -107,7 +107,7 @@ class Connections:
             return await _send(client, request)
 
 
-async def _send(client: httpx2.AsyncClient, request: Request) -> Response:
+async def _send(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
     for _ in range(request.redirects + 1):
         response = await _exchange(client, request)
         if response.status not in _REDIRECTS or "location" not in response.headers:
@@ -116,7 +116,7 @@ async def _send(client: httpx2.AsyncClient, request: Request) -> Response:
     raise RequestFailed(f"the API redirected more than {request.redirects} times")
 
 
-def _redirected(request: Request, response: Response) -> Request:
+def _redirected(request: APIRequest, response: APIResponse) -> APIRequest:
     """The request that a redirect asks for.
 
     Raises:
@@ -148,7 +148,7 @@ def _redirected(request: Request, response: Response) -> Request:
     )
 
 
-async def _exchange(client: httpx2.AsyncClient, request: Request) -> Response:
+async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
     secret = request.credentials
     query = (*request.query, *secret.query.items())
     try:
@@ -184,7 +184,7 @@ async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncI
             await response.aclose()
 
 
-async def _read(response: httpx2.Response, request: Request) -> Response:
+async def _read(response: httpx2.Response, request: APIRequest) -> APIResponse:
     body = bytearray()
     is_cut = False
     async for piece in response.aiter_bytes(65_536):
@@ -193,10 +193,10 @@ async def _read(response: httpx2.Response, request: Request) -> Response:
             del body[request.max_bytes :]
             is_cut = True
             break
-    return Response(response.status_code, response.headers, bytes(body), is_cut, request.url)
+    return APIResponse(response.status_code, response.headers, bytes(body), is_cut, request.url)
 
 
-def _checked(response: Response, request: Request) -> Response:
+def _checked(response: APIResponse, request: APIRequest) -> APIResponse:
     if response.status < 400:  # noqa: PLR2004 - RFC 9110: the client errors begin here
         return response
     said = _clean(response.text[:SHOWN], request.credentials)

@@ -77,12 +77,23 @@ class Guard:
 
     def client(self, **options: Any) -> httpx2.AsyncClient:
         """Make a client all of whose connections go through the guard; it follows no redirects and reads no environment."""
-        transport = httpx2.AsyncHTTPTransport(
-            trust_env=False, limits=httpx2.Limits(max_connections=100, max_keepalive_connections=20)
+        return httpx2.AsyncClient(
+            transport=_GuardedTransport(self), trust_env=False, follow_redirects=False, **options
         )
-        pool: Any = transport._pool  # noqa: SLF001 - httpx2 has no argument for the pool's network
-        pool._network_backend = _GuardedNetwork(self)  # noqa: SLF001
-        return httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, **options)
+
+
+class _GuardedTransport(httpx2.AsyncHTTPTransport):
+    """httpx2's own, whose pool connects through the guard; it has no argument for that."""
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__(trust_env=False)
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=httpx2.create_ssl_context(trust_env=False),
+            max_connections=100,
+            max_keepalive_connections=20,
+            keepalive_expiry=5.0,
+            network_backend=_GuardedNetwork(guard),
+        )
 
 
 class _GuardedNetwork(httpcore2.AsyncNetworkBackend):

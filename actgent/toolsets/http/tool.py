@@ -15,7 +15,7 @@ from actgent.tools.base import AskFor, Effect, Tool, ToolContext
 from actgent.toolsets.toolset import Publish, Toolset
 
 from .auth import Auth, check_auth, credentials_of
-from .exchange import Connections, Request, Response, WorthRepeating
+from .exchange import APIRequest, APIResponse, Connections, WorthRepeating
 from .guard import Guard
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -143,9 +143,9 @@ class HTTPTool(Tool, Toolset):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         request = await self._request(arguments, context)
-        return read(await self._connections.send(request))
+        return readable(await self._connections.send(request))
 
-    async def _request(self, arguments: Mapping[str, Any], context: ToolContext) -> Request:
+    async def _request(self, arguments: Mapping[str, Any], context: ToolContext) -> APIRequest:
         headers = {"Accept": "application/json, text/*;q=0.9, */*;q=0.1", **self._fixed}
         headers |= {name: plain(arguments[name]) for name in self._headers["properties"] if name in arguments}
         if self.effect == "once" and context.effect_key:
@@ -154,7 +154,7 @@ class HTTPTool(Tool, Toolset):
         if self._has_body and "body" in arguments:
             content = orjson.dumps(arguments["body"])
             headers.setdefault("Content-Type", "application/json")
-        return Request(
+        return APIRequest(
             method=self.method,
             url=filled(self.url, {name: arguments[name] for name in self._path}),
             query=tuple(pairs({n: arguments[n] for n in self._query["properties"] if n in arguments})),
@@ -211,7 +211,7 @@ def pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def read(response: Response) -> str:
+def readable(response: APIResponse) -> str:
     """The answer as a model reads it: text as it is, anything else by its kind and size."""
     kind = response.headers.get("content-type", "").lower()
     if not response.body:
