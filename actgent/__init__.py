@@ -21,6 +21,7 @@ _NAMES = {
         "ContextOverflow",
         "DeadLetterGone",
         "DeadlineExceeded",
+        "DepsMissing",
         "DuplicateTool",
         "EmptyAnswer",
         "Fenced",

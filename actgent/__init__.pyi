@@ -73,6 +73,7 @@ from .errors import (
     ContextOverflow as ContextOverflow,
     DeadLetterGone as DeadLetterGone,
     DeadlineExceeded as DeadlineExceeded,
+    DepsMissing as DepsMissing,
     DuplicateTool as DuplicateTool,
     EmptyAnswer as EmptyAnswer,
     Fenced as Fenced,

@@ -231,6 +231,18 @@ class WrongOwner(SessionNotFound):
         self.args = (f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}",)
 
 
+class DepsMissing(UsageError):
+    """A session needs deps for its tools and has none; what waits in it is left as it is."""
+
+    def __init__(self, agent: str, session_id: str, why: str) -> None:
+        self.agent = agent
+        self.session_id = session_id
+        super().__init__(
+            f"agent {quoted(agent)}, session {quoted(session_id)}: {why}; pass deps= to open_session(), create_session() "
+            "or run(), or give the agent an async function of the session: Agent(deps=function)"
+        )
+
+
 class NotSerializable(UsageError, TypeError):
     """A value cannot be written into a journal or sent; `key` says where it stands."""
 
@@ -818,6 +830,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (DeadlineExceeded, "deadline"),
     (Stopped, "stopped"),
     (SessionClosed, "stopped"),
+    (DepsMissing, "deps"),
     (JournalError, "journal"),
     (Fenced, "journal"),
 )

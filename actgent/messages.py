@@ -454,7 +454,7 @@ class Failure:
     id: str = ""
     kind: str
     """`parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
-    `journal`, `internal`."""
+    `journal`, `deps`, `internal`."""
     error: Exception
     message_id: str
     """The outside message that it ended."""

@@ -45,6 +45,7 @@ ESSENTIAL = {
         "1,642 m.",
         "Turkic: rich lake.",
     ],
+    "deps.py": ["tea for ada, who has 7 coins left", "cake for Bob, who has 2 coins left"],
     "goal.py": [
         "compare: Error: ValueError: there must be two depths",
         'compare: {"difference": 172}',

@@ -56,7 +56,7 @@ from actgent.sessions.turn import Turn
 from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, turn_options
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
-from actgent.tools.base import Tool
+from actgent.tools.base import DepsT, Tool
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.toolsets.gateway import registry_of
 from actgent.toolsets.toolset import Toolset
@@ -71,6 +71,7 @@ from actgent.turns.tool_calls import Access, ToolCaller
 
 from .agent_tools import AgentRef, AgentTool, limited
 from .assembly import build_actor, build_opener
+from .deps import AgentDeps
 from .options import AgentOptions, FormT, RunOptions
 from .question import Question
 from .session import Hears, HearsIn, Session, context_of, face_of
@@ -95,7 +96,7 @@ STREAM_CAPACITY = 100
 
 
 @for_agents
-class Agent(Generic[DataT_co]):
+class Agent(Generic[DataT_co, DepsT]):
     """An LLM agent: an actor that talks to a model.
 
     It lives in an `async with agent:` block, or in a runtime, and may be opened again afterwards. Type checkers know an
@@ -138,6 +139,8 @@ class Agent(Generic[DataT_co]):
         grace: Seconds to end what is accepted when the block is left.
         thread_grace: Seconds to wait for threads of sync tools after that.
         debug: Whether the log has the traceback of each exception of tools, models and protocols, also where somebody hears of it.
+        deps: What its tools find in `ToolContext.deps`, never written to a journal: a value, or an async function of the
+            session, called before the first message of each and again after a restart.
 
     Raises:
         ConfigurationError: one of these is wrong; the text names it.
@@ -149,9 +152,13 @@ class Agent(Generic[DataT_co]):
     """The pipeline of its messages: `AgentCore`, or a class made from it that does one of its steps in another way."""
 
     @overload
-    def __init__(self, name: str, *, output: type[DataT_co], **options: Unpack[AgentOptions]) -> None: ...
+    def __init__(
+        self, name: str, *, output: type[DataT_co], **options: Unpack[AgentOptions[DepsT]]
+    ) -> None: ...
     @overload
-    def __init__(self, name: str, *, output: object = None, **options: Unpack[AgentOptions]) -> None: ...
+    def __init__(
+        self, name: str, *, output: object = None, **options: Unpack[AgentOptions[DepsT]]
+    ) -> None: ...
     def __init__(
         self,
         name: str,
@@ -165,7 +172,7 @@ class Agent(Generic[DataT_co]):
         prompt: Prompt | None = None,
         instructions: Iterable[Instruction | str] = (),
         types: Iterable[ClassificationType] = (),
-        tools: Iterable[Tool | Toolset] = (),
+        tools: Iterable[Tool[DepsT] | Toolset] = (),
         protocol: Protocol | None = None,
         models: Mapping[str, LLM | LLMSettings | str] | None = None,
         output: Any = None,
@@ -187,6 +194,7 @@ class Agent(Generic[DataT_co]):
         grace: float = 10.0,
         thread_grace: float = 5.0,
         debug: bool = False,
+        deps: DepsT | Callable[[Session], Awaitable[DepsT]] | None = None,
     ) -> None:
         check_arguments(
             name=name, tools=tools, protocol=protocol, limits=limits, memory=memory, models=models
@@ -197,11 +205,10 @@ class Agent(Generic[DataT_co]):
         self.name = name
         self._reports = Reports(name, debug=debug)
         self.limits = limits or Limits()
-        self.grace = grace
+        self.grace, self._thread_grace = grace, thread_grace
         self.on_busy = check_rule(on_busy)
         self._handler_timeout = handler_timeout
         self._threads = at_least_one("threads", threads)
-        self._thread_grace = thread_grace
         self._bounds: dict[str, Any] = {
             "concurrency": at_least_one("sessions", sessions),
             "urgent_concurrency": at_least_one("urgent_sessions", urgent_sessions),
@@ -241,7 +248,8 @@ class Agent(Generic[DataT_co]):
         self._memory = memory or ShortTermMemory()
         self._model_names = {**(models or {}), "default": llm}
         self._models: dict[str, LLM] | None = self._resolve_models()
-        self._on_session: list[OnSession] = [] if modes is None else [modes.settle]
+        self._deps = AgentDeps(name, deps, self.tools)
+        self._on_session: list[OnSession] = self._deps.first_hooks(modes)
         self._hooks = Hooks()
         self._opener: SessionOpener | None = None
         """While it runs."""
@@ -281,6 +289,7 @@ class Agent(Generic[DataT_co]):
         prompt: Prompt | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        deps: DepsT | None = None,
     ) -> Session[DataT_co]:
         """Open a conversation; a `description` that is not empty is its first message.
 
@@ -288,6 +297,7 @@ class Agent(Generic[DataT_co]):
         straight after this call miss nothing. Waits up to 30 s for room. `on_busy` is the session's own rule.
 
         `limits` bound the session as a whole, with its children: of them the calls, tokens, cost and seconds count.
+        `deps` are those of this session's tools, instead of the agent's.
 
         Raises:
             NotRunning: the agent's block is not open.
@@ -307,21 +317,34 @@ class Agent(Generic[DataT_co]):
             system=system,
             limits=limits,
             on_busy=on_busy,
+            deps=self._checked_deps(deps),
         )
         return face_of(context)
 
-    async def open_session(self, session_id: str, *, owner: Sender | str | None = None) -> Session[DataT_co]:
+    async def open_session(
+        self, session_id: str, *, owner: Sender | str | None = None, deps: DepsT | None = None
+    ) -> Session[DataT_co]:
         """The session of this agent that has this id, and belongs to this owner if one is given.
+
+        `deps` are those of its tools from now on.
 
         Raises:
             SessionNotFound: there is none; another agent's session of this id is another one.
             WrongOwner: it is another owner's. It is a `SessionNotFound`, so that services may answer both alike.
             SessionClosed: it was closed.
+            DepsMissing: it was left out after a restart, since its tools need deps: pass them here, and it goes on.
         """
-        return face_of(await (await self._await_opener()).open(session_id, owner=owner))
+        opener = await self._await_opener()
+        context = await opener.open(session_id, owner=owner, deps=self._checked_deps(deps))
+        return _with_deps(context, deps)
 
     async def ensure_session(
-        self, owner: Sender | str, session_id: str, *, parent: Session | None = None
+        self,
+        owner: Sender | str,
+        session_id: str,
+        *,
+        parent: Session | None = None,
+        deps: DepsT | None = None,
     ) -> Session[DataT_co]:
         """This agent's session of this id, in memory or in the journal, created if there is none.
 
@@ -329,7 +352,18 @@ class Agent(Generic[DataT_co]):
             WrongOwner: the session of this id is another owner's; names and kinds are compared.
             SessionClosed: it was closed.
         """
-        return face_of(await (await self._await_opener()).ensure(owner, session_id, parent=_below(parent)))
+        opener, given = await self._await_opener(), self._checked_deps(deps)
+        return _with_deps(await opener.ensure(owner, session_id, parent=_below(parent), deps=given), deps)
+
+    def _checked_deps(self, deps: Any) -> Any:
+        """The deps of one session or run.
+
+        Raises:
+            ConfigurationError: they are of another type than a tool takes.
+        """
+        if deps is not None:
+            self._deps.check(deps)
+        return deps
 
     async def open_toolsets(self, runtime: Runtime) -> None:
         """Connect its toolsets, after which it serves; `Runtime.start` is the way to call it.
@@ -396,14 +430,16 @@ class Agent(Generic[DataT_co]):
 
     @overload
     async def run(
-        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions]
+        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions[DepsT]]
     ) -> Reply[FormT]: ...
     @overload
     async def run(
-        self, content: Content, *, output: None = None, **options: Unpack[RunOptions]
+        self, content: Content, *, output: None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> Reply[DataT_co]: ...
     @overload
-    async def run(self, content: Content, *, output: object, **options: Unpack[RunOptions]) -> Reply: ...
+    async def run(
+        self, content: Content, *, output: object, **options: Unpack[RunOptions[DepsT]]
+    ) -> Reply: ...
     async def run(
         self,
         content: Content,
@@ -418,12 +454,13 @@ class Agent(Generic[DataT_co]):
         temperature: float | None = None,
         max_tokens: int | None = None,
         limits: Limits | None = None,
+        deps: DepsT | None = None,
     ) -> Reply:
         """Say something and wait for the answer: the turn's last reply.
 
         Without a session a fresh one, closed after. A cancelled run stops the turn, and so does one that took `timeout`
         seconds; in a tool or handler, time in which the turn waits for people does not count. `sender` and `priority`
-        are those of `Session.chat`. The same `message_id` is said once: a repetition waits for the same turn, or gets
+        are those of `Session.chat`. `deps` are those of this turn's tools alone. The same `message_id` is said once: a repetition waits for the same turn, or gets
         what it came to, where that is known (see `repetitions`).
 
         Where a tool call waits for a person, the turn is suspended: it goes on by `resume`. In a turn of another
@@ -442,6 +479,7 @@ class Agent(Generic[DataT_co]):
             prompt=prompt,
             session=session,
             limits=limits,
+            deps=deps,
         )
         said = Question(content, session, sender, priority, message_id, timeout)
         if timeout is None:
@@ -472,15 +510,15 @@ class Agent(Generic[DataT_co]):
 
     @overload
     def stream(
-        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions]
+        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[FormT]]]: ...
     @overload
     def stream(
-        self, content: Content, *, output: None = None, **options: Unpack[RunOptions]
+        self, content: Content, *, output: None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[DataT_co]]]: ...
     @overload
     def stream(
-        self, content: Content, *, output: object, **options: Unpack[RunOptions]
+        self, content: Content, *, output: object, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery]]: ...
     @asynccontextmanager
     async def stream(
@@ -497,6 +535,7 @@ class Agent(Generic[DataT_co]):
         temperature: float | None = None,
         max_tokens: int | None = None,
         limits: Limits | None = None,
+        deps: DepsT | None = None,
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
         """Say something and read what comes of it: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`, `Approval`.
 
@@ -515,6 +554,7 @@ class Agent(Generic[DataT_co]):
             prompt=prompt,
             session=session,
             limits=limits,
+            deps=deps,
         )
         said = Question(content, session, sender, priority, message_id, timeout)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
@@ -670,6 +710,7 @@ class Agent(Generic[DataT_co]):
         prompt: Prompt | None = None,
         session: Session | None = None,
         limits: Limits | None = None,
+        deps: Any = None,
     ) -> CallOptions:
         """The agent's own options, but for what is given.
 
@@ -695,8 +736,14 @@ class Agent(Generic[DataT_co]):
             system=system,
             tail=tail,
             limits=limits,
+            deps=self._checked_deps(deps),
             journal_form=turn_options(
-                form, temperature=temperature, max_tokens=max_tokens, system=system, tail=tail
+                form,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                system=system,
+                tail=tail,
+                deps=deps is not None,
             ),
         )
 
@@ -830,11 +877,17 @@ class Agent(Generic[DataT_co]):
             limits=self.limits,
             options=self._options,
             on_stop=partial(self._stopped, runtime),
+            deps=self._deps,
         )
 
     def _build_opener(self, running: AgentActor, runtime: Runtime) -> SessionOpener:
         return build_opener(
-            running, runtime, reducers=self._reducers, on_busy=self.on_busy, on_session=self._on_session
+            running,
+            runtime,
+            reducers=self._reducers,
+            on_busy=self.on_busy,
+            on_session=self._on_session,
+            deps=self._deps,
         )
 
     def _build_core(self, runtime: Runtime) -> AgentCore:
@@ -915,6 +968,14 @@ async def _reading(
     finally:
         reader.close()
     future.abandon()
+
+
+def _with_deps(context: SessionContext, deps: object) -> Session[Any]:
+    """The user's end of a session, which has these deps from now on, if there are any."""
+    session = face_of(context)
+    if deps is not None:
+        session.own_deps = deps
+    return session
 
 
 def _below(parent: object) -> SessionContext | None:

@@ -22,6 +22,7 @@ from actgent.state.reducers import Reducer
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle
 
+from .deps import AgentDeps
 from .session import Session, SessionServices, held_by
 
 
@@ -34,6 +35,7 @@ def build_actor(
     limits: Limits,
     options: CallOptions,
     on_stop: Callable[[], Awaitable[None]],
+    deps: AgentDeps,
 ) -> AgentActor:
     """Build the actor of an agent round its core: what runs its turns, and above that what keeps its sessions."""
     sessions = SessionTable(
@@ -49,6 +51,7 @@ def build_actor(
         timer=runtime.timer,
         accounts=runtime.accounts,
         give_up=core.give_up,
+        deps_missing=deps.missing,
     )
     runner = TurnRunner(
         name,
@@ -88,24 +91,26 @@ def build_opener(
     reducers: Mapping[str, Reducer] | None,
     on_busy: OnBusy,
     on_session: Sequence[OnSession],
+    deps: AgentDeps,
 ) -> SessionOpener:
     """Build what opens the sessions of an actor, and connect what is below it with what is above."""
     intake = Intake(actor.lifecycle, actor.propagation)
     opener = SessionOpener(
         actor,
         intake,
-        partial(_face, SessionServices(actor, intake, runtime.delegation)),
+        partial(_face, SessionServices(actor, intake, runtime.delegation, deps.shared)),
         runtime.agents.trees,
         runtime.agents.starting,
         reducers,
         on_busy,
         on_session,
+        deps.missing_to_resume,
     )
     actor.runner.connect(on_released=actor.lifecycle.forget_if_over, on_suspended=intake.send_away)
     actor.timer_service.connect(opener.loaded, timer_handlers(actor, intake))
     return opener
 
 
-def _face(services: SessionServices, context: SessionContext) -> Session:
+def _face(services: SessionServices, context: SessionContext, deps: object) -> Session:
     """Make the user's end of a session."""
-    return Session(context, services)
+    return Session(context, services, deps)

@@ -197,6 +197,10 @@ class AgentBuilder:
         given = {**self._model, **settings}
         return attrs.evolve(self, model=given if model is None else {**given, "model": model})
 
+    def deps(self, deps: Any) -> Self:
+        """What the tools find in `ToolContext.deps`: a value, or an async function of the session."""
+        return self._with(deps=deps)
+
     def tools(self, *tools: Tool | Toolset) -> Self:
         """Further tools."""
         return self._with(tools=(*self._options.get("tools", ()), *tools))

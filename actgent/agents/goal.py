@@ -21,7 +21,7 @@ from actgent.protocols.goal import (
     results_of,
 )
 from actgent.protocols.renderings import conversation_text
-from actgent.tools.base import Tool
+from actgent.tools.base import DepsT, Tool
 from actgent.tools.function import tool
 from actgent.tools.state import StateTool, takes_state
 
@@ -31,7 +31,7 @@ from .session import Session
 from .validation import warn_renamed
 
 
-class GoalAgent(Agent["DataT_co | None"], Generic[DataT_co]):
+class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
     """An agent that plans, acts, sums up and evaluates until a goal, which is the user's message, is achieved.
 
     Takes what `Agent` takes, and roles in `models`: planner, executor, summarizer, evaluator, finalizer.
@@ -53,7 +53,7 @@ class GoalAgent(Agent["DataT_co | None"], Generic[DataT_co]):
         tools: Tools = (),
         max_iterations: int = 20,
         actions: Iterable[CustomAction] = (),
-        **options: Unpack[CommonOptions],
+        **options: Unpack[CommonOptions[DepsT]],
     ) -> None: ...
     @overload
     def __init__(
@@ -64,7 +64,7 @@ class GoalAgent(Agent["DataT_co | None"], Generic[DataT_co]):
         tools: Tools = (),
         max_iterations: int = 20,
         actions: Iterable[CustomAction] = (),
-        **options: Unpack[CommonOptions],
+        **options: Unpack[CommonOptions[DepsT]],
     ) -> None: ...
     def __init__(
         self,
@@ -74,7 +74,7 @@ class GoalAgent(Agent["DataT_co | None"], Generic[DataT_co]):
         tools: Tools = (),
         max_iterations: int = 20,
         actions: Iterable[CustomAction] = (),
-        **options: Unpack[CommonOptions],
+        **options: Unpack[CommonOptions[DepsT]],
     ) -> None:
         options.setdefault("protocol", Goal(max_iterations=max_iterations, actions=actions))
         super().__init__(name, output=output, tools=tools_from(tools), **options)
@@ -151,6 +151,7 @@ async def run_agent(
     max_iterations: int = 20,
     output: type[FormT],
     limits: Limits | None = None,
+    deps: Any = None,
 ) -> GoalResult[FormT]: ...
 @overload
 async def run_agent(
@@ -161,6 +162,7 @@ async def run_agent(
     max_iterations: int = 20,
     output: None = None,
     limits: Limits | None = None,
+    deps: Any = None,
 ) -> GoalResult[str]: ...
 @overload
 async def run_agent(
@@ -171,6 +173,7 @@ async def run_agent(
     max_iterations: int = 20,
     output: object,
     limits: Limits | None = None,
+    deps: Any = None,
 ) -> GoalResult: ...
 async def run_agent(
     goal: str,
@@ -180,6 +183,7 @@ async def run_agent(
     max_iterations: int = 20,
     output: Any = None,
     limits: Limits | None = None,
+    deps: Any = None,
 ) -> GoalResult[Any]:
     """Work towards a goal with one agent of its own, and return what came of it.
 
@@ -190,7 +194,7 @@ async def run_agent(
         ActgentError: the model failed, or gave no usable answer.
     """
     agent = GoalAgent(
-        "goal", llm=llm, tools=tools, max_iterations=max_iterations, output=output, limits=limits
+        "goal", llm=llm, tools=tools, max_iterations=max_iterations, output=output, limits=limits, deps=deps
     )
     async with agent:
         session = await agent.create_session("user")

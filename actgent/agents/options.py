@@ -1,7 +1,7 @@
 """What agents and their calls may be told beside what they are asked, for type checkers: the arguments by their names."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Required, TypeAlias, TypedDict, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Required, TypeAlias, TypedDict, TypeVar
 
 from actgent.control.limits import Limits
 from actgent.llm.base import LLM
@@ -12,7 +12,7 @@ from actgent.modes.modes import Modes
 from actgent.protocols.base import ClassificationType, Instruction, Protocol
 from actgent.protocols.prompt_layers import Prompt
 from actgent.state.reducers import Reducer
-from actgent.tools.base import Tool
+from actgent.tools.base import DepsT, Tool
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.approval_requests import NeedsPerson
 
@@ -25,7 +25,7 @@ Tools: TypeAlias = Iterable[ToolLike] | Mapping[str, ToolLike]
 """Tools, functions `(state, args)`, other functions; a mapping names them."""
 
 
-class CommonOptions(TypedDict, total=False):
+class CommonOptions(TypedDict, Generic[DepsT], total=False):
     """The arguments of all agents but those that some take in another way; `Agent` says what each is."""
 
     llm: Required[LLM | LLMSettings | str]
@@ -57,18 +57,19 @@ class CommonOptions(TypedDict, total=False):
     grace: float
     thread_grace: float
     debug: bool
+    deps: DepsT | Callable[[Session[Any]], Awaitable[DepsT]] | None
 
 
-class AgentOptions(CommonOptions, total=False):
+class AgentOptions(CommonOptions[DepsT], Generic[DepsT], total=False):
     """The arguments of an `Agent` beside `name` and `output`.
 
     For functions and classes that pass them on: `**options: Unpack[AgentOptions]`.
     """
 
-    tools: Iterable[Tool | Toolset]
+    tools: Iterable[Tool[DepsT] | Toolset]
 
 
-class MessageOptions(TypedDict, total=False):
+class MessageOptions(TypedDict, Generic[DepsT], total=False):
     """The arguments of `RunOptions` in a session that is known."""
 
     sender: Sender | str | None
@@ -79,9 +80,10 @@ class MessageOptions(TypedDict, total=False):
     temperature: float | None
     max_tokens: int | None
     limits: Limits | None
+    deps: DepsT | None
 
 
-class RunOptions(MessageOptions, total=False):
+class RunOptions(MessageOptions[DepsT], Generic[DepsT], total=False):
     """The arguments of `Agent.run` and `Agent.stream` beside the content and `output`; `run` says what each is."""
 
     session: Session[Any] | None

@@ -14,7 +14,7 @@ from actgent.messages import NO_USAGE, DataT_co, Failure, Message, Reply, ToolCa
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
 from actgent.sessions.incoming import Content
-from actgent.tools.base import Tool, ToolContext
+from actgent.tools.base import DepsT, Tool, ToolContext
 from actgent.turns.tool_calls import Access
 
 from .agent import Agent
@@ -57,7 +57,7 @@ class PlanResult(Generic[DataT_co]):
         return str(self.reply if self.reply is not None else self.error)
 
 
-class PlanAgent(Agent[DataT_co]):
+class PlanAgent(Agent[DataT_co, DepsT]):
     """An agent that plans first, and says in its reply's `message_type` whether all of the plan was done.
 
     `models` may name a model for each of `planning`, `execution` and `synthesis`. Handlers hear of the plan by
@@ -67,10 +67,14 @@ class PlanAgent(Agent[DataT_co]):
     default_protocol = Planning
 
     @overload
-    def __init__(self, name: str, *, output: type[DataT_co], **options: Unpack[AgentOptions]) -> None: ...
+    def __init__(
+        self, name: str, *, output: type[DataT_co], **options: Unpack[AgentOptions[DepsT]]
+    ) -> None: ...
     @overload
-    def __init__(self, name: str, *, output: object = None, **options: Unpack[AgentOptions]) -> None: ...
-    def __init__(self, name: str, *, output: object = None, **options: Unpack[AgentOptions]) -> None:
+    def __init__(
+        self, name: str, *, output: object = None, **options: Unpack[AgentOptions[DepsT]]
+    ) -> None: ...
+    def __init__(self, name: str, *, output: object = None, **options: Unpack[AgentOptions[DepsT]]) -> None:
         options["memory"] = LimitedMemory(options.get("memory") or ShortTermMemory())
         super().__init__(name, output=output, **options)
         self.on_session(_limit_history)
@@ -88,6 +92,7 @@ class PlanAgent(Agent[DataT_co]):
         session: Session | None = None,
         output: type[FormT],
         limits: Limits | None = None,
+        deps: DepsT | None = None,
     ) -> PlanResult[FormT]: ...
     @overload
     async def process(
@@ -97,6 +102,7 @@ class PlanAgent(Agent[DataT_co]):
         session: Session | None = None,
         output: None = None,
         limits: Limits | None = None,
+        deps: DepsT | None = None,
     ) -> PlanResult[DataT_co]: ...
     @overload
     async def process(
@@ -106,6 +112,7 @@ class PlanAgent(Agent[DataT_co]):
         session: Session | None = None,
         output: object,
         limits: Limits | None = None,
+        deps: DepsT | None = None,
     ) -> PlanResult: ...
     async def process(
         self,
@@ -114,6 +121,7 @@ class PlanAgent(Agent[DataT_co]):
         session: Session | None = None,
         output: Any = None,
         limits: Limits | None = None,
+        deps: DepsT | None = None,
     ) -> PlanResult[Any]:
         """Plan, execute, answer; what goes wrong in the turn is in the result. Without a session in a fresh one.
 
@@ -125,24 +133,27 @@ class PlanAgent(Agent[DataT_co]):
             InboxFull: there was no room.
         """
         if session is not None:
-            return await self._process(content, session, output, limits)
+            return await self._process(content, session, output=output, limits=limits, deps=deps)
         session = await self.create_session("user")
         try:
-            return await self._process(content, session, output, limits)
+            return await self._process(content, session, output=output, limits=limits, deps=deps)
         finally:
             if session.status != "suspended":
                 with trio.move_on_after(_CLOSING, shield=True):
                     await session.aclose()
 
     async def _process(
-        self, content: Content, session: Session, output: Any, limits: Limits | None
+        self,
+        content: Content,
+        session: Session,
+        **options: Any,
     ) -> PlanResult:
         started = trio.current_time()
         begun = len(session.history)
         reply: Reply | None = None
         failure: Failure | None = None
         tool_calls = 0
-        async with self.stream(content, session=session, output=output, limits=limits) as deliveries:
+        async with self.stream(content, session=session, **options) as deliveries:
             async for delivery in deliveries:
                 if isinstance(delivery, Reply):
                     reply = delivery

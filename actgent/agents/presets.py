@@ -15,6 +15,7 @@ from actgent.protocols.simple import Simple
 from actgent.protocols.strategies import Strategy
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
+from actgent.tools.base import DepsT
 
 from .agent import Agent
 from .options import AgentOptions
@@ -22,17 +23,17 @@ from .session import face_of
 from .validation import check_routes, forms_of
 
 
-class BareAgent(Agent[DataT_co]):
+class BareAgent(Agent[DataT_co, DepsT]):
     """An agent whose answers are plain text."""
 
 
-class SimpleAgent(Agent[DataT_co]):
+class SimpleAgent(Agent[DataT_co, DepsT]):
     """An agent that answers with a type and content, or calls a tool."""
 
     default_protocol = Simple
 
 
-class ReActAgent(Agent[DataT_co]):
+class ReActAgent(Agent[DataT_co, DepsT]):
     """An agent that thinks, acts and looks at what came of it, until it can answer directly.
 
     `strategy` chooses between the direct and the react mode for each turn.
@@ -45,7 +46,7 @@ class ReActAgent(Agent[DataT_co]):
         *,
         output: type[DataT_co],
         strategy: Strategy | None = None,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None: ...
     @overload
     def __init__(
@@ -54,7 +55,7 @@ class ReActAgent(Agent[DataT_co]):
         *,
         output: object = None,
         strategy: Strategy | None = None,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None: ...
     def __init__(
         self,
@@ -62,13 +63,13 @@ class ReActAgent(Agent[DataT_co]):
         *,
         output: object = None,
         strategy: Strategy | None = None,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None:
         options.setdefault("protocol", ReAct(strategy))
         super().__init__(name, output=output, **options)
 
 
-class RouterAgent(Agent[DataT_co]):
+class RouterAgent(Agent[DataT_co, DepsT]):
     """An agent that answers, or hands the conversation on to another: `routes={action: agent}`.
 
     An action without a route only reaches the `on_routing` handlers. A route that no instruction or type describes is
@@ -84,7 +85,7 @@ class RouterAgent(Agent[DataT_co]):
         *,
         output: type[DataT_co],
         routes: Mapping[str, Agent] | None = None,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None: ...
     @overload
     def __init__(
@@ -93,7 +94,7 @@ class RouterAgent(Agent[DataT_co]):
         *,
         output: object = None,
         routes: Mapping[str, Agent] | None = None,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None: ...
     def __init__(
         self,
@@ -101,7 +102,7 @@ class RouterAgent(Agent[DataT_co]):
         *,
         output: object = None,
         routes: Mapping[str, Agent] | None = None,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None:
         check_routes(routes or {}, kind=Agent)
         self.routes = dict(routes or {})

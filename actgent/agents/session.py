@@ -64,6 +64,8 @@ class SessionServices:
     running: AgentActor
     intake: Intake
     delegation: Delegation
+    deps: Any
+    """The agent's deps for all of its sessions."""
 
 
 @for_sessions
@@ -73,11 +75,15 @@ class Session(Generic[DataT_co]):
     `Session[Offer]` is one with an agent whose `output=` is `Offer`.
     """
 
-    __slots__ = ("__weakref__", "_held", "_services")
+    __slots__ = ("__weakref__", "_held", "_made_deps", "_services", "own_deps")
 
-    def __init__(self, context: SessionContext, services: SessionServices) -> None:
+    def __init__(self, context: SessionContext, services: SessionServices, deps: Any = None) -> None:
         self._held = context
         self._services = services
+        self.own_deps = deps
+        """What was given to it as deps of its own; None: nothing."""
+        self._made_deps: Any = None
+        """What its agent's function returned for it."""
 
     def __repr__(self) -> str:
         return f"<Session {self.id} of {self.owner.name!r}, {self.status}>"
@@ -520,6 +526,20 @@ class Session(Generic[DataT_co]):
         if turn is not None and turn.budget is not None:
             return turn.budget
         return Budget(accounts) if accounts else None
+
+    @property
+    def deps(self) -> Any:
+        """What tools are given as `ToolContext.deps`: of the run, else of the session, its agent, or the session above; or None."""
+        held, turn = self._held, self._held.turn
+        of_run = None if turn is None else turn.options.deps
+        for found in (of_run, self.own_deps, self._made_deps, self._services.deps):
+            if found is not None:
+                return found
+        return None if held.parent is None else face_of(held.parent).deps
+
+    def take_made_deps(self, deps: Any) -> None:
+        """Use what the agent's function returned, where nothing else was given."""
+        self._made_deps = deps
 
     @property
     def status(self) -> Status:

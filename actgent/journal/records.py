@@ -63,6 +63,8 @@ class TurnOptions:
     output: str | None = None
     """The form of the answer, as JSON text."""
     output_name: str = ""
+    deps: bool = False
+    """True: its tools were given deps of its own, which are not written."""
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +95,8 @@ class Opened:
     """Whose session it is; empty in sessions from before an id was unique for its agent only."""
     task: str = ""
     """What the parent calls the task that it was opened for, where it said so."""
+    deps: bool = False
+    """True: it was given deps of its own, which are not written."""
 
 
 @attrs.frozen(kw_only=True)

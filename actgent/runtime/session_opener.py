@@ -1,5 +1,6 @@
 """Creates, finds and restores the sessions of an agent."""
 
+import typing
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
@@ -13,6 +14,7 @@ from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
     ConfigurationError,
+    DepsMissing,
     JournalDamaged,
     SessionClosed,
     SessionExists,
@@ -43,6 +45,13 @@ from .session_table import Trees
 from .slots import running_session
 from .starting import Starting
 
+
+class DepsMissingCheck(typing.Protocol):
+    """Returns the error of a session whose tools would find no deps; `was_given`: it had some that no journal holds."""
+
+    def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
+
+
 OnSession = Callable[[Any], Any]
 """Called with the user's end of a session."""
 ERASE_PATIENCE = 1.0
@@ -67,8 +76,8 @@ class SessionOpener:
 
     running: AgentActor
     intake: Intake
-    make_face: Callable[[SessionContext], object]
-    """Makes the user's end of a session."""
+    make_face: Callable[[SessionContext, object], object]
+    """Makes the user's end of a session, with deps of its own or None."""
     trees: Trees
     starting: Starting
     reducers: Mapping[str, Reducer] | None
@@ -76,6 +85,8 @@ class SessionOpener:
     """What messages do while their session works, where nothing else is said."""
     on_session: Sequence[OnSession]
     """Called before the first message of each."""
+    deps_missing: DepsMissingCheck
+    """Tells why a session from the journal cannot go on."""
     _opening: dict[str, _Opening] = attrs.field(factory=dict)
     """By id those that are just made again, or made under an id that was given."""
 
@@ -92,6 +103,7 @@ class SessionOpener:
         limits: Limits | None = None,
         task: Task | None = None,
         is_transient: bool = False,
+        deps: object = None,
     ) -> SessionContext:
         """A session that nobody has been told of yet.
 
@@ -108,7 +120,7 @@ class SessionOpener:
             reducers=self.reducers,
             tree=SessionTree(parent, parent.key, task=task) if parent is not None else None,
         )
-        context.face = self.make_face(context)
+        context.face = self.make_face(context, deps)
         self.running.lifecycle.open(context)
         context.log = self.running.lifecycle.new_log(context.id)
         bounds = NO_LIMITS if limits is None else limits.shared
@@ -116,7 +128,8 @@ class SessionOpener:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
             now = self.running.clock.now()
-            context.log.add(_opened(context, bounds, on_busy, is_transient=is_transient, now=now))
+            opened = _opened(context, bounds, on_busy, is_transient=is_transient, now=now)
+            context.log.add(opened if deps is None else attrs.evolve(opened, deps=True))
             context.log.is_temporary = is_transient and task is None
         if task is not None and task.deadline:
             context.set_timer(TaskDeadline(task.deadline, task.seconds))
@@ -139,6 +152,7 @@ class SessionOpener:
         system: str | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        deps: object = None,
     ) -> SessionContext:
         """See `Agent.create_session`."""
         if limits is not None:
@@ -152,7 +166,13 @@ class SessionOpener:
             if session_id is not None:
                 await self._check_unused(session_id)
             context = self.new(
-                owner, session_id=session_id, parent=parent, system=system, limits=limits, on_busy=on_busy
+                owner,
+                session_id=session_id,
+                parent=parent,
+                system=system,
+                limits=limits,
+                on_busy=on_busy,
+                deps=deps,
             )
             if description or self.on_session or self.running.journal is not None:
                 await self._begin(context, description)
@@ -222,13 +242,15 @@ class SessionOpener:
 
     # --- those that are there --------------------------------------------------------------
 
-    async def open(self, session_id: str, *, owner: Sender | str | None = None) -> SessionContext:
+    async def open(
+        self, session_id: str, *, owner: Sender | str | None = None, deps: object = None
+    ) -> SessionContext:
         """See `Agent.open_session`."""
         wanted = None if owner is None else to_owner(owner)
         if wanted is not None:
             await self.wait_opened(session_id)
             await _refuse_stranger(self.running, session_id, wanted)
-        context = await self.find(session_id)
+        context = await self.find(session_id, deps=deps)
         if wanted is not None:
             self._check_owner(context, wanted)
         return context
@@ -237,7 +259,7 @@ class SessionOpener:
         if context.owner != owner:
             raise WrongOwner(self.running.name, context.id, owner.name)
 
-    async def find(self, session_id: str) -> SessionContext:
+    async def find(self, session_id: str, *, deps: object = None) -> SessionContext:
         """The session of this id, whoever owns it: for those who know that it is theirs.
 
         Raises:
@@ -248,7 +270,7 @@ class SessionOpener:
         await self.wait_opened(session_id)
         if self.running.journal is not None and session_id not in sessions:
             with self.opens(session_id):
-                return await self._reopen(session_id)
+                return await self._reopen(session_id, deps)
         return await self._after_pause(sessions.find(session_id).face)
 
     async def _after_pause(self, face: object) -> SessionContext:
@@ -268,7 +290,12 @@ class SessionOpener:
             yield context
 
     async def ensure(
-        self, owner: Sender | str, session_id: str, *, parent: SessionContext | None = None
+        self,
+        owner: Sender | str,
+        session_id: str,
+        *,
+        parent: SessionContext | None = None,
+        deps: object = None,
     ) -> SessionContext:
         """See `Agent.ensure_session`."""
         wanted = to_owner(owner)
@@ -276,12 +303,12 @@ class SessionOpener:
         with self.opens(session_id):
             try:
                 await _refuse_stranger(self.running, session_id, wanted)
-                context = await self.find(session_id)
+                context = await self.find(session_id, deps=deps)
             except WrongOwner:
                 raise
             except SessionNotFound:
                 check_id("session_id", session_id)
-                return await self.create(owner, session_id=session_id, parent=parent)
+                return await self.create(owner, session_id=session_id, parent=parent, deps=deps)
         self._check_owner(context, wanted)
         return context
 
@@ -322,7 +349,7 @@ class SessionOpener:
                 try:
                     with self.opens(session_id):
                         await self._reopen(session_id)
-                except (JournalDamaged, WireError) as error:
+                except (JournalDamaged, WireError, DepsMissing) as error:
                     _log.error("agent %s leaves a session out: %s", self.running.name, error)
                 except (SessionClosed, SessionNotFound):
                     pass  # another agent that started earlier opened it, and it has ended since it was listed
@@ -374,7 +401,7 @@ class SessionOpener:
             del self._opening[session_id]
         opening.done.set()
 
-    async def _reopen(self, session_id: str) -> SessionContext:
+    async def _reopen(self, session_id: str, deps: object = None) -> SessionContext:
         """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
         running, sessions = self.running, self.running.sessions
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
@@ -405,7 +432,7 @@ class SessionOpener:
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return sessions.loaded(unloaded)
         self._find_parent(context, opened, restored.waiting)
-        context.face, context.host = self.make_face(context), running.lifecycle
+        context.face, context.host = self.make_face(context, deps), running.lifecycle
         running.lifecycle.open(context)
         self.starting.note_return(context)
         if restored.waiting:
@@ -418,6 +445,7 @@ class SessionOpener:
                     context.closed = True
                 running.lifecycle.openers[session_id] = trio.lowlevel.current_task()
                 await self.call_on_session(context)
+                _check_deps(context, opened, self.deps_missing)
                 running.lifecycle.resume_restored(context, restored.waiting)
         except BaseException:
             running.lifecycle.drop(context, is_claimed=bool(restored.waiting))
@@ -527,6 +555,18 @@ async def _with_parent_agent(
         return opened
     head = await journal.head(agent, session_id)
     return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
+
+
+def _check_deps(context: SessionContext, opened: Opened, deps_missing: DepsMissingCheck) -> None:
+    """Leave a session as it is that would go on without the deps that it needs.
+
+    Raises:
+        DepsMissing: it names the session.
+    """
+    waiting = (context.mail.acceptances or {}).values()
+    was_given = opened.deps or any(each.options is not None and each.options.deps for each in waiting)
+    if (missing := deps_missing(context, was_given=was_given)) is not None:
+        raise missing
 
 
 def _restored_task(session_id: str, opened: Opened, options: CallOptions) -> Task:

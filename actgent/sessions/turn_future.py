@@ -108,6 +108,8 @@ class CallOptions:
     """Said at the end of the prompt, in each call of this turn, and not remembered."""
     limits: Limits | None = None
     """Of this turn alone; None is the agent's."""
+    deps: Any = attrs.field(default=None, repr=False)
+    """What tools of this turn alone are given."""
     journal_form: TurnOptions | None = None
     """The per-turn overrides in this object, in the form that a journal stores."""
 
@@ -383,10 +385,17 @@ class TurnStream(TurnFuture):
 
 
 def turn_options(
-    output: Output | None, *, temperature: float | None, max_tokens: int | None, system: str | None, tail: str
+    output: Output | None,
+    *,
+    temperature: float | None,
+    max_tokens: int | None,
+    system: str | None,
+    tail: str,
+    deps: bool,
 ) -> TurnOptions | None:
-    """Return the options given for one turn; None if there are none."""
-    if output is None and temperature is None and max_tokens is None and system is None and not tail:
+    """Return the options given for one turn; None if there are none. Of deps only that there were some."""
+    said = (output, temperature, max_tokens, system)
+    if said == (None, None, None, None) and not tail and not deps:
         return None
     return TurnOptions(
         temperature=temperature,
@@ -395,6 +404,7 @@ def turn_options(
         tail=tail,
         output=None if output is None else output.form,
         output_name="" if output is None else output.name,
+        deps=deps,
     )
 
 

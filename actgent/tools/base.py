@@ -4,11 +4,13 @@ import abc
 import functools
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
 import attrs
+from typing_extensions import TypeVar
 
 from actgent.approvals import Ask, Grant
+from actgent.errors import DepsMissing
 from actgent.messages import ToolCall, ToolResult, ToolSpec
 
 from .results import ResultCache
@@ -22,6 +24,11 @@ Effect = Literal["pure", "idempotent", "once"]
 AskFor = Callable[[ToolCall], bool | Ask]
 """Whether a person has to approve this call; sync, and it only looks."""
 
+DepsT = TypeVar("DepsT", default=Any)
+"""The type of what a program gives the tools of its agents."""
+DepsT_co = TypeVar("DepsT_co", covariant=True, default=Any)
+DepsT_contra = TypeVar("DepsT_contra", contravariant=True, default=Any)
+
 
 class HasState(typing.Protocol):
     """Something with a store, such as a session."""
@@ -31,8 +38,11 @@ class HasState(typing.Protocol):
 
 
 @attrs.define(kw_only=True, eq=False)
-class ToolContext:
-    """What a tool may know of the call it serves. Made for that call alone, and only to be read."""
+class ToolContext(Generic[DepsT_co]):
+    """What a tool may know of the call it serves. Made for that call alone, and only to be read.
+
+    A tool that takes a `ToolContext[Shop]` finds a `Shop` in `deps`, and an agent with it is given one.
+    """
 
     session_id: str = ""
     owner: str = ""
@@ -47,6 +57,8 @@ class ToolContext:
     _state: Any = None
     _source: HasState | None = attrs.field(default=None, repr=False)
     """What has the state, which is made when somebody asks for it."""
+    _deps: Any = attrs.field(default=None, repr=False, alias="deps")
+    """Those of the run alone."""
     session: Any = None
     """The `Session`, for tools that talk to it; None outside of an agent."""
     threads: Threads | ThreadShare | None = attrs.field(default=None, repr=False)
@@ -67,6 +79,20 @@ class ToolContext:
         """The session's store: a read-only mapping with `dispatch`. None outside of a session."""
         return self._state if self._state is not None or self._source is None else self._source.state
 
+    @property
+    def deps(self) -> DepsT_co:
+        """What the program gave: to the run, else to the session, else to the agent.
+
+        Raises:
+            DepsMissing: nothing.
+        """
+        found: DepsT_co | None = self._deps
+        if found is None and self.session is not None:
+            found = self.session.deps
+        if found is None:
+            raise DepsMissing(self.agent, self.session_id, "a tool asked for deps, and there are none")
+        return found
+
     def of_call(self, call: ToolCall, approval: Grant | None, *, is_inline: bool) -> "ToolContext":
         """The same for one call. Where that may run in a thread, the store is made now, in the one that it belongs to."""
         return ToolContext(  # written out: attrs.evolve would cost more than the rest of an inline call
@@ -77,6 +103,7 @@ class ToolContext:
             effect_key=f"{self._scope or self.session_id}/{call.id}",
             state=self._state if is_inline else self.state,
             source=self._source,
+            deps=self._deps,
             session=self.session,
             threads=self.threads,
             approval=approval,
@@ -95,7 +122,7 @@ class ToolHooks:
     """Called before `on_error` with what the tool raised, whose `__traceback__` tells where."""
 
 
-class Tool(abc.ABC):
+class Tool(abc.ABC, Generic[DepsT_contra]):
     """Something an agent can do. Subclass it, or write a function with `@tool`.
 
     A tool is shared: one object serves many agents and concurrent calls.
@@ -123,6 +150,8 @@ class Tool(abc.ABC):
     approval: bool | Ask | AskFor = False
     """Whether a person has to approve each call; an `Ask` words the question, a function decides for each call."""
     hooks: Sequence[ToolHooks] = ()
+    deps_type: Any = None
+    """The type of the deps that it needs, and without which no turn begins; None: it needs none."""
     inline: bool = False
     """True: `execute` never waits, so it runs without a timer."""
     deferred: bool = False
@@ -131,7 +160,7 @@ class Tool(abc.ABC):
     """The name of the toolset that it comes from; empty: the agent was given it by itself."""
 
     @abc.abstractmethod
-    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> object:
         """Run one call with arguments that fit the schema, and return its result.
 
         Text is the result as it is; anything else becomes JSON. What it raises becomes the

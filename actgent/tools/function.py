@@ -6,22 +6,24 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Generic, ParamSpec, Self, TypeVar, Union, get_args, get_origin, overload
+from typing import Annotated, Any, Concatenate, Generic, Self, Union, get_args, get_origin, overload
+
+from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments
 
-from .base import AskFor, Effect, Tool, ToolContext, ToolHooks
+from .base import AskFor, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
 from .checking import MAX_LEVELS, is_deep
 from .options import check_options
 from .schema import compile_signature, description_of, parameter_texts
 from .threads import Threads
 
-P = ParamSpec("P")
-R = TypeVar("R")
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
 
 
-class FunctionTool(Tool, Generic[P, R]):
+class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
     """A function as a tool; calling it calls the function.
 
     An async function is awaited. A sync one runs in a worker thread, or with `thread=False` right in the event
@@ -29,7 +31,7 @@ class FunctionTool(Tool, Generic[P, R]):
 
     The schema comes from the signature and the docstring, unless `parameters` gives it; then the arguments reach
     the function as plain JSON values. A parameter annotated `ToolContext` is filled in by the framework, and
-    no model sees it. Not possible: `*args`, `**kwargs` (without `parameters`) and positional-only parameters.
+    no model sees it; `ToolContext[Shop]` says what the program has to give it as deps. Not possible: `*args`, `**kwargs` (without `parameters`) and positional-only parameters.
 
     Raises:
         ConfigurationError: a name, an option or a parameter that no model can use.
@@ -78,6 +80,9 @@ class FunctionTool(Tool, Generic[P, R]):
         label = f"tool {self.name!r}"
         hints = _hints(_undecorated(self.func), label)
         self._context_names = tuple(name for name, hint in hints.items() if _is_context(hint))
+        self.deps_type = next(
+            (found for hint in hints.values() if (found := _deps_in(hint)) is not None), None
+        )
         if self._context_names and self.cache:
             raise ConfigurationError(
                 f"{label} takes a ToolContext: its results depend on the session, so cache=0"
@@ -97,7 +102,9 @@ class FunctionTool(Tool, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.func(*args, **kwargs)
 
-    def __get__(self, instance: object, owner: type | None = None) -> "Self | FunctionTool[..., R]":
+    def __get__(
+        self, instance: object, owner: type | None = None
+    ) -> "Self | FunctionTool[..., R, DepsT_contra]":
         """A method decorated in its class: the tool of one instance."""
         if instance is None or not self._is_method:
             return self
@@ -111,7 +118,7 @@ class FunctionTool(Tool, Generic[P, R]):
     def __repr__(self) -> str:
         return f"FunctionTool({self.name!r})"
 
-    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> object:
         keywords = self._bind(arguments, context)
         func: Callable[..., Any] = self.func
         if self._is_async:
@@ -123,7 +130,7 @@ class FunctionTool(Tool, Generic[P, R]):
         result = await threads.run_sync(call, name=self.name, never_began=context.never_began)
         return await result if inspect.isawaitable(result) else result
 
-    def _bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
+    def _bind(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> dict[str, Any]:
         try:
             keywords = self._convert(arguments)
         except ValueError as error:
@@ -193,10 +200,37 @@ def _hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
 def _is_context(hint: Any) -> bool:
     if get_origin(hint) in (Union, types.UnionType, Annotated):
         return any(map(_is_context, get_args(hint)))
-    return hint is ToolContext
+    return hint is ToolContext or get_origin(hint) is ToolContext
+
+
+def _deps_in(hint: Any) -> Any:
+    """The type in a `ToolContext[...]`; None where there is none, or one that says nothing."""
+    if get_origin(hint) is ToolContext:
+        (wanted,) = get_args(hint)
+        return None if wanted in (Any, None, type(None)) else wanted
+    if get_origin(hint) in (Union, types.UnionType, Annotated):
+        return next((found for each in get_args(hint) if (found := _deps_in(each)) is not None), None)
+    return None
 
 
 # --- the decorator -------------------------------------------------------------------------
+
+
+class ToolMaker(typing.Protocol):
+    """A decorator that makes a tool of a function."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[ToolContext[DepsT_contra], P], R], /
+    ) -> FunctionTool[Concatenate[ToolContext[DepsT_contra], P], R, DepsT_contra]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(
+    function: Callable[Concatenate[ToolContext[DepsT_contra], P], R], /
+) -> FunctionTool[Concatenate[ToolContext[DepsT_contra], P], R, DepsT_contra]: ...
 
 
 @overload
@@ -219,7 +253,7 @@ def tool(
     alone: bool = False,
     approval: bool | Ask | AskFor = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),
-) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+) -> ToolMaker: ...
 
 
 def tool(

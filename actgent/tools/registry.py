@@ -42,7 +42,7 @@ class ToolRegistry:
     made from the validated instruction reaches it. One that is `deferred` has none either: `find_tools` tells of it.
     """
 
-    __slots__ = ("_all", "_groups", "_mapped", "_own", "_specs", "_unavailable", "version")
+    __slots__ = ("_all", "_groups", "_mapped", "_own", "_specs", "_unavailable", "deps_tool", "version")
 
     def __init__(self, tools: Iterable[Tool] = (), *, mapped: Iterable[str] = ()) -> None:
         """Add the tools; `mapped` are the names of those that belong to instructions.
@@ -61,6 +61,8 @@ class ToolRegistry:
         """Another number whenever a toolset has changed what is here."""
         self._mapped = frozenset(mapped)
         self._specs: tuple[ToolSpec, ...] | None = None
+        self.deps_tool = ""
+        """The name of a tool that needs deps; empty if none does."""
         for tool in tools:
             self.add(tool)
         self._check_mapped()
@@ -175,8 +177,12 @@ class ToolRegistry:
 
     def _merge(self) -> None:
         self._specs = None
-        if not self._groups:
-            return
+        if self._groups:
+            self._merge_groups()
+        needs = (tool.name for tool in self._all.values() if tool.deps_type is not None)
+        self.deps_tool = next(needs, "")
+
+    def _merge_groups(self) -> None:
         self._all = dict(self._own)
         for toolset, tools in self._groups.items():
             for tool in tools:

@@ -46,6 +46,8 @@ class TurnLifecycle:
     accounts: Accounts
     give_up: Callable[[SessionContext, Turn], Awaitable[object]]
     """Called when a turn fails: closes open tool calls in the history and notifies hooks."""
+    deps_missing: Callable[[SessionContext, CallOptions], Exception | None]
+    """Tells the error of a turn whose tools would find no deps."""
     _silence: float | None = None
     """Deadline for the shutdown handlers (`trio.current_time()`)."""
 
@@ -89,6 +91,8 @@ class TurnLifecycle:
         ):
             earlier = [context.mail.take(each).funding for each in turn.joined]
             self.accounts.begin(context, turn, self.agent, fundings=[*earlier, acceptance.funding])
+        if (missing := self.deps_missing(context, options)) is not None:
+            turn.stop_with(missing)
         if context.closed:  # it came in while the session was closing
             turn.stop_with(SessionClosed(context.id))
         if acceptance.guests:

@@ -9,7 +9,6 @@ import trio
 from actgent.control.budget import Budget
 from actgent.control.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.control.excess import excess_of
-from actgent.control.limits import Limits
 from actgent.errors import LimitReached
 from actgent.journal.records import Said, Started
 from actgent.messages import Message, ToolCall
@@ -185,19 +184,21 @@ class ToolCaller:
         return tool is not None and tool.effect != "pure" and batch.would_start(place)
 
     def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
-        batch = self._new_batch(context, calls, turn.limits)
+        batch = self._new_batch(context, turn, calls)
         if context.approvals is not None:
             self.approvals.apply_decisions(context.approvals, batch)
         if turn.checkpoint is not None:
             self._settle(context, turn.checkpoint, batch)
         return batch
 
-    def _new_batch(self, context: SessionContext, calls: Sequence[ToolCall], limits: Limits) -> Batch:
+    def _new_batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        limits = turn.limits
         told = ToolContext(
             session_id=context.id,
             owner=context.owner.name,
             agent=self.agent,
             scope=context.scope,
+            deps=turn.options.deps,
             session=context.face,
             source=context,
             threads=self.threads,

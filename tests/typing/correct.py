@@ -73,6 +73,43 @@ async def look(name: str, context: ToolContext) -> str:
     return f"{name} {context.session_id}"
 
 
+class Shop:
+    """What tools sell from."""
+
+    name = "corner"
+
+
+@tool(effect="once")
+def sell(context: ToolContext[Shop], what: str) -> str:
+    """Sell something."""
+    return f"{what} from {context.deps.name}"
+
+
+@tool
+async def count(context: ToolContext[Shop]) -> int:
+    """Count what is there."""
+    return len(context.deps.name)
+
+
+async def open_shop(session: Session) -> Shop:
+    """Give each session a shop."""
+    return Shop()
+
+
+async def deps() -> None:
+    """What tools are given: of an agent, a session and a run."""
+    shop = BareAgent("shop", llm=MODEL, tools=[add, sell, count], deps=Shop(), output=Offer)
+    assert_type(shop, BareAgent[Offer, Shop])
+    session = await shop.ensure_session("ada", "ada", deps=Shop())
+    assert_type((await shop.run("Sell it.", session=session, deps=Shop())).data, Offer)
+    later = ReActAgent("later", llm=MODEL, tools=[sell, add], deps=open_shop)
+    await later.open_session("ada", deps=Shop())
+    given = PlanAgent("given", llm=MODEL, tools=[sell, look])
+    await given.process("Sell it.", deps=Shop())
+    any_agent: Agent = shop
+    print(any_agent, sell(ToolContext(deps=Shop()), what="tea"))
+
+
 def clerk(**options: Unpack[AgentOptions]) -> Agent:
     """Make an agent of the house."""
     return BareAgent("clerk", **options)

@@ -17,6 +17,7 @@ from actgent import (
     ScriptedLLM,
     Session,
     StepsAgent,
+    ToolContext,
     ToolResult,
     run_agent,
     tool,
@@ -65,6 +66,39 @@ def part(name: str) -> str:
 
 
 part(5)  # wrong: a tool is still its function
+
+
+class Shop:
+    """What tools sell from."""
+
+    name = "corner"
+
+
+class Bank:
+    """Something else."""
+
+
+async def open_shop(session: Session) -> Shop:
+    """Give each session a shop."""
+    return Shop()
+
+
+@tool
+def sell(context: ToolContext[Shop], what: str) -> str:
+    """Sell something."""
+    print(context.deps.owner)  # wrong: an attribute that there is not
+    return what
+
+
+BareAgent("clerk", llm=MODEL, deps=Bank(), tools=[sell])  # wrong: deps of another type than a tool takes
+SELLER = ReActAgent("clerk", llm=MODEL, deps=Shop(), tools=[sell])
+
+
+async def deps() -> None:
+    """What tools are given."""
+    await SELLER.run("Sell it.", deps=Bank())  # wrong: another type than the agent's
+    await SELLER.create_session("ada", deps="shop")  # wrong: a name for a shop
+    await SELLER.open_session("ada", deps=open_shop)  # wrong: a function is the agent's
 
 
 async def outputs() -> None:

@@ -29,13 +29,14 @@ from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 from actgent.sessions.incoming import Content
 from actgent.sessions.turn_future import TurnReader
+from actgent.tools.base import DepsT
 
 from .answer import AgentAnswer, AnswerReader
 from .events import StepsEvent
 from .stream import StepsTurnStream
 
 
-class StepsAgent(Agent[DataT_co]):
+class StepsAgent(Agent[DataT_co, DepsT]):
     """An agent that makes a plan, takes steps with tool calls, and gives a final answer.
 
     Args:
@@ -58,7 +59,7 @@ class StepsAgent(Agent[DataT_co]):
         timezone: str = "UTC",
         final_answer_format: str = "",
         max_iterations: int = DEFAULT_ITERATIONS,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None: ...
     @overload
     def __init__(
@@ -69,7 +70,7 @@ class StepsAgent(Agent[DataT_co]):
         timezone: str = "UTC",
         final_answer_format: str = "",
         max_iterations: int = DEFAULT_ITERATIONS,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None: ...
     def __init__(
         self,
@@ -79,7 +80,7 @@ class StepsAgent(Agent[DataT_co]):
         timezone: str = "UTC",
         final_answer_format: str = "",
         max_iterations: int = DEFAULT_ITERATIONS,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[AgentOptions[DepsT]],
     ) -> None:
         given = options.setdefault(
             "protocol",
@@ -104,7 +105,7 @@ class StepsAgent(Agent[DataT_co]):
         """Ask for final answers of another look, from the next model call on."""
         self.steps.final_answer_format = words
 
-    async def open_conversation(self, owner: Sender | str = "user") -> "Conversation[DataT_co]":
+    async def open_conversation(self, owner: Sender | str = "user") -> "Conversation[DataT_co, DepsT]":
         """A conversation that remembers what was said until it is reset.
 
         Raises:
@@ -114,15 +115,15 @@ class StepsAgent(Agent[DataT_co]):
 
     @overload  # type: ignore[override] # what it yields is more than any other stream does
     def stream(
-        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions]
+        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[FormT] | StepsEvent]]: ...
     @overload
     def stream(
-        self, content: Content, *, output: None = None, **options: Unpack[RunOptions]
+        self, content: Content, *, output: None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[DataT_co] | StepsEvent]]: ...
     @overload
     def stream(
-        self, content: Content, *, output: object, **options: Unpack[RunOptions]
+        self, content: Content, *, output: object, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery | StepsEvent]]: ...
     @asynccontextmanager
     async def stream(
@@ -139,6 +140,7 @@ class StepsAgent(Agent[DataT_co]):
         temperature: float | None = None,
         max_tokens: int | None = None,
         limits: Limits | None = None,
+        deps: DepsT | None = None,
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery | StepsEvent], None]:
         """Say something and read what comes of it: the deliveries of any stream, and the events of the steps.
 
@@ -151,6 +153,7 @@ class StepsAgent(Agent[DataT_co]):
             prompt=prompt,
             session=session,
             limits=limits,
+            deps=deps,
         )
         reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
         future = StepsTurnStream(options, reader=reader)
@@ -160,19 +163,19 @@ class StepsAgent(Agent[DataT_co]):
 
     @overload
     def stream_state(
-        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions]
+        self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer[FormT]]]: ...
     @overload
     def stream_state(
-        self, content: Content, *, output: None = None, **options: Unpack[RunOptions]
+        self, content: Content, *, output: None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer[DataT_co]]]: ...
     @overload
     def stream_state(
-        self, content: Content, *, output: object, **options: Unpack[RunOptions]
+        self, content: Content, *, output: object, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer]]: ...
     @asynccontextmanager
     async def stream_state(
-        self, content: Content, *, output: Any = None, **options: Unpack[RunOptions]
+        self, content: Content, *, output: Any = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[AgentAnswer[Any]], None]:
         """Say something and watch one `AgentAnswer` grow: it is given again after each change.
 
@@ -183,10 +186,10 @@ class StepsAgent(Agent[DataT_co]):
             yield AnswerReader(events, query)
 
 
-class Conversation(Generic[DataT_co]):
+class Conversation(Generic[DataT_co, DepsT]):
     """What was said to a `StepsAgent` and what it answered, kept from one run to the next."""
 
-    def __init__(self, agent: StepsAgent[DataT_co], session: Session[DataT_co]) -> None:
+    def __init__(self, agent: StepsAgent[DataT_co, DepsT], session: Session[DataT_co]) -> None:
         self._agent = agent
         self._session = session
         self._body: str | None = None
@@ -203,16 +206,18 @@ class Conversation(Generic[DataT_co]):
 
     @overload
     async def run(
-        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions]
+        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions[DepsT]]
     ) -> Reply[FormT]: ...
     @overload
     async def run(
-        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions]
+        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> Reply[DataT_co]: ...
     @overload
-    async def run(self, content: Content, *, output: object, **options: Unpack[MessageOptions]) -> Reply: ...
     async def run(
-        self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions]
+        self, content: Content, *, output: object, **options: Unpack[MessageOptions[DepsT]]
+    ) -> Reply: ...
+    async def run(
+        self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> Reply[Any]:
         """Say something and wait for the final answer; takes the options of `StepsAgent.run`.
 
@@ -224,33 +229,37 @@ class Conversation(Generic[DataT_co]):
 
     @overload
     def stream(
-        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions]
+        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[FormT] | StepsEvent]]: ...
     @overload
     def stream(
-        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions]
+        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[DataT_co] | StepsEvent]]: ...
     @overload
     def stream(
-        self, content: Content, *, output: object, **options: Unpack[MessageOptions]
+        self, content: Content, *, output: object, **options: Unpack[MessageOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery | StepsEvent]]: ...
-    def stream(self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions]) -> Any:
+    def stream(
+        self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
+    ) -> Any:
         """Say something and read what comes of it, as `StepsAgent.stream` does."""
         return self._agent.stream(content, session=self._session, output=output, **options)
 
     @overload
     def stream_state(
-        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions]
+        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer[FormT]]]: ...
     @overload
     def stream_state(
-        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions]
+        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer[DataT_co]]]: ...
     @overload
     def stream_state(
-        self, content: Content, *, output: object, **options: Unpack[MessageOptions]
+        self, content: Content, *, output: object, **options: Unpack[MessageOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[AgentAnswer]]: ...
-    def stream_state(self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions]) -> Any:
+    def stream_state(
+        self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
+    ) -> Any:
         """Say something and watch the answer grow, as `StepsAgent.stream_state` does."""
         return self._agent.stream_state(content, session=self._session, output=output, **options)
 

@@ -1,0 +1,316 @@
+"""`deps=`: what a program gives its tools, for a run, a session or an agent, and what no journal holds."""
+
+import functools
+import logging
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from actgent import (
+    AgentBuilder,
+    BareAgent,
+    ConfigurationError,
+    DepsMissing,
+    EnvelopedTool,
+    Failure,
+    PlanAgent,
+    ScriptedLLM,
+    StepsAgent,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    tool,
+)
+
+
+@attrs.frozen
+class Shop:
+    """What a tool sells from."""
+
+    name: str
+
+
+class Bank:
+    """Something else."""
+
+
+@tool
+async def sell(context: ToolContext[Shop], what: str) -> str:
+    """Sell something."""
+    await trio.lowlevel.checkpoint()
+    return f"{what} from {context.deps.name}"
+
+
+@tool
+def look(what: str, context: "ToolContext[Shop] | None" = None) -> str:
+    """Look at something, in a thread."""
+    assert context is not None
+    return f"{what} at {context.deps.name}"
+
+
+@tool(effect="pure")
+async def wait(context: ToolContext[Shop]) -> str:
+    """Wait, as long as the shop has no name."""
+    while not context.deps.name:
+        await trio.sleep_forever()
+    return context.deps.name
+
+
+def selling(*names):
+    """A model that calls these tools, and then says what came of it."""
+
+    def answer(chat):
+        last = chat.messages[-1]
+        if last.role == "tool":
+            return "; ".join(result.content or result.error for result in last.parts)
+        return [ToolCall(name, {} if name == "wait" else {"what": "tea"}) for name in names]
+
+    return ScriptedLLM(answer)
+
+
+def clerk(*names, kind=BareAgent, name="clerk", **options):
+    known = {each.name: each for each in (sell, look, wait)}
+    return kind(name, llm=selling(*names), tools=[known[name] for name in names], **options)
+
+
+async def test_those_of_a_run_go_before_those_of_the_session_and_the_agent():
+    """Each for itself, in tools that wait and in threads."""
+    async with clerk("sell", "look", deps=Shop("A")) as agent:
+        session = await agent.create_session("ada", deps=Shop("S"))
+        other = await agent.create_session("bob")
+        assert str(await agent.run("?", session=other)) == "tea from A; tea at A"
+        assert str(await agent.run("?", session=session)) == "tea from S; tea at S"
+        assert str(await agent.run("?", session=session, deps=Shop("R"))) == "tea from R; tea at R"
+        assert str(await agent.run("?", session=session)) == "tea from S; tea at S"
+        assert str(await agent.run("?")) == "tea from A; tea at A"
+        assert (session.deps, other.deps) == (Shop("S"), Shop("A"))
+
+
+async def test_a_stream_has_its_own():
+    """As a run has."""
+    async with clerk("sell") as agent, agent.stream("?", deps=Shop("R")) as events:
+        assert str([event async for event in events][-1]) == "tea from R"
+
+
+async def test_ready_agents_take_deps():
+    """Of several stages and classes, and from a builder."""
+    built = AgentBuilder("b").llm(selling("sell")).tools(sell).deps(Shop("B")).build()
+    async with built:
+        assert str(await built.run("?")) == "tea from B"
+    script = ScriptedLLM([[ToolCall("sell", {"what": "tea"})], '{"final_answer": "sold"}'])
+    async with StepsAgent("worker", llm=script, tools=[sell]) as steps:
+        talk, results = await steps.open_conversation(), []
+        talk.session.on_tool_result(results.append)
+        await talk.run("?", deps=Shop("Y"))
+    assert results[0].content == "tea from Y"
+    plan = PlanAgent("planner", llm=ScriptedLLM([[ToolCall("sell", {"what": "tea"})], "sold"]), tools=[sell])
+    async with plan:
+        results = []
+        session = await plan.create_session("ada")
+        session.on_tool_result(results.append)
+        assert (await plan.process("?", session=session, deps=Shop("P"))).status == "success"
+    assert results[0].content == "tea from P"
+
+
+async def test_a_function_gives_each_session_its_own():
+    """It is called once a session, before its first message, and never where the session was given some."""
+    opened = []
+
+    async def open_shop(session):
+        await trio.lowlevel.checkpoint()
+        opened.append(session.owner.name)
+        return Shop(f"{session.owner.name}'s")
+
+    async with clerk("sell", deps=open_shop) as agent:
+        ada = await agent.create_session("ada")
+        bob = await agent.create_session("bob", deps=Shop("B"))
+        assert [str(await agent.run("?", session=ada)) for _ in range(2)] == ["tea from ada's"] * 2
+        assert str(await agent.run("?", session=bob)) == "tea from B"
+    assert opened == ["ada"]
+
+
+async def test_a_function_that_fails_leaves_no_session():
+    """Whoever creates one is told why."""
+
+    async def open_shop(_, number):
+        await trio.lowlevel.checkpoint()
+        return 1 / number
+
+    async with clerk("sell", deps=functools.partial(open_shop, number=0)) as agent:
+        with pytest.raises(DepsMissing, match="ZeroDivisionError: division by zero") as caught:
+            await agent.create_session("ada", session_id="ada")
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        with pytest.raises(LookupError):
+            await agent.open_session("ada")
+
+
+async def test_another_type_is_refused():
+    """Before anything runs, for an agent, a session, a run and what a function returns."""
+
+    async def open_bank(_):
+        await trio.lowlevel.checkpoint()
+        return Bank()
+
+    wrong = r"deps= is a Bank, and tool 'sell' takes ToolContext\[Shop\]"
+    with pytest.raises(ConfigurationError, match=wrong):
+        clerk("sell", deps=Bank())
+    async with clerk("sell") as agent:
+        with pytest.raises(ConfigurationError, match=wrong):
+            await agent.create_session("ada", deps=Bank())
+        with pytest.raises(ConfigurationError, match=wrong):
+            await agent.ensure_session("ada", "ada", deps=Bank())
+        with pytest.raises(ConfigurationError, match=wrong):
+            await agent.run("?", deps=Bank())
+    async with clerk("sell", deps=open_bank) as agent:
+        with pytest.raises(ConfigurationError, match=wrong):
+            await agent.create_session("ada")
+
+
+async def test_a_turn_without_deps_fails_before_its_model_is_asked(listen):
+    """Whoever waits is told, and else the handlers are; the model is never asked."""
+    async with clerk("sell") as agent:
+        with pytest.raises(DepsMissing, match=r"tool 'sell' takes deps, and there are none; pass deps= to"):
+            await agent.run("?")
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        await session.chat("?")
+        await session.wait_idle()
+        (failure,) = [each for each in heard if isinstance(each, Failure)]
+        assert (failure.kind, type(failure.error)) == ("deps", DepsMissing)
+        assert agent._models["default"].chats == []
+
+
+async def test_a_tool_of_no_known_type_asks_for_itself():
+    """It gets what there is, and an error result where there is nothing; an envelope hides no needs."""
+
+    @tool
+    async def ask(context: ToolContext) -> str:
+        """Ask for anything."""
+        await trio.lowlevel.checkpoint()
+        return str(context.deps)
+
+    script = ScriptedLLM([[ToolCall("ask", {})], "done"] * 2)
+    async with BareAgent("clerk", llm=script, tools=[ask]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await agent.run("?", session=session, deps=5)
+        await agent.run("?", session=session)
+    assert results[0].content == "5"
+    assert "DepsMissing" in results[1].error
+    assert EnvelopedTool(sell).deps_type is Shop
+    assert ToolContext(deps=Shop("T")).deps == Shop("T")
+
+
+async def test_an_agent_that_is_a_tool_has_those_of_its_asker():
+    """Of the run that asks, unless it has its own."""
+    inner, own = clerk("sell", name="inner"), clerk("sell", name="own", deps=Shop("own"))
+    model = ScriptedLLM([[ToolCall("inner", {"task": "?"}), ToolCall("own", {"task": "?"})], "done"])
+    async with BareAgent("outer", llm=model, tools=[inner.as_tool(), own.as_tool()]) as outer:
+        results = []
+        session = await outer.create_session("ada", deps=Shop("S"))
+        session.on_tool_result(results.append)
+        await outer.run("?", session=session, deps=Shop("R"))
+    assert [result.content for result in results] == ["tea from R", "tea from own"]
+
+
+# --- restarts --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return f"sqlite:///{tmp_path}/agents.db"
+
+
+async def die(journal, *, agent=None, session=None, run=None):
+    """One life that ends while a tool waits, because its shop has no name."""
+    with trio.CancelScope() as process:
+        async with open_runtime(journal=journal) as runtime:
+            clerks = await runtime.start(clerk("wait", deps=agent))
+            opened = await clerks.create_session("ada", session_id="ada", deps=session)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(functools.partial(clerks.run, "?", session=opened, deps=run))
+                while not opened._held.conversation.open_calls:
+                    await trio.lowlevel.checkpoint()
+                await trio.testing.wait_all_tasks_blocked()
+                process.cancel()
+    assert process.cancelled_caught
+
+
+async def test_the_function_is_called_again_after_a_restart(journal):
+    """The turn goes on with what it returns then."""
+    opened = []
+
+    async def open_shop(session):
+        await trio.lowlevel.checkpoint()
+        opened.append(session.id)
+        return Shop("" if len(opened) == 1 else "B")
+
+    await die(journal, agent=open_shop)
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk("wait", deps=open_shop))
+        session = await agent.open_session("ada")
+        await session.wait_idle()
+        assert session.history[-1].text == "B"
+    assert opened == ["ada", "ada"]
+
+
+@pytest.mark.parametrize("given", ["session", "run"])
+async def test_a_session_whose_deps_are_gone_is_left_out_and_named(journal, given, caplog):
+    """The agent's own are not what it was given; with deps it goes on where it was."""
+    await die(journal, **{given: Shop("")})
+    for _ in range(2):
+        caplog.clear()
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(clerk("wait", deps=Shop("A")))
+            (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+            assert "session 'ada'" in record.getMessage()
+            assert "deps of its own before the restart" in record.getMessage()
+            with pytest.raises(DepsMissing, match="open_session"):
+                await agent.open_session("ada")
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk("wait", deps=Shop("A")))
+        session = await agent.open_session("ada", deps=Shop("S"))
+        await session.wait_idle()
+        assert session.history[-1].text == "S"
+        assert str(await agent.run("?", session=session)) == "S"
+
+
+async def test_a_session_of_an_agent_that_lost_its_deps_is_left_out(journal, caplog):
+    """Where the next program forgets them."""
+    await die(journal, agent=Shop(""))
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk("wait"))
+        assert "tool 'wait' takes deps, and there are none" in caplog.text
+        session = await agent.ensure_session("ada", "ada", deps=Shop("S"))
+        await session.wait_idle()
+        assert session.history[-1].text == "S"
+
+
+async def test_a_function_that_fails_at_a_restart_holds_up_nobody_else(journal, caplog):
+    """Its session is named, and the agent starts."""
+    await die(journal, agent=Shop(""))
+
+    async def open_shop(session):
+        await trio.lowlevel.checkpoint()
+        if session.id == "ada":
+            raise OSError("no such shop")
+        return Shop("B")
+
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk("wait", deps=open_shop))
+        assert "OSError: no such shop" in caplog.text
+        assert str(await agent.run("?")) == "B"
+
+
+async def test_nothing_of_them_is_written(journal):
+    """Neither the value nor its words."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk("sell"))
+        session = await agent.create_session("ada", session_id="ada", deps=Shop("secret-of-session"))
+        await agent.run("?", session=session, deps=Shop("x"))
+        records = repr(await runtime.journal.load("ada", agent="clerk"))
+    assert "secret-of-session" not in records
+    assert "deps=True" in records
