@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -45,7 +46,7 @@ from actgent.protocols.prompt_layers import Prompt, to_layer
 from actgent.protocols.prompts import PromptManager
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import follow, list_approvals
-from actgent.runtime.runtime import Runtime, open_runtime
+from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.session_opener import OnSession, SessionOpener
 from actgent.runtime.slots import running_session, slot_lent
 from actgent.runtime.starting import wait_started
@@ -257,6 +258,14 @@ class Agent(Generic[DataT_co, DepsT]):
         """Keeps messages for an agent that is gone, in the runtime that it was in last."""
         self._block: AsyncExitStack | None = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let classes of agents go on that override what had public names."""
+        super().__init_subclass__(**options)
+        for name in ("companions", "access_rules", "route"):
+            if name in vars(cls):
+                warnings.warn(f"{cls.__name__}.{name} is named _{name} now", DeprecationWarning, stacklevel=2)
+                setattr(cls, f"_{name}", vars(cls)[name])
+
     def _render_system(self, prompt: Prompt | None, written: str | None) -> str:
         """Render the system prompt from the protocol, the profile and the modes, or take what was written; lay `prompt` round it.
 
@@ -376,7 +385,7 @@ class Agent(Generic[DataT_co, DepsT]):
         if self._opener is not None:
             self._opener.running.equipped.set()
 
-    async def recover(self) -> None:
+    async def __actgent_recover__(self) -> None:
         """Go on with the sessions whose messages were accepted and not dealt with when the last process ended.
 
         A session whose records are damaged is named in the log, and left alone.
@@ -797,15 +806,15 @@ class Agent(Generic[DataT_co, DepsT]):
             opener=self._require_opener,
         )
 
-    def companions(self) -> "Iterable[Agent]":
+    def _companions(self) -> "Iterable[Agent]":
         """The agents that this one needs to be running."""
         return [tool.agent for tool in self.tools if isinstance(tool, AgentTool)]  # type: ignore[misc]
 
-    def access_rules(self) -> Iterable[Access]:
+    def _access_rules(self) -> Iterable[Access]:
         """Rules that a call has to pass at the moment it is about to start."""
         return ()
 
-    async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
+    async def _route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
         """Give the message to the agent of a route; does nothing unless the agent has routes."""
         await trio.lowlevel.checkpoint()
         return None
@@ -832,14 +841,15 @@ class Agent(Generic[DataT_co, DepsT]):
         assert block is not None  # noqa: S101 - __aenter__ made it
         return await block.__aexit__(kind, error, trace)  # noqa: ASYNC102 - the runtime shields what it must
 
-    def start_in(self, runtime: Runtime) -> "Sequence[Agent]":
-        """Run in a runtime, companions too; `Runtime.start` is the way to call it."""
+    def __actgent_start__(self, host: Host) -> "Sequence[Agent]":
+        """Run in a runtime, companions too; called by `Runtime.start` alone."""
         if self._opener is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         agents = self._with_companions()
-        runtime.check_names([agent.name for agent in agents])
+        runtime = host.runtime
+        host.check_names([agent.name for agent in agents])
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
-            runtime.host(running, grace=agent.grace)
+            host.run(running, grace=agent.grace)
             agent._opener = agent._build_opener(running, runtime)  # noqa: SLF001
             agent._bury = runtime.bury  # noqa: SLF001
             runtime.agents.add(agent, agent._opener)  # noqa: SLF001
@@ -850,7 +860,7 @@ class Agent(Generic[DataT_co, DepsT]):
         agents: dict[Agent, None] = {self: None}
         waiting = [self]
         while waiting:
-            found = [a for a in waiting.pop().companions() if a._opener is None and a not in agents]  # noqa: SLF001
+            found = [a for a in waiting.pop()._companions() if a._opener is None and a not in agents]  # noqa: SLF001
             agents.update(dict.fromkeys(found))
             waiting += found
         return list(agents)
@@ -919,12 +929,12 @@ class Agent(Generic[DataT_co, DepsT]):
                     observer=observer,
                     now=runtime.clock.steady,
                 ),
-                access=(*([] if self.modes is None else [self.modes.refusal]), *self.access_rules()),
+                access=(*([] if self.modes is None else [self.modes.refusal]), *self._access_rules()),
             ),
             inbox=PriorityInbox[Message](f"agent {self.name}", **self._bounds),
             dispatcher=dispatcher,
             observer=observer,
-            router=self.route,
+            router=self._route,
             hooks=self._hooks,
             modes=self.modes,
         )

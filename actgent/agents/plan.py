@@ -79,8 +79,8 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         super().__init__(name, output=output, **options)
         self.on_session(_limit_history)
 
-    def access_rules(self) -> Iterable[Access]:
-        return [*super().access_rules(), _not_enabled]
+    def _access_rules(self) -> Iterable[Access]:
+        return [*super()._access_rules(), _not_enabled]
 
     # --- one request ---------------------------------------------------------------------
 

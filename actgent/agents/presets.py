@@ -112,10 +112,10 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         ]
         super().__init__(name, output=output, **options)
 
-    def companions(self) -> Iterable[Agent]:
-        return [*super().companions(), *self.routes.values()]
+    def _companions(self) -> Iterable[Agent]:
+        return [*super()._companions(), *self.routes.values()]
 
-    async def route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
+    async def _route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
         """Let the route's agent answer in a session of its own, which lasts as long as this one."""
         target = self.routes.get(route.action)
         if target is None:

@@ -35,7 +35,7 @@ from actgent.modes.changes import ModeChange, changes_in
 from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
 from actgent.runtime.actor import AgentActor
-from actgent.runtime.approval_decisions import decide, expire, open_approvals, session_holding
+from actgent.runtime.approval_decisions import decide, open_approvals, session_holding
 from actgent.runtime.delegation import Delegation
 from actgent.runtime.intake import Intake
 from actgent.runtime.starting import wait_started
@@ -411,11 +411,6 @@ class Session(Generic[DataT_co]):
         context = session_holding(self._context, approval)
         await decide(services_of(face_of(context)).running, context, approval, decision, by=by)
 
-    async def expire_approvals(self) -> None:
-        """Reject what nobody decided in time, as the session's timer does."""
-        self._agent.check_loop("session.expire_approvals()")
-        await expire(self._agent, self._context)
-
     @property
     def approvals(self) -> tuple[Approval, ...]:
         """The tool calls that wait for a person, oldest first, and those of the open sessions that work for this one."""
@@ -476,11 +471,6 @@ class Session(Generic[DataT_co]):
     def is_durable(self) -> bool:
         """True if a journal holds the session, so that it survives its process."""
         return self._agent.journal is not None
-
-    @property
-    def is_stopping(self) -> bool:
-        """True if its agent is being stopped, so that the session does nothing further in this process."""
-        return self._agent.lifecycle.is_stopping
 
     @property
     def owner(self) -> Sender:

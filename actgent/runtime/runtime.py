@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
 import trio
 
 from actgent.actors.actor import Actor
@@ -56,9 +57,9 @@ class Startable(typing.Protocol):
 
     name: str
 
-    def start_in(self, runtime: "Runtime") -> "Sequence[Startable]": ...
+    def __actgent_start__(self, host: "Host") -> "Sequence[Startable]": ...
     async def open_toolsets(self, runtime: "Runtime") -> None: ...
-    async def recover(self) -> None: ...
+    async def __actgent_recover__(self) -> None: ...
 
 
 A = TypeVar("A", bound=Startable)
@@ -124,7 +125,8 @@ class Runtime:
         """
         _check_startable(agent)
         is_first = not self.agents.starting.has_begun
-        started = agent.start_in(self)
+        self._check_open()
+        started = agent.__actgent_start__(Host(self, self._system))
         await self._equip(started)
         self.agents.starting.note_start()
         if is_first and self.journal is not None:
@@ -344,20 +346,6 @@ class Runtime:
             context.log.close()
         context.log = None  # what it still has to say is not to be found behind its end
 
-    def check_names(self, names: Sequence[str]) -> None:
-        """Refuse agents before the first of them is started.
-
-        Raises:
-            ConfigurationError: one of the names is taken.
-            UsageError: it is too late.
-        """
-        self._check_open()
-        for index, name in enumerate(names):
-            if self._system.body(name) is not None or name in names[:index]:
-                raise ConfigurationError(
-                    f"an agent or actor named {name!r} runs here already: choose another name"
-                )
-
     def _check_open(self) -> None:
         """Refuse to start anything once the block is being left.
 
@@ -366,11 +354,6 @@ class Runtime:
         """
         if self._left:
             raise UsageError("the block of this runtime is being left, or was: open another one")
-
-    def host(self, running: AgentActor, *, grace: float) -> None:
-        """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
-        running.run_in(self._system.host(running, grace=grace))
-        self.agents.trees.add(running.sessions)
 
     def _agents(self) -> Iterator[AgentActor]:
         """The agents that run here, without plain actors."""
@@ -391,9 +374,34 @@ class Runtime:
             await self._sweeper.finish()
 
 
+@attrs.frozen
+class Host:
+    """What a runtime gives to agents that are started in it."""
+
+    runtime: Runtime
+    _system: ActorSystem
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse agents before the first of them is started.
+
+        Raises:
+            ConfigurationError: one of the names is taken.
+        """
+        for index, name in enumerate(names):
+            if self._system.body(name) is not None or name in names[:index]:
+                raise ConfigurationError(
+                    f"an agent or actor named {name!r} runs here already: choose another name"
+                )
+
+    def run(self, running: AgentActor, *, grace: float) -> None:
+        """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
+        running.run_in(self._system.host(running, grace=grace))
+        self.runtime.agents.trees.add(running.sessions)
+
+
 async def _recover(agents: Sequence[Startable]) -> None:
     for agent in agents:
-        await agent.recover()
+        await agent.__actgent_recover__()
 
 
 async def _with_descendants(journal: Journal, key: SessionKey) -> list[SessionKey]:
@@ -408,7 +416,7 @@ async def _with_descendants(journal: Journal, key: SessionKey) -> list[SessionKe
 
 
 def _check_startable(agent: object) -> None:
-    if isinstance(agent, type) or not hasattr(agent, "start_in"):
+    if isinstance(agent, type) or not hasattr(agent, "__actgent_start__"):
         raise ConfigurationError(
             f"a runtime starts agents, not {agent!r:.200}; actors without a model are spawned"
         )

@@ -241,7 +241,7 @@ def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
         "_block": None,
         "_on_session": [],
         "_hooks": Hooks(),
-        "companions": lambda: (),
+        "_companions": lambda: (),
     }
     vars(actor).update(changes)
     return actor

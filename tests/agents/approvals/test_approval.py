@@ -370,7 +370,7 @@ async def test_access_is_checked_again_when_the_call_starts():
     allowed = [True]
 
     class Guarded(BareAgent):
-        def access_rules(self):
+        def _access_rules(self):
             return [lambda *_: None if allowed[0] else "not now"]
 
     ran = []

@@ -190,7 +190,7 @@ def test_routes_make_a_router():
     """With routes the agent hands conversations on."""
     other = BareAgent("other", llm=ScriptedLLM(["a"]))
     agent = AgentBuilder("x").llm(ScriptedLLM(["a"])).protocol("router").routes({"bill": other}).build()
-    assert list(agent.companions()) == [other]
+    assert list(agent._companions()) == [other]
 
 
 def test_no_model_is_an_error_that_says_what_to_do(no_keys):
