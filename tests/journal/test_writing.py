@@ -1,0 +1,85 @@
+"""Steps in SQLite's file: a head is whole, and found by all that lists it, whichever of its columns a step writes."""
+
+import itertools
+import random
+
+import attrs
+import pytest
+
+from actgent.journal.listing import SessionKey
+from actgent.journal.sqlite import SQLiteJournal
+from actgent.journal.steps import Head, Row
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A journal's file, opened."""
+    journal = SQLiteJournal(tmp_path / "journal.db")
+    journal._own()
+    yield journal._file
+    journal._shut()
+
+
+def head_of(session_id):
+    return Head(
+        session_id, "a", owner="ada", created_at=1.0, root_agent="a", root_id=session_id, series=session_id
+    )
+
+
+def changed(rng, head):
+    """The head after one more step, which changes much of it or next to nothing."""
+    head = attrs.evolve(head, records=head.records + 1, updated_at=head.updated_at + 1)
+    match rng.randrange(7):
+        case 0:
+            return attrs.evolve(head, pending=rng.choice([b"", b"12345678", b"12345678abcdefgh"]))
+        case 1:
+            return attrs.evolve(head, due=rng.choice([0.0, -1.0, 5.0, 6.0]))
+        case 2:
+            return attrs.evolve(head, suspended=not head.suspended)
+        case 3:
+            return attrs.evolve(head, closed=not head.closed)
+    return head
+
+
+def row_of(head):
+    return Row(head.series, head.records, 1, b"body", 7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heads_are_as_they_were_written(file, seed):
+    """After random steps of one session or two, alone and in groups, taken back and erased meanwhile."""
+    rng = random.Random(seed)
+    heads = {name: head_of(name) for name in ("s", "t")}
+    for _ in range(300):
+        name = rng.choice("ssst")
+        before, head = heads[name], changed(rng, heads[name])
+        match rng.randrange(12):
+            case 0:
+                heads = {each: changed(rng, heads[each]) for each in heads}
+                file.write([row_of(each) for each in heads.values()], list(heads.values()))
+            case 1:
+                file.write([row_of(head)], [head])
+                file.take_back(SessionKey("a", name), before if before.records else None)
+            case 2:
+                file.erase(SessionKey("a", name))
+                heads[name] = head_of(name)
+            case _:
+                file.write([row_of(head)], [head])
+                heads[name] = head
+        written = {each.key: each for each in heads.values() if each.records}
+        assert file.read_heads([SessionKey("a", "s"), SessionKey("a", "t")]) == written
+    assert file.structure_problem() is None
+    assert set(file.list_unfinished("a")) == {
+        each.session_id for each in written.values() if each.pending and not each.suspended
+    }
+
+
+def test_a_step_that_only_adds_writes_no_index_anew(file):
+    """Beside the place of its row: the write-ahead log grows by the pages of four tables and indexes, and not by five."""
+    head = attrs.evolve(head_of("s"), pending=b"12345678")
+    sizes = []
+    file._db.set_wal_hook(lambda _, __, pages: sizes.append(pages) or 0)
+    for number in range(4):
+        head = attrs.evolve(head, records=number + 1, pending=b"abcdefgh" if number == 2 else head.pending)
+        file.write([row_of(head)], [head])
+    assert [after - before for before, after in itertools.pairwise(sizes)] == [4, 5, 4]
