@@ -48,7 +48,7 @@ async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> O
     context.owner = restored.owner
     good: list[str] = []
     bad: list[str] = []
-    resume = context.resume
+    resume = context.checkpoint
     for word, is_bad in _turn(agent, context, resume) if resume is not None else ():
         (bad if is_bad else good).append(word)
     begun = 0 if resume is None else 1 + len(resume.joined)

@@ -141,11 +141,15 @@ class SessionLifecycle:
         if messages:
             self.sessions.mark_active(context)
         waiting = list(messages)
-        if context.resume is not None and context.approvals is not None and context.approvals.is_suspended:
-            context.mail.pending += len(context.resume.joined)
+        if (
+            context.checkpoint is not None
+            and context.approvals is not None
+            and context.approvals.is_suspended
+        ):
+            context.mail.pending += len(context.checkpoint.joined)
             self.runner.restore(context, waiting.pop(0))
-        elif context.resume is not None:
-            context.mail.pending += len(context.resume.joined)
+        elif context.checkpoint is not None:
+            context.mail.pending += len(context.checkpoint.joined)
             acceptance = context.mail.take(waiting.pop(0))
             self.runner.hold_up(context, self._turn_lifecycle.begin_turn(context, acceptance))
         for place, message in enumerate(waiting):

@@ -376,7 +376,7 @@ class TurnRunner:
 
     def restore(self, context: SessionContext, message: Message) -> None:
         """Keep a turn that waited for people before a restart."""
-        joined = () if context.resume is None else context.resume.joined
+        joined = () if context.checkpoint is None else context.checkpoint.joined
         context.suspension = Suspension(message, messages=1 + len(joined))
         self.inbox.park(context.id)
         if context.task is not None and context.task.message_id == message.id:

@@ -120,7 +120,7 @@ class SessionContext:
     closed: bool = False
     log: SessionLog | None = None
     """Writes this session's records; None if the runtime has no journal."""
-    resume: TurnCheckpoint | None = None
+    checkpoint: TurnCheckpoint | None = None
     """A turn that is to go on where it was."""
     approvals: ApprovalLedger | None = None
     """Its questions to people, once it had any."""

@@ -247,7 +247,7 @@ class _Reader:
             first = self._waiting[turn.message_id]
             begun = {first.id, *(message.id for message in turn.joined)}
             order = [first, *(message for message in order if message.id not in begun)]
-            self._context.resume = turn
+            self._context.checkpoint = turn
         return Restored(
             opened,
             opened.owner,

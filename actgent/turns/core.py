@@ -214,7 +214,7 @@ class AgentCore:
 
     async def tell_idle(self, context: SessionContext) -> None:
         """Make changes beside a turn durable; they are in the conversation, too, unless a turn runs."""
-        is_idle = context.turn is None and context.resume is None and not context.conversation.open_calls
+        is_idle = context.turn is None and context.checkpoint is None and not context.conversation.open_calls
         if is_idle and self.modes is not None:
             add_notices(context, (self.modes,))
         if context.log is not None:

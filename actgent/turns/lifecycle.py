@@ -80,8 +80,8 @@ class TurnLifecycle:
         )
         if context.mail.unkept is not None:
             self._go_on(context, turn, context.mail.unkept)
-        if context.resume is not None:
-            self._resume_checkpoint(context, turn, context.resume)
+        if context.checkpoint is not None:
+            self._resume_checkpoint(context, turn, context.checkpoint)
         if (
             limits.is_shared
             or acceptance.funding
@@ -111,12 +111,12 @@ class TurnLifecycle:
         """The message of a turn for which the journal failed was sent again: it goes on where it was."""
         context.mail.unkept = None
         if unkept.message_id == turn.message.id and not turn.joined and context.log is not None:
-            context.resume = unkept
+            context.checkpoint = unkept
             context.log.add(Appended(message_id=turn.message.id, again=True))
 
     def _resume_checkpoint(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> None:
         """Go on with the counts that the turn had before the restart."""
-        turn.checkpoint, context.resume = resume, None
+        turn.checkpoint, context.checkpoint = resume, None
         turn.joined, turn.progress = resume.joined, resume.progress
 
     def enter(self, turn: Turn, scope: trio.CancelScope) -> None:
