@@ -307,8 +307,8 @@ class Turn:
     """The depth to which it may lead on by the limits of those; 0 if there are none."""
     results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has seen yet."""
-    told: int = 0
-    """The part of the record that its listeners have heard, as a length."""
+    reported: int = 0
+    """How many messages of the history handlers of `on_message` have got."""
     pending_approvals: PendingCalls | None = None
     """Calls that wait for people, once all else of their answer is done."""
     progress: TurnProgress = attrs.field(factory=TurnProgress)

@@ -46,9 +46,9 @@ class Hooks:
 
     async def tell(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
         """Show the listeners what the record has gained; one that fails does not keep the next from hearing."""
-        while turn.told < len(context.conversation.messages):
-            message = context.conversation.messages[turn.told]
-            turn.told += 1
+        while turn.reported < len(context.conversation.messages):
+            message = context.conversation.messages[turn.reported]
+            turn.reported += 1
             if message.sender.kind == "system":
                 continue
             for entry in self.listeners:
