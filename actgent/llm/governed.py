@@ -19,7 +19,7 @@ class Governed(LLM):
         size = _size(chat) if self.governor.counts_tokens else 0
         async with self.governor.admit(chat, model=self.name, size=size) as permit:
             answer = await self.llm.complete(chat, on_text=on_text)
-            permit.settle(answer.usage)
+            permit.report_usage(answer.usage)
             return answer
 
     def price_of(self, usage: Usage) -> float | None:

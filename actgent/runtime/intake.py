@@ -186,7 +186,7 @@ class Intake:
     def _let_in(self, context: SessionContext, acceptance: Acceptance, place: Place[Message]) -> None:
         """A message is in, and its turn starts as soon as it may."""
         acceptance.is_in = True
-        acceptance.settle()
+        acceptance.mark_done()
         if self._runner.try_claim_place(place):
             self._start(context, context.mail.take(acceptance.message))
         else:

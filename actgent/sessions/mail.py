@@ -69,7 +69,7 @@ class Acceptance:
             self.settled = trio.Event()
         await self.settled.wait()
 
-    def settle(self) -> None:
+    def mark_done(self) -> None:
         """It is in, or refused."""
         if self.settled is not None:
             self.settled.set()
@@ -147,7 +147,7 @@ class SessionMail:
         """Take back a message that did not get in after all, so that its id may come again."""
         self.take(acceptance.message)
         self.mark_done()
-        acceptance.settle()
+        acceptance.mark_done()
 
     def take(self, message: Message) -> Acceptance:
         """Take a message out: its turn begins, or it ends without one."""

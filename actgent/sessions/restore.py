@@ -66,7 +66,7 @@ def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint
     batch = Batch(tuple(calls), ToolRegistry())
     for place, call in enumerate(batch.calls):
         if call.id in turn.finished or call.id in turn.started:
-            batch.settle(place, turn.finished.get(call.id))
+            batch.set_result(place, turn.finished.get(call.id))
     return Message(
         id=f"{answer.id}/results",
         session_id=answer.session_id,

@@ -400,7 +400,7 @@ class Suspension:
     message: Message
     """The outside message of the turn."""
     turn: Turn | None = None
-    """None: it began before a restart, and goes on by `SessionContext.resume`."""
+    """None: it began before a restart, and goes on by `SessionContext.checkpoint`."""
     guests: tuple[TurnFuture, ...] = ()
     """Who came to hear what comes of it, where there is no turn yet."""
     messages: int = 1

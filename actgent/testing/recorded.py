@@ -277,7 +277,7 @@ class _RecordedToolCaller(ToolCaller):
         batch = super()._batch(context, turn, calls)
         recorded = self.recorded.popleft() if self.recorded else _RecordedResults(())
         for place, call in enumerate(calls):
-            batch.settle(place, _result_for(call, place, recorded.results))
+            batch.set_result(place, _result_for(call, place, recorded.results))
         _restore(context.state, recorded.changes)
         return batch
 

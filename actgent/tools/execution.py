@@ -96,7 +96,7 @@ class Batch:
             return _failed(call, _UNKNOWN, status="outcome_unknown")
         return _failed(call, _STOPPED, status="cancelled")
 
-    def settle(self, place: int, result: ToolResult | None) -> None:
+    def set_result(self, place: int, result: ToolResult | None) -> None:
         """A call that ran before a restart: its result, or None where it may have run and left none."""
         call = self.calls[place]
         self._finished[place] = result or _failed(call, _UNKNOWN, status="outcome_unknown")
@@ -182,7 +182,7 @@ class Batch:
             return None
         call = self.calls[place]
         if place in self.begun and not self.would_start(place):
-            self.settle(place, None)  # "it may not run" would be read as "it never ran"
+            self.set_result(place, None)  # "it may not run" would be read as "it never ran"
             return None
         try:
             return self._admit(place, call)

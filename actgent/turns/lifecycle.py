@@ -66,7 +66,7 @@ class TurnLifecycle:
         """
         future = context.future_of(acceptance)
         options = self._restored_options(acceptance) if future is None else future.options
-        told = len(context.conversation.messages)
+        reported = len(context.conversation.messages)
         limits = options.limits or self.limits
         turn = context.turn = Turn(
             acceptance.message,
@@ -75,7 +75,7 @@ class TurnLifecycle:
             acceptance.variables,
             listeners=() if future is None else (future,),
             limits=limits,
-            told=told,
+            reported=reported,
             joined=joined,
         )
         if context.mail.unkept is not None:

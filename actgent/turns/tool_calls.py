@@ -160,13 +160,13 @@ class ToolCaller:
         for place, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
             if call.id in resume.finished:
-                batch.settle(place, resume.finished[call.id])
+                batch.set_result(place, resume.finished[call.id])
                 if context.log is not None:
                     context.log.know_finished(call.id)
             elif call.id not in resume.started:
                 continue
             elif tool is None or tool.effect == "once" or batch.is_settled(place):
-                batch.settle(place, None)
+                batch.set_result(place, None)
             else:
                 batch.begun |= {place}
 

@@ -280,7 +280,7 @@ class Permit:
         """Learn what the answer's headers say of the provider's limits."""
         self._lane.read(self._call, headers, trio.current_time())
 
-    def settle(self, usage: Usage) -> None:
+    def report_usage(self, usage: Usage) -> None:
         """The attempt was answered: what was reserved for it becomes what it took."""
         known = None if usage == NO_USAGE else usage
         self._governor._admissions.answer(self._lane, self._call, known, trio.current_time())  # noqa: SLF001 - one thing

@@ -215,7 +215,7 @@ class Remote(LLM):
             call.chat, model=self.model, size=len(call.content), arrived=call.begun
         ) as permit:
             answer = await self._bounded(call, attempt, permit)
-            permit.settle(answer.usage)
+            permit.report_usage(answer.usage)
             return answer
 
     async def _bounded(self, call: "_Call", attempt: int, permit: Permit) -> Answer:
