@@ -20,7 +20,7 @@ from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, nearest
-from actgent.hints import for_failures, for_replies, for_results, for_tokens
+from actgent.support.hints import for_failures, for_replies, for_results, for_tokens
 
 # --- identifiers -------------------------------------------------------------------------
 

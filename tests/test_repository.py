@@ -196,13 +196,18 @@ OF_USERS: set[str] = set()
 
 
 def sources() -> dict[str, Path]:
-    """The files of the package, by their names without `actgent`."""
+    """The files of the package, by their names without `actgent`; the `__init__.py` of a folder has the folder's."""
     package = ROOT / "actgent"
+    paths = [path for path in sorted(package.rglob("*.py")) if path != package / "__init__.py"]
     return {
-        ".".join(path.relative_to(package).with_suffix("").parts): path
-        for path in sorted(package.rglob("*.py"))
-        if path.name != "__init__.py"
+        ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in paths
     }
+
+
+def is_package(name: str) -> bool:
+    """Return True for a folder, by its name without `actgent`."""
+    return (ROOT / "actgent" / name.replace(".", "/")).is_dir()
 
 
 @pytest.fixture(scope="module")
@@ -213,14 +218,16 @@ def modules() -> dict[str, ast.Module]:
 
 def needs(name: str, module: ast.Module, known: "dict[str, ast.Module]") -> set[str]:
     """The modules that another one imports, wherever in it, for types alone, too."""
-    package, found = f"actgent.{name}".split(".")[:-1], set()
+    place, found = f"actgent.{name}".split("."), set()
+    package = place if is_package(name) else place[:-1]
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             home = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {home, *(f"{home}.{alias.name}" for alias in node.names)}
+            named = {f"{home}.{alias.name}".removeprefix("actgent."): home for alias in node.names}
+            found |= {each if each in known else home for each, home in named.items()}
     return {each.removeprefix("actgent.") for each in found} & known.keys() - {name}
 
 
@@ -575,7 +582,7 @@ def test_each_dependency_has_a_job_in_the_docs():
 
 
 PLANNED = {"cattrs", "msgpack"}
-"""For wire.py, which comes with the journal."""
+"""For support/wire.py, which comes with the journal."""
 
 
 def test_each_dependency_is_imported():

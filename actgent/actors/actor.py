@@ -7,8 +7,8 @@ from typing import Any
 import trio
 
 from actgent.errors import ActorFailed
-from actgent.foreign import failure_of
-from actgent.logs import logger_of
+from actgent.support.foreign import failure_of
+from actgent.support.logs import logger_of
 
 from .cell import Cell, Siblings
 from .dead_letters import DeadLetter

@@ -25,8 +25,8 @@ import trio
 
 from actgent.errors import ActorFailed, ConfigurationError
 from actgent.events import ActorRestarted, ActorStarted, ActorStopped, DeadLettered, EventStream
-from actgent.foreign import failure_of
-from actgent.logs import logger_of
+from actgent.support.foreign import failure_of
+from actgent.support.logs import logger_of
 
 from .dead_letters import DeadLetter, DeadLetters
 from .inbox import PriorityInbox

@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from actgent.messages import Priority
-from actgent.rotation import Rotation, Ticket
+from actgent.support.rotation import Rotation, Ticket
 
 
 class Mail(typing.Protocol):

@@ -8,7 +8,7 @@ URGENT; among the sessions they count as what they are.
 
 A line is *listed* by its first message, as long as nothing of its session is out. Taking a message claims its line;
 follow-ups of the claimed turn go into a place of their own, and `release` lists the line again. The listings of one
-owner go by key, whatever others do; those of several take turns inside a level, see `actgent/rotation.py`. Who an owner is
+owner go by key, whatever others do; those of several take turns inside a level, see `actgent/support/rotation.py`. Who an owner is
 says `owner_of(session_id)`; where nothing is said, all sessions have the same one. Only where places are contended does
 any of this happen: `try_claim` goes round it.
 
@@ -51,9 +51,9 @@ import outcome
 import trio
 
 from actgent.errors import ConfigurationError, InboxFull, UsageError
+from actgent.errors.printable import shown
 from actgent.messages import Priority
-from actgent.printable import shown
-from actgent.rotation import Rotation, Ticket
+from actgent.support.rotation import Rotation, Ticket
 
 from .gate import LEVELS, NO_BOUND, Bound, Gates, M, Mail, NoBound, Place, WaitingSender
 

@@ -30,7 +30,6 @@ from actgent.errors import (
     NotRunning,
     UsageError,
 )
-from actgent.hints import for_agents
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
@@ -57,6 +56,7 @@ from actgent.sessions.turn import Turn
 from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, turn_options
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
+from actgent.support.hints import for_agents
 from actgent.tools.base import DepsT, Tool
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.toolsets.gateway import registry_of

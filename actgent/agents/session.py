@@ -14,7 +14,6 @@ from actgent.control.budget import Budget
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
 from actgent.errors import UsageError
-from actgent.hints import for_sessions
 from actgent.messages import (
     DataT_co,
     Event,
@@ -45,6 +44,7 @@ from actgent.sessions.incoming import Content, message_to, sayable_parts
 from actgent.sessions.schedules import schedules, set_schedule, unset_schedule
 from actgent.sessions.tasks import TASK_DEADLINE
 from actgent.state.store import Store
+from actgent.support.hints import for_sessions
 
 from .validation import renamed_deadline
 

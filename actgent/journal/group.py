@@ -32,7 +32,7 @@ from actgent.errors import (
     JournalSlow,
     UsageError,
 )
-from actgent.logs import logger_of
+from actgent.support.logs import logger_of
 
 from .base import Entry, Journal, SessionSummary, SessionTail, Snapshot, one_of
 from .encryption import check_readable, current_keys

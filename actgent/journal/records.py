@@ -23,7 +23,7 @@ from actgent.messages import (
     ToolResult,
     Usage,
 )
-from actgent.wire import Wire
+from actgent.support.wire import Wire
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 NO_LIMITS: Mapping[str, float] = MappingProxyType({})

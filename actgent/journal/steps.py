@@ -26,7 +26,7 @@ from actgent.errors import (
     NotSerializable,
 )
 from actgent.messages import Priority
-from actgent.wire import SCHEMA_VERSION
+from actgent.support.wire import SCHEMA_VERSION
 
 from .base import Entry, SessionSummary, Snapshot
 from .encryption import Keys, is_sealed, open_sealed

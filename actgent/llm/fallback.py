@@ -16,8 +16,8 @@ from actgent.errors import (
     QuotaExhausted,
     RateLimited,
 )
-from actgent.foreign import failure_of
 from actgent.messages import Usage
+from actgent.support.foreign import failure_of
 
 from .base import LLM, Answer, Chat, OnText
 from .models import resolve_model

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from actgent.errors import ConfigurationError, ModeRefused
-from actgent.logs import Each, logger_of
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.prompts import fill_template
 from actgent.state.store import Store
+from actgent.support.logs import Each, logger_of
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.registry import FIND_TOOLS
 

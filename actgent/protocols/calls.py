@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ParseError
-from actgent.strict_json import loads
+from actgent.support.strict_json import loads
 
 ARGUMENTS = (
     "arguments",

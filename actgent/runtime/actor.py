@@ -8,7 +8,7 @@ from actgent.actors.cell import Cell
 from actgent.actors.event_loop import check_loop
 from actgent.actors.ref import Address
 from actgent.control.clock import Clock
-from actgent.printable import counted, shown
+from actgent.errors.printable import counted, shown
 from actgent.sessions.propagation import Propagation
 from actgent.turns.core import AgentCore
 

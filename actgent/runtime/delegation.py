@@ -21,7 +21,6 @@ from actgent.errors import (
 )
 from actgent.journal.base import Entry, Journal
 from actgent.journal.records import Accepted, Answered, Closed, message_id_of
-from actgent.logs import Each, logger_of
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.sessions.accounts import funding_of_result
 from actgent.sessions.context import SessionContext, host_of
@@ -41,6 +40,7 @@ from actgent.sessions.tasks import (
     with_shortfall,
 )
 from actgent.sessions.turn_future import TurnFuture
+from actgent.support.logs import Each, logger_of
 
 from .directory import Directory
 from .session_opener import SessionOpener

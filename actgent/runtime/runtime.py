@@ -27,11 +27,11 @@ from actgent.journal.base import Backup, Journal, one_of
 from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
 from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
-from actgent.logs import logger_of
 from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.propagation import Propagation, propagation_of
 from actgent.sessions.turn import is_inside
+from actgent.support.logs import logger_of
 from actgent.tools.threads import ALL_THREADS, Threads
 from actgent.toolsets.host import ToolsetHost
 from actgent.turns.watchdog import Watch, open_watch

@@ -22,11 +22,9 @@ from actgent.errors import (
     WireError,
     WrongOwner,
 )
-from actgent.foreign import failure_of
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message_id_of
-from actgent.logs import Each, logger_of
 from actgent.messages import Message, OnBusy, Sender, new_secret
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
@@ -38,6 +36,8 @@ from actgent.sessions.tasks import Task, TaskDeadline
 from actgent.sessions.tree import SessionTree
 from actgent.sessions.turn_future import CallOptions, TurnFuture
 from actgent.state.reducers import Reducer
+from actgent.support.foreign import failure_of
+from actgent.support.logs import Each, logger_of
 
 from .actor import AgentActor
 from .intake import Intake

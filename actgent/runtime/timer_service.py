@@ -16,9 +16,9 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Timer, TimerHandle
 from actgent.control.durable_timer import DueIndex, DurableTimer
 from actgent.errors import InboxFull, JournalDamaged, NotRunning, SessionClosed, SessionNotFound, WireError
-from actgent.logs import Each, logger_of
 from actgent.messages import Message
 from actgent.sessions.context import SessionContext
+from actgent.support.logs import Each, logger_of
 
 _log = logger_of(__name__)
 

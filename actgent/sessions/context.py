@@ -24,6 +24,7 @@ from actgent.control.budget import Account
 from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
 from actgent.control.schedule import Schedule
 from actgent.errors import NotRunning
+from actgent.errors.printable import counted, shown
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
     Decided,
@@ -37,7 +38,6 @@ from actgent.messages import (
     Message,
     Sender,
 )
-from actgent.printable import counted, shown
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateRecord, Store
 

@@ -15,8 +15,8 @@ import attrs
 from actgent.control.arguments import check_id
 from actgent.errors import ConfigurationError, NotSerializable
 from actgent.journal.records import NOTHING, WIRE, Changed, Record
-from actgent.logs import logger_of
 from actgent.messages import traceparent, valid_traceparent
+from actgent.support.logs import logger_of
 from actgent.tools.time_limits import time_limits
 
 from .mail import Acceptance

@@ -14,6 +14,7 @@ from actgent.control.budget import NOTHING, Amounts, Budget
 from actgent.control.call_cycles import is_same
 from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Interrupted
+from actgent.errors.printable import counted, shown
 from actgent.journal.records import (
     NO_LIMITS,
     Delivered,
@@ -31,7 +32,6 @@ from actgent.messages import (
     ToolResult,
     Usage,
 )
-from actgent.printable import counted, shown
 from actgent.protocols.growing import Growth
 
 from .approval_ledger import PendingCalls

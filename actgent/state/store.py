@@ -24,10 +24,10 @@ import attrs
 import trio
 
 from actgent.errors import NotSerializable, UsageError
-from actgent.foreign import failure_of
-from actgent.hints import for_states
 from actgent.journal.records import ActionFailed, Changed, RolledBack
-from actgent.logs import logger_of
+from actgent.support.foreign import failure_of
+from actgent.support.hints import for_states
+from actgent.support.logs import logger_of
 
 from .builder import StateBuilder
 from .reducers import Reducer, reducer_name

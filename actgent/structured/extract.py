@@ -21,7 +21,7 @@ from typing import Any
 import jiter
 
 from actgent.errors import ParseError
-from actgent.strict_json import MAX_DEPTH, decode_all, decode_at, loads
+from actgent.support.strict_json import MAX_DEPTH, decode_all, decode_at, loads
 
 from .lenient import Unreadable, read
 

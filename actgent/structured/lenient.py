@@ -12,7 +12,7 @@ model meant, so it is asked again.
 import re
 from typing import Any
 
-from actgent.strict_json import check_unicode, constant, integer, real, unique
+from actgent.support.strict_json import check_unicode, constant, integer, real, unique
 
 _SPACE = re.compile(r"(?:[\s\ufeff]+|//[^\n]*|/\*.*?\*/|\#[^\n]*)*", re.DOTALL)
 _NUMBER = re.compile(r"([+-]?)((?:\d+(?:_\d+)*)?)((?:\.(?:\d+(?:_\d+)*)?)?)((?:[eE][+-]?\d+)?)(?![\w.$+-])")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actgent.errors import AskPerson, InvalidArguments, ToolError
-from actgent.foreign import failure_of, leaves
+from actgent.support.foreign import failure_of, leaves
 
 from .base import Tool, ToolContext, WrappedTool
 from .results import describe, to_text

@@ -18,9 +18,9 @@ import trio
 
 from actgent.approvals import Ask, Edit, Grant
 from actgent.errors import AskPerson, InvalidArguments, NoThread, ToolError, ToolTimeout
-from actgent.foreign import failure_of, leaves
-from actgent.logs import logger_of
 from actgent.messages import ToolCall, ToolResult, ToolStatus
+from actgent.support.foreign import failure_of, leaves
+from actgent.support.logs import logger_of
 
 from .base import AskFor, Tool, ToolContext
 from .registry import ToolRegistry

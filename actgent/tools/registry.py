@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from actgent.errors import ConfigurationError, DuplicateTool, ToolNotFound, ToolsetUnavailable
-from actgent.logs import logger_of
+from actgent.errors.printable import shown
 from actgent.messages import ToolCall, ToolSpec
-from actgent.printable import shown
+from actgent.support.logs import logger_of
 
 from .base import Tool, WrappedTool
 from .options import check_options

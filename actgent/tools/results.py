@@ -15,7 +15,7 @@ import attrs
 import msgspec
 
 from actgent.errors import ToolError, UnusableResult
-from actgent.foreign import advice_on, leaves
+from actgent.support.foreign import advice_on, leaves
 
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
 _TEMPORAL = (dt.date, dt.time)

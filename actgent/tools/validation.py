@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError, InvalidArguments, ParseError
-from actgent.strict_json import loads
+from actgent.support.strict_json import loads
 
 from .checking import CheckedSchema, compile_schema
 

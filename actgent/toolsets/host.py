@@ -12,10 +12,10 @@ import attrs
 import trio
 
 from actgent.errors import ToolsetUnavailable
+from actgent.errors.printable import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
-from actgent.foreign import failure_of
-from actgent.logs import logger_of
-from actgent.printable import shown
+from actgent.support.foreign import failure_of
+from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 

@@ -12,7 +12,7 @@ from actgent.errors import (
     EmptyAnswer,
     ParseError,
 )
-from actgent.foreign import failure_of
+from actgent.errors.printable import quoted
 from actgent.journal.records import NO_LIMITS, Appended, Said
 from actgent.llm.base import Answer, Chat, StopReason
 from actgent.memory.base import Memory
@@ -26,7 +26,6 @@ from actgent.messages import (
     ToolCall,
 )
 from actgent.modes.modes import Modes
-from actgent.printable import quoted
 from actgent.protocols.base import (
     CallTools,
     Change,
@@ -44,6 +43,7 @@ from actgent.protocols.prompts import PromptManager
 from actgent.sessions.approval_ledger import PendingCalls
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, TurnCheckpoint
+from actgent.support.foreign import failure_of
 
 from .answers import check_stop
 from .dispatcher import Dispatcher, to_deliveries

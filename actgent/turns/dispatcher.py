@@ -8,7 +8,6 @@ import trio
 
 from actgent.approvals import Approval
 from actgent.errors import HandlerFailed, kind_of
-from actgent.foreign import failure_of
 from actgent.journal.records import Delivered
 from actgent.messages import (
     Delivery,
@@ -26,6 +25,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, HandlerKind, name_of, to_awaitable
 from actgent.sessions.turn import Turn
 from actgent.sessions.turn_future import TurnFuture
+from actgent.support.foreign import failure_of
 from actgent.tools.results import worded
 
 from .reports import Reports

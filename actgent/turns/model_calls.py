@@ -10,7 +10,6 @@ import trio
 from actgent.actors.timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import LimitReached, ModelTimeout
-from actgent.foreign import failure_of
 from actgent.journal.records import Said
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.messages import (
@@ -24,6 +23,7 @@ from actgent.messages import (
 )
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
+from actgent.support.foreign import failure_of
 
 from .answers import check_answer
 from .dispatcher import Dispatcher

@@ -17,8 +17,8 @@ from types import FrameType, MappingProxyType
 import attrs
 import trio
 
-from actgent.logs import Each, logger_of, summarise
 from actgent.sessions.handlers import Handler, name_of
+from actgent.support.logs import Each, logger_of, summarise
 
 _log = logger_of(__name__)
 

@@ -26,8 +26,8 @@ from actgent.journal.records import (
     Said,
     Scheduled,
 )
-from actgent.logs import logger_of
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.support.logs import logger_of
 
 from .wrapper import WrappedJournal
 

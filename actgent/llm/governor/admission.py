@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import ModelError, ProviderUnavailable, RateLimited
 from actgent.messages import Usage
-from actgent.rotation import Turns
+from actgent.support.rotation import Turns
 
 from .queue import Call, CallQueue
 from .rate_limits import NO_COST, Bucket, Cost, Headers, Reading, read_limits

@@ -5,7 +5,7 @@ static key, the time since which it is the session's first plus its level times 
 goes before NORMAL within a step of time, an older call of a lower level overtakes, and nothing starves. URGENT is
 minus infinity. When a session's call is admitted, its next one becomes first *now*, and so goes behind all sessions of the
 owner that wait already: that is round robin (Nagle, RFC 970), and a session with a hundred calls delays one with a single
-call by at most one of its own. Owners take turns in the same way, see `actgent/rotation.py`, over all models together; who
+call by at most one of its own. Owners take turns in the same way, see `actgent/support/rotation.py`, over all models together; who
 names none is an owner for each session.
 
 Turns are fair in calls; to be fair in tokens, too, a session or owner whose call was dear has its next turn so much later as
@@ -20,7 +20,7 @@ from typing import Literal
 import attrs
 
 from actgent.messages import Priority
-from actgent.rotation import Rotation, Ticket, Turns
+from actgent.support.rotation import Rotation, Ticket, Turns
 
 from .rate_limits import NO_COST, Cost
 

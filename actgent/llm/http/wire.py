@@ -10,7 +10,7 @@ import msgspec
 
 from actgent.errors import ParseError
 from actgent.messages import Media, Part, ToolCall, ToolResult
-from actgent.strict_json import loads, unique
+from actgent.support.strict_json import loads, unique
 
 _DECODED_CALL = re.compile(rb'"tool_use"|"arguments"\s*:\s*\{')
 Body = dict[str, Any]

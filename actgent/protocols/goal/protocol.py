@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
-from actgent.foreign import failure_of
 from actgent.llm.base import Answer
 from actgent.messages import Message, ToolCall
 from actgent.protocols.actions import answer_text, encoded_calls
@@ -33,6 +32,7 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.prompts import WHO
 from actgent.protocols.renderings import tool_documentation
+from actgent.support.foreign import failure_of
 from actgent.tools.results import canonical, capped, describe, to_text
 from actgent.tools.state import changes_of
 

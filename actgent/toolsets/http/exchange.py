@@ -14,7 +14,7 @@ import httpx2
 import trio
 
 from actgent.errors import AddressRefused, RequestFailed
-from actgent.printable import shown
+from actgent.errors.printable import shown
 
 from .auth import NO_CREDENTIALS, Credentials
 from .guard import Guard

@@ -16,8 +16,8 @@ import httpx2
 import trio
 
 from actgent.errors import AddressRefused, ConfigurationError
-from actgent.logs import logger_of
-from actgent.printable import shown
+from actgent.errors.printable import shown
+from actgent.support.logs import logger_of
 
 from .addresses import Address, Network, parsed, why_not_public
 

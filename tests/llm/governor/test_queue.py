@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from actgent import Priority
 from actgent.llm.governor.queue import Call, CallQueue
 from actgent.llm.governor.rate_limits import Cost
-from actgent.rotation import Turns
+from actgent.support.rotation import Turns
 
 
 def call(session="s", priority=Priority.NORMAL, arrived=0.0, tokens=0.0):

@@ -15,7 +15,7 @@ import traceback
 
 import attrs
 
-from .printable import shown
+from actgent.errors.printable import shown
 
 WINDOW = 60.0
 """Seconds in which records of one kind are counted together."""

@@ -22,7 +22,7 @@ import msgpack  # type: ignore[import-untyped]
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from actgent.errors import NotSerializable, WireError
-from actgent.printable import shown
+from actgent.errors.printable import shown
 
 SCHEMA_VERSION = 1
 """Of everything that a `Wire` writes: to be raised with a changed default, a changed name, a changed meaning."""

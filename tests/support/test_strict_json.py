@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import ParseError
-from actgent.strict_json import MAX_DEPTH, check_depth, loads
+from actgent.support.strict_json import MAX_DEPTH, check_depth, loads
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent.errors import ForeignExit
-from actgent.foreign import failure_of, leaves
+from actgent.support.foreign import failure_of, leaves
 
 
 async def cancelled_group(*errors):

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 import trio
 
-from .errors import ForeignExit
+from actgent.errors import ForeignExit
+
 from .logs import logger_of
 
 _log = logger_of(__name__)

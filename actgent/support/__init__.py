@@ -1,0 +1,1 @@
+"""What several layers need and no subject claims: logs, encodings, taking turns, exceptions of foreign code."""
