@@ -95,7 +95,7 @@ class AgentDeps:
 
     def missing_to_resume(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
         """Return the error of a session from the journal; `was_given`: it had deps of its own, or one of its runs had."""
-        has_work = was_given or bool(context.mail.acceptances) or context.resume is not None
+        has_work = was_given or bool(context.mail.acceptances) or context.checkpoint is not None
         return self._missing(context, was_given=was_given) if has_work else None
 
     def _missing(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
