@@ -42,10 +42,8 @@ def some(cls):
         "ModeRefused": ("plan", "act", "not yet"),
         "ToolNotFound": ("add", ["sub"]),
         "ToolsetUnavailable": ("files", "it did not start"),
-        "DepsMissing": ("tutor", "s", "no deps were given"),
         "ToolTimeout": ("add", 3.0),
         "ToolsetUnavailable": ("github", "its connection failed"),
-        "DepsMissing": ("tutor", "s", "no deps were given"),
         "AddressRefused": ("localhost", "loopback"),
     }
     return cls(*told.get(cls.__name__, ("what happened",)))
