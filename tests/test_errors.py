@@ -44,6 +44,7 @@ def some(cls):
         "ToolsetUnavailable": ("files", "it did not start"),
         "ToolTimeout": ("add", 3.0),
         "ToolsetUnavailable": ("github", "its connection failed"),
+        "DepsMissing": ("tutor", "s", "no deps were given"),
         "AddressRefused": ("localhost", "loopback"),
     }
     return cls(*told.get(cls.__name__, ("what happened",)))
