@@ -41,7 +41,6 @@ def some(cls):
         "LimitReached": ("calls", 3),
         "ModeRefused": ("plan", "act", "not yet"),
         "ToolNotFound": ("add", ["sub"]),
-        "ToolsetUnavailable": ("files", "it did not start"),
         "ToolTimeout": ("add", 3.0),
         "ToolsetUnavailable": ("github", "its connection failed"),
         "DepsMissing": ("tutor", "s", "no deps were given"),
