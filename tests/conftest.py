@@ -1,5 +1,6 @@
 """What all tests share: where things are, and how hypothesis runs."""
 
+import collections
 import contextlib
 import importlib.util
 import itertools
@@ -133,9 +134,22 @@ async def _provide(started):
             await trio.sleep_forever()
 
 
+PLANNED = collections.deque()
+"""What the provider on loopback answers before anything else; empty for each test."""
+
+
+@pytest.fixture
+def planned_answers():
+    """Answers that the provider on loopback gives first, in their order."""
+    PLANNED.clear()
+    return PLANNED
+
+
 def _answer(request):
     from actgent.messages import ToolCall
 
+    if PLANNED:
+        return PLANNED.popleft()
     offered = {spec.name for spec in request.chat.tools}
     if "add" in offered and not request.tool_results and "2 + 3" in request.text:
         return ToolCall("add", {"a": 2, "b": 3}, id="call_1")

@@ -437,6 +437,32 @@ def test_each_public_name_has_its_place_in_the_reference():
     assert [name for name in actgent.__all__ if name not in listed and name not in errors] == []
 
 
+TROUBLESHOOTING = ROOT / "docs" / "help" / "troubleshooting.md"
+
+
+def test_each_error_has_its_row_in_troubleshooting():
+    """Each exception class is named there, and no class that is gone."""
+    errors = vars(importlib.import_module("actgent.errors"))
+    classes = {
+        name for name, each in errors.items() if isinstance(each, type) and issubclass(each, Exception)
+    }
+    text = TROUBLESHOOTING.read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\| `(\w+)` \|.*\|$", text, re.MULTILINE)
+    assert sorted([*rows, "ActgentError"]) == sorted(classes)
+
+
+def test_troubleshooting_quotes_what_errors_say():
+    """What stands as a message in the first column is in the code, so nobody looks for words that are not said."""
+    text = TROUBLESHOOTING.read_text(encoding="utf-8")
+    quoted = re.findall(r"^\| (?:the same, )?`([^`]+)` \| `\w+` \|", text, re.MULTILINE)
+    code = "".join((ROOT / "actgent" / "errors.py").read_text(encoding="utf-8").split())
+    code = re.sub(r"\"f?\"|\{.*?\}", "", code)
+    parts = [
+        part.strip() for each in quoted for part in each.split("...") if each != "FILE:LINE: key: reason"
+    ]
+    assert [part for part in parts if re.sub(r"\"f?\"|\{.*?\}|\s", "", part) not in code] == []
+
+
 @pytest.mark.parametrize("name", actgent.__all__)
 def test_each_public_name_can_be_loaded(name):
     """A name of the face is there, under its own name, with type hints that resolve."""
@@ -486,7 +512,12 @@ def test_an_agent_without_a_provider_loads_no_sdk():
 # --- documentation -----------------------------------------------------------------------
 
 
-PAGES = ["README.md", "CHANGELOG.md", *sorted(path.name for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    *sorted(path.name for path in (ROOT / "docs").glob("*.md")),
+]
 LINKED = [path.relative_to(ROOT).as_posix() for path in tracked("*.md") if "tests" not in path.parts]
 
 
@@ -519,6 +550,11 @@ def test_links_between_pages_lead_somewhere(name):
     text = page(name).read_text(encoding="utf-8")
     targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
     assert [target for target in targets if not (page(name).parent / target).exists()] == []
+
+
+def test_the_readme_is_two_screens():
+    """What is longer belongs to the docs."""
+    assert len(page("README.md").read_text(encoding="utf-8").splitlines()) <= 110
 
 
 def test_the_commands_of_the_readme_are_there():

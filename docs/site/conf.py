@@ -65,6 +65,15 @@ def _commands() -> str:
     return str(app.generate_docs(output_format="markdown", heading_level=2))
 
 
+def _examples() -> str:
+    """The programs of the folder `examples`, each below its name."""
+    names = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+    return "\n\n".join(
+        f"({name.replace('.', '-')})=\n## {name}\n\n```{{literalinclude}} ../../examples/{name}\n```"
+        for name in names
+    )
+
+
 def _further_pages() -> str:
     """The pages of docs/ itself that index.md does not name: a new page stands in the navigation by itself."""
     docs = ROOT / "docs"
@@ -73,6 +82,7 @@ def _further_pages() -> str:
 
 
 GENERATED = {
+    "guides/examples": ("% examples", _examples),
     "index": ("% further pages", _further_pages),
     "reference/errors": ("% errors", _errors),
     "reference/command-line": ("% commands", _commands),

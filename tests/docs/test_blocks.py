@@ -4,7 +4,8 @@ Blocks of one page share their names and their folder. A Python block that await
 A console block runs each command that begins with `actgent` or `python`; what is printed has to hold the lines
 below the command, in their order, where `...` stands for anything. So has what the last Python block printed to
 hold the lines of an `output` block. Words in capitals that a page's Python
-names in `PLACEHOLDERS` are replaced. Nothing needs a network: every provider's address leads to one on loopback.
+names in `PLACEHOLDERS` are replaced. Nothing needs a network: every provider's address leads to one on loopback, which
+answers what a page puts into `ANSWERS`, in a block that its readers do not see.
 """
 
 import ast
@@ -115,6 +116,7 @@ def test_blocks_run(page, request, capsys, tmp_path, monkeypatch):
     document = BLOCKS.parse(page)
     request.getfixturevalue("loopback_provider")
     monkeypatch.chdir(tmp_path)
+    document.namespace["ANSWERS"] = request.getfixturevalue("planned_answers")
     document.namespace |= {"__name__": "__main__", "PLACEHOLDERS": {}, "CAPTURED": capsys}
     if "```console" in page.read_text(encoding="utf-8"):
         document.namespace["COMMANDS"] = request.getfixturevalue("commands")
