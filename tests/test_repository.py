@@ -455,7 +455,7 @@ def test_troubleshooting_quotes_what_errors_say():
     """What stands as a message in the first column is in the code, so nobody looks for words that are not said."""
     text = TROUBLESHOOTING.read_text(encoding="utf-8")
     quoted = re.findall(r"^\| (?:the same, )?`([^`]+)` \| `\w+` \|", text, re.MULTILINE)
-    code = "".join((ROOT / "actgent" / "errors.py").read_text(encoding="utf-8").split())
+    code = "".join("".join(path.read_text(encoding="utf-8").split()) for path in tracked("actgent/errors*"))
     code = re.sub(r"\"f?\"|\{.*?\}", "", code)
     parts = [
         part.strip() for each in quoted for part in each.split("...") if each != "FILE:LINE: key: reason"
