@@ -20,7 +20,7 @@ from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, nearest
-from actgent.support.hints import for_failures, for_replies, for_results, for_tokens
+from actgent.support.hints import for_failures, for_media, for_replies, for_results, for_tokens
 
 # --- identifiers -------------------------------------------------------------------------
 
@@ -164,11 +164,13 @@ class Media:
             raise ValueError(f"{type(self).__name__} takes either data= (bytes) or url=, not both")
 
 
+@for_media
 @attrs.frozen(kw_only=True)
 class Image(Media):
     """A picture."""
 
 
+@for_media
 @attrs.frozen(kw_only=True)
 class File(Media):
     """A document, e.g. `application/pdf`."""

@@ -1,6 +1,7 @@
 """Mistakes that newcomers make: each is told once, to the right place, with what to do."""
 
 import asyncio
+import socket
 import time
 import traceback
 from importlib import metadata
@@ -17,13 +18,21 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     Failure,
+    File,
+    Image,
+    JournalFailed,
     LimitReached,
     Limits,
+    MissingKey,
+    NotRunning,
     OpenAI,
     ParseError,
+    ProviderUnavailable,
     ReActAgent,
     Reply,
     ScriptedLLM,
+    SessionClosed,
+    SessionExists,
     ShortTermMemory,
     SimpleAgent,
     Suspended,
@@ -34,6 +43,7 @@ from actgent import (
     ToolHooks,
     ToolResult,
     open_runtime,
+    run_agent,
     tool,
 )
 from actgent.protocols.bare import Bare
@@ -737,3 +747,98 @@ async def test_a_system_prompt_without_the_form_of_answer(told):
     SimpleAgent("clerk", llm=ScriptedLLM([]), system_prompt="Be concise.")
     (record,) = told()
     assert "the model is not told in which form protocol simple reads answers" in record
+
+
+# --- blocks, media, servers and files --------------------------------------------------------------
+
+
+async def test_blocks_that_are_not_entered():
+    """A stream is entered before it is read, and a runtime is entered by `async with`."""
+    async with agent_with() as agent:
+        with pytest.raises(TypeError, match=r"write `async with Agent.stream\(\.\.\.\) as"):
+            async for _ in agent.stream("hi"):
+                pass
+    with pytest.raises(TypeError, match=r"write `async with open_runtime\(\.\.\.\) as"), open_runtime():
+        pass
+
+
+def test_a_picture_by_its_path():
+    """It is bytes or an address, with a media type."""
+    with pytest.raises(TypeError, match=r"^Image: write Image\(media_type='image/png', data="):
+        Image("picture.png")
+    with pytest.raises(TypeError, match="write media_type="):
+        File(mime_type="application/pdf", data=b"")
+
+
+def test_an_output_that_is_no_type():
+    """Its name or an object of it were meant as the type."""
+    with pytest.raises(ConfigurationError, match="not the text 'Offer'"):
+        agent_with(output="Offer")
+    with pytest.raises(ConfigurationError, match="not an object of it: write Offer"):
+        agent_with(output=Offer(price=1))
+
+
+def test_a_method_without_its_object():
+    """A tool that is a method runs with the object that it is taken from."""
+
+    class Till:
+        @tool
+        def total(self, day: str) -> int:
+            """Add up a day."""
+            return 0
+
+    with pytest.raises(ConfigurationError, match=r"tool 'total' is a method.*as in Shelf\(\)\.total"):
+        agent_with(tools=[Till.total])
+    agent_with(tools=[Till().total])
+
+
+async def test_run_agent_with_its_arguments_the_other_way_round():
+    """The goal comes first."""
+    with pytest.raises(ConfigurationError, match=r"run_agent\(goal, llm\): the goal is a text"):
+        await run_agent(ScriptedLLM([]), "find it")
+
+
+async def test_a_server_that_is_not_there(autojump_clock):
+    """Host, port, the system's own reason, and where the address comes from."""
+    with socket.socket() as taken:  # bound and not listening, so that nobody else takes the port
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        llm = OpenAI("gpt-5.2", base_url=f"http://127.0.0.1:{port}/v1", api_key="k")
+        async with BareAgent("clerk", llm=llm) as agent:
+            with pytest.raises(ProviderUnavailable) as caught:
+                await agent.run("hi")
+        await llm.aclose()
+    for words in (f"127.0.0.1:{port}", "refused", "base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL)"):
+        assert words in str(caught.value)
+
+
+async def test_a_journal_that_cannot_be():
+    """A misspelt address says the forms that there are, a folder that is missing is to be made."""
+    with pytest.raises(ConfigurationError, match=r"'agents\.db' is not a journal URL; use 'sqlite:///FILE'"):
+        async with open_runtime(journal="agents.db"):
+            pass
+    with pytest.raises(JournalFailed, match=r"no lock file can be written into the folder .*: make it"):
+        async with open_runtime(journal="sqlite:////nonexistent/folder/agents.db"):
+            pass
+
+
+async def test_agents_and_sessions_at_the_wrong_time(monkeypatch):
+    """Before the block, after it, twice, closed, and without a key."""
+    agent = agent_with("hello")
+    with pytest.raises(NotRunning, match="open it with `async with agent:`"):
+        await agent.run("hi")
+    async with agent:
+        session = await agent.create_session("ada", session_id="s")
+        with pytest.raises(SessionExists, match=r"open it with open_session\(\)"):
+            await agent.create_session("ada", session_id="s")
+        with pytest.raises(ConfigurationError, match="runs already: one block at a time"):
+            await agent.__aenter__()
+        await session.aclose()
+        with pytest.raises(SessionClosed, match=r"create a new one with agent\.create_session\(\)"):
+            await session.chat("hi")
+    with pytest.raises(NotRunning, match="open it with `async with agent:`"):
+        await agent.create_session("ada")
+    for variable in ("OPENAI_API_KEY", "LLM_API_KEY", "OPENAI_BASE_URL", "LLM_PROVIDER_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(MissingKey, match=r"pass api_key=\.\.\., or set OPENAI_API_KEY or LLM_API_KEY"):
+        BareAgent("clerk", llm="openai:gpt-5.2")

@@ -56,7 +56,7 @@ from actgent.sessions.turn import Turn
 from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, turn_options
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
-from actgent.support.hints import for_agents
+from actgent.support.hints import async_block, for_agents
 from actgent.tools.base import DepsT, Tool
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.toolsets.gateway import registry_of
@@ -529,7 +529,7 @@ class Agent(Generic[DataT_co, DepsT]):
     def stream(
         self, content: Content, *, output: object, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery]]: ...
-    @asynccontextmanager
+    @async_block
     async def stream(
         self,
         content: Content,
@@ -614,7 +614,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 raise
         return future.outcome()
 
-    @asynccontextmanager
+    @async_block
     async def follow(
         self, session: Session
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery[DataT_co]], None]:

@@ -6,7 +6,7 @@ from typing import Any, Generic, Unpack, overload
 import attrs
 
 from actgent.control.limits import Limits
-from actgent.errors import LimitReached
+from actgent.errors import ConfigurationError, LimitReached
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
 from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
@@ -193,6 +193,8 @@ async def run_agent(
     Raises:
         ActgentError: the model failed, or gave no usable answer.
     """
+    if not isinstance(goal, str):
+        raise ConfigurationError(f"run_agent(goal, llm): the goal is a text, not {goal!r:.200}")
     agent = GoalAgent(
         "goal", llm=llm, tools=tools, max_iterations=max_iterations, output=output, limits=limits, deps=deps
     )

@@ -31,6 +31,7 @@ from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.propagation import Propagation, propagation_of
 from actgent.sessions.turn import is_inside
+from actgent.support.hints import async_block
 from actgent.support.logs import logger_of
 from actgent.tools.threads import ALL_THREADS, Threads
 from actgent.toolsets.host import ToolsetHost
@@ -451,7 +452,7 @@ async def _owned(
             yield owned
 
 
-@asynccontextmanager
+@async_block
 async def open_runtime(
     *,
     journal: str | Journal | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from actgent.errors import ConfigurationError
 from actgent.llm.base import ResponseFormat
 from actgent.tools.schema import compile_type
 
@@ -61,6 +62,13 @@ def output_of(output: Any) -> Output:
         return output
     if isinstance(output, Mapping):
         return form_output(_name(output.get("title")), output)
+    if isinstance(output, str) or hasattr(type(output), "__dataclass_fields__") or attrs.has(type(output)):
+        given = (
+            f"the text {output!r:.100}"
+            if isinstance(output, str)
+            else f"an object of it: write {type(output).__name__}"
+        )
+        raise ConfigurationError(f"output= takes a type or a JSON Schema (a dict), not {given}")
     compiled = compile_type(output)
     return Output(_name(getattr(output, "__name__", None)), compiled.schema, compiled.convert)
 

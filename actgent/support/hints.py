@@ -6,11 +6,16 @@ Type checkers see nothing of this: to them an unknown name stays one.
 import contextlib
 import difflib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, _AsyncGeneratorContextManager
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 C = TypeVar("C", bound=type)
+T = TypeVar("T")
+P = ParamSpec("P")
+_POSITIONAL = "*"
+"""Among keywords: what to write where arguments were given without their names."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -90,6 +95,8 @@ def _reworded(error: TypeError, name: str, keywords: Mapping[str, str], known: l
     )
     if wrong:
         return TypeError(f"{name}() has no argument {wrong!r}{_advice(wrong, keywords, known, '=')}")
+    if "positional argument" in text and "were given" in text and _POSITIONAL in keywords:
+        return TypeError(f"{text.partition(' takes ')[0].partition('.')[0]}: {keywords[_POSITIONAL]}")
     missing = text.rpartition(" ")[2].strip("'") if "missing 1 required" in text else ""
     if missing in keywords:
         return TypeError(f"{name}() needs {missing}=: {keywords[missing]}")
@@ -108,6 +115,33 @@ def _refusal(text: str) -> Callable[..., object]:
         raise TypeError(text)
 
     return refuse
+
+
+class _Block(_AsyncGeneratorContextManager[T]):
+    """What `async with` enters, and nothing else does."""
+
+    def __aiter__(self) -> Any:
+        raise TypeError(_NOT_ENTERED.format(self.func.__qualname__))
+
+    __enter__ = __aiter__
+
+    def __exit__(self, *_: object) -> None:
+        raise TypeError(_NOT_ENTERED.format(self.func.__qualname__))
+
+
+_NOT_ENTERED = "{0}() is an async block: write `async with {0}(...) as ...:`, and what it gives inside of it"
+
+
+def async_block(
+    function: Callable[P, AsyncGenerator[T, None]],
+) -> Callable[P, AbstractAsyncContextManager[T]]:
+    """Make an async block of a generator, as `asynccontextmanager` does; what uses it in another way is told so."""
+
+    @functools.wraps(function)
+    def enter(*args: P.args, **options: P.kwargs) -> AbstractAsyncContextManager[T]:
+        return _Block(function, args, options)
+
+    return enter
 
 
 # --- by class ----------------------------------------------------------------------------------
@@ -209,6 +243,17 @@ for_limits = leads(
             ("timeout", "deadline"), "write seconds= for a turn, model_timeout= or tool_timeout="
         ),
         **dict.fromkeys(("max_cost", "usd", "budget"), "write cost="),
+    }
+)
+for_media = leads(
+    keywords={
+        "*": "write Image(media_type='image/png', data=pathlib.Path('picture.png').read_bytes()), or url= for data=; File takes "
+        "the same",
+        **dict.fromkeys(
+            ("path", "file", "filename"), "write data=pathlib.Path(...).read_bytes() and media_type="
+        ),
+        **dict.fromkeys(("mime_type", "type", "content_type"), "write media_type="),
+        **dict.fromkeys(("content", "bytes"), "write data="),
     }
 )
 for_replies = leads(

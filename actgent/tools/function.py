@@ -72,7 +72,8 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.func = func
         self._is_async = _is_async(inner, name)
         self.inline = not thread and not self._is_async
-        self._is_method = _is_unbound_method(func)
+        self.is_unbound = _is_unbound_method(func)
+        """Whether it is a method that was decorated in its class, and belongs to no object yet."""
         self._read_signature(parameters)
         check_options(self)
 
@@ -93,7 +94,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.parameters = self._derived(hints, label) if parameters is None else copy.deepcopy(parameters)
 
     def _derived(self, hints: Mapping[str, Any], label: str) -> Mapping[str, Any]:
-        leave_out = {*self._context_names, *_bound_names(self.func), *(("self",) if self._is_method else ())}
+        leave_out = {*self._context_names, *_bound_names(self.func), *(("self",) if self.is_unbound else ())}
         texts = parameter_texts(_undecorated(self.func))
         compiled = compile_signature(self.func, hints, label=label, texts=texts, leave_out=leave_out)
         self._convert = compiled.convert
@@ -106,13 +107,13 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self, instance: object, owner: type | None = None
     ) -> "Self | FunctionTool[..., R, DepsT_contra]":
         """A method decorated in its class: the tool of one instance."""
-        if instance is None or not self._is_method:
+        if instance is None or not self.is_unbound:
             return self
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
         bound.__dict__.pop("result_cache", None)  # each instance has results of its own
         bound.func = types.MethodType(self.func, instance)
-        bound._is_method = False
+        bound.is_unbound = False
         return bound
 
     def __repr__(self) -> str:

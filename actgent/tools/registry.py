@@ -230,6 +230,10 @@ def check_tool(tool: object) -> None:
     """
     if not isinstance(tool, Tool):
         raise ConfigurationError(f"{tool!r:.200} is not a tool: {_remedy(tool)}")
+    if getattr(tool, "is_unbound", False):
+        raise ConfigurationError(
+            f"tool {tool.name!r} is a method, and has no object to run with: pass it of an object, as in Shelf().{tool.name}"
+        )
 
 
 def _usable(tool: Tool, toolset: str) -> Tool | None:

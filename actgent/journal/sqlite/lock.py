@@ -30,8 +30,8 @@ class Lock:
             if is_full(error):
                 raise disk_failure(error) from error
             raise JournalFailed(
-                f"the folder of the journal {path.name} cannot be written ({error.strerror}), where its lock has to "
-                "stand: make it, or name or copy the journal elsewhere"
+                f"no lock file can be written into the folder of the journal {path.name} ({error.strerror}): make it, "
+                "or name or copy the journal elsewhere"
             ) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

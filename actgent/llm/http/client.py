@@ -349,7 +349,10 @@ class Remote(LLM):
         if isinstance(error, self._sdk.timeout | httpx2.TimeoutException):
             return ModelTimeout("the provider did not answer in time", model=self.name)
         if isinstance(error, self._sdk.error):
-            return ProviderUnavailable(f"no connection to {self._host}: {self._root(error)}", model=self.name)
+            return ProviderUnavailable(
+                f"no connection to {self._host} ({self._root(error)}): look whether the server runs there, and at {self._where}",
+                model=self.name,
+            )
         return BrokenAnswer(
             f"the connection broke before the answer's end: {self._root(error)}", model=self.name
         )
@@ -358,6 +361,8 @@ class Remote(LLM):
         """Return the text of the library's own error without our secrets; a refused request may quote any header."""
         while (cause := error.__cause__ or error.__context__) is not None:
             error = cause
+        if isinstance(error, BaseExceptionGroup):  # one for each address of the host
+            return "; ".join(dict.fromkeys(self._root(each) for each in error.exceptions))
         if "LocalProtocolError" in type(error).__name__ or isinstance(error, UnicodeError):
             return "the request holds what HTTP cannot carry, look at the headers of http_client="
         return self._secrets.blotted(str(error)) or type(error).__name__
@@ -377,7 +382,12 @@ class Remote(LLM):
 
     @property
     def _host(self) -> str:
-        return httpx2.URL(self.base_url).host
+        url = httpx2.URL(self.base_url)
+        return f"{url.host}:{url.port}" if url.port else url.host
+
+    @property
+    def _where(self) -> str:
+        return f"base_url= (or {' or '.join((*self.url_variables, 'LLM_PROVIDER_URL'))})"
 
     def _url(self, argument: str | None) -> str:
         return find_url(argument, (*self.url_variables, "LLM_PROVIDER_URL"), default=self.default_url)
