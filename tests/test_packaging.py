@@ -1,0 +1,120 @@
+"""The package as others get it: built, installed apart from this repository, and met for the first time.
+
+No network is used: what is built and installed finds its dependencies in a folder of links to those that are here.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+NEWCOMER = ROOT / "docs" / "tutorial" / "index.md"
+
+PROGRAM = """
+import trio
+from actgent import ReActAgent, ScriptedLLM, open_runtime
+
+ANSWER = '{"question_nature": "SIMPLE", "context": "", "primary_action": {"response_purpose": "DIRECT_RESPONSE", \
+"response_description": "Noted.", "response_content": {}}}'
+
+async def main():
+    async with open_runtime(journal="sqlite:///agents.db") as runtime:
+        clerk = await runtime.start(ReActAgent("clerk", llm=ScriptedLLM([ANSWER])))
+        print(await clerk.run("Hello"))
+
+trio.run(main)
+"""
+"""Needs the templates of prompts and the schema of the journal, which are no Python files."""
+
+
+def tracked(*patterns):
+    """The files of the repository, also those that are not committed yet."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+@pytest.fixture
+def dependencies(tmp_path):
+    """A folder with all that is installed here, but for actgent itself."""
+    folder = tmp_path / "dependencies"
+    folder.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "actgent" not in path.name and path.suffix != ".pth":
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.fixture
+def environment(dependencies):
+    """An environment for commands that finds them, asks no index, and builds with the tools that are here."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
+    options = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_QUIET": "1"}
+    return kept | options | {"PYTHONPATH": str(dependencies), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+def run(command, *, cwd, env):
+    """What a command prints; it has to succeed."""
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_a_wheel_and_an_sdist_hold_the_whole_package(tmp_path, environment):
+    """Both are built, the wheel from the sdist; installed elsewhere it has its data, its command and its version."""
+    pytest.importorskip("build", reason="the extra `dev` is not installed")
+    source, built = tmp_path / "source", tmp_path / "built"
+    for name in tracked("actgent", "pyproject.toml", "README.md", "LICENSE"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(built), str(source)]
+    run(command, cwd=tmp_path, env=environment)
+    wheel, sdist = built / f"actgent-{VERSION}-py3-none-any.whl", built / f"actgent-{VERSION}.tar.gz"
+    with zipfile.ZipFile(wheel) as archive:
+        assert set(tracked("actgent")) - set(archive.namelist()) == set()
+    with tarfile.open(sdist) as archive:
+        assert f"actgent-{VERSION}/LICENSE" in archive.getnames()
+
+    elsewhere = tmp_path / "elsewhere"
+    run([sys.executable, "-m", "venv", "--without-pip", str(elsewhere)], cwd=tmp_path, env=environment)
+    python = elsewhere / "bin" / "python"
+    run(
+        [sys.executable, "-m", "pip", "--python", str(python), "install", str(wheel)],
+        cwd=tmp_path,
+        env=environment,
+    )
+    home = run([python, "-c", "import actgent; print(actgent.__file__)"], cwd=tmp_path, env=environment)
+    assert Path(home.strip()).is_relative_to(elsewhere)
+    assert run([elsewhere / "bin" / "actgent", "--version"], cwd=tmp_path, env=environment).strip() == VERSION
+    assert run([python, "-c", PROGRAM], cwd=tmp_path, env=environment) == "Noted.\n"
+
+
+def test_a_newcomer_is_answered_after_five_commands(tmp_path, environment):
+    """The path of the tutorial, from a clone to a tool of one's own: five commands and fifteen lines, as they stand."""
+    text = NEWCOMER.read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
+    program, printed = re.findall(r"^```(?:python|output)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(commands) <= 5
+    assert len([line for line in program.splitlines() if line.strip()]) <= 15
+
+    clone, said = tmp_path / "actgent", ""
+    for command in commands:
+        words = command.replace("ADDRESS", str(ROOT)).split()
+        if words[0] == "cd":
+            assert tmp_path / words[1] == clone
+            (clone / "first.py").write_text(program, encoding="utf-8")
+            continue
+        if words[0].startswith("python3") and shutil.which(words[0]) is None:
+            words[0] = sys.executable
+        said = run(words, cwd=clone if clone.exists() else tmp_path, env=environment)
+    assert said == printed
