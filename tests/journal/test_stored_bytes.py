@@ -1,0 +1,158 @@
+"""The bytes that a killed process of an earlier release left are continued: nothing is lost, and nothing is done twice.
+
+`version_5.json` holds what a process of schema version 5 left behind when it was killed: of SQLite the file, its log and
+its lock, compressed, and of PostgreSQL the dump of its schema. In it are, of agent `lead`, the session `talk` with an answered
+message, one whose tool `look` had begun, and one behind it; `clock` with a date that has passed and a cron line; `errand`,
+which gave `helper` the task `t`, whose model was asked; and a closed `over`. In `asks`, of `clerk`, a call that runs once waits
+for a person.
+"""
+
+import base64
+import collections
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+import trio
+
+from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolContext, open_runtime, tool
+from actgent.journal.opening import open_journal
+
+
+@pytest.fixture(scope="module")
+def stored():
+    """What the process left, by the kind of its journal."""
+    return json.loads(Path(__file__).with_name("version_5.json").read_text())
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def old_url(request, tmp_path, stored):
+    """The address of that journal."""
+    if request.param == "sqlite":
+        for suffix, lines in stored["sqlite"].items():
+            (tmp_path / f"old.db{suffix}").write_bytes(zlib.decompress(base64.b64decode("".join(lines))))
+        return f"sqlite:///{tmp_path}/old.db"
+    url = request.getfixturevalue("postgres_url")
+    psycopg = pytest.importorskip("psycopg")
+    address, schema = url.split("?schema=")
+    with psycopg.connect(address) as database:
+        database.execute("\n".join(stored["postgres"]).replace("{schema}", schema))
+    return url
+
+
+class Program:
+    """The agents of that process as a later program has them, and what they did."""
+
+    def __init__(self):
+        self.looked, self.paid, self.dug = [], [], []
+        self.replied = collections.defaultdict(trio.Event)
+        """By session, in which a reply was given."""
+
+    def agents(self):
+        @tool(effect="idempotent")
+        async def look(where: str, context: ToolContext) -> str:
+            """Look."""
+            self.looked.append((where, context.effect_key))
+            return "a tree"
+
+        @tool(effect="once", approval=True)
+        async def pay(order: str, context: ToolContext) -> str:
+            """Pay."""
+            self.paid.append((order, context.effect_key))
+            return "paid"
+
+        def dig(chat):
+            self.dug.append(_said(chat))
+            return f"dug {_said(chat)}"
+
+        lead = BareAgent("lead", llm=ScriptedLLM(_answer), tools=[look])
+        lead.on_session(lambda session: session.on_conversation(lambda _: self.replied[session.id].set()))
+        return (
+            BareAgent("helper", llm=ScriptedLLM(dig)),
+            lead,
+            BareAgent("clerk", llm=ScriptedLLM(_answer), tools=[pay], limits=Limits(approval_timeout=2e9)),
+        )
+
+
+def _said(chat):
+    part = chat.messages[-1].parts[0]
+    return getattr(part, "text", None) or part.content
+
+
+def _answer(chat):
+    return f"re: {_said(chat)}"
+
+
+async def _start(runtime, program):
+    async with runtime.starting():
+        return [await runtime.start(agent) for agent in program.agents()]
+
+
+async def test_its_sessions_are_as_they_were(old_url):
+    """Whose they are, in which state, each with all its records; and so they are when it is opened again."""
+    for _ in range(2):
+        async with open_journal(old_url) as journal:
+            await journal.acquire()
+            known = {each.session_id: each for each in await journal.sessions()}
+            assert {name: (each.agent, each.state) for name, each in known.items()} == {
+                "talk": ("lead", "working"),
+                "clock": ("lead", "idle"),
+                "asks": ("clerk", "suspended"),
+                "errand": ("lead", "idle"),
+                "t": ("helper", "working"),
+                "over": ("lead", "closed"),
+            }
+            assert known["t"].parent == ("lead", "errand")
+            for name, each in known.items():
+                assert len(await journal.load(name, agent=each.agent)) == each.records
+
+
+async def test_all_that_was_under_way_goes_on(old_url):
+    """The call runs again under its key, the message behind it is answered, the date fires, the task comes to its result."""
+    program = Program()
+    with trio.fail_after(30):
+        async with open_runtime(journal=old_url) as runtime:
+            _, lead, clerk = await _start(runtime, program)
+            talk = await lead.open_session("talk")
+            await talk.wait_idle()
+            assert [message.text for message in talk.history if message.text] == [
+                "hello",
+                "re: hello",
+                "look",
+                "re: a tree",
+                "and behind it",
+                "re: and behind it",
+            ]
+            assert program.looked == [("there", "@lead/talk/c1")]
+            errand = await lead.open_session("errand")
+            await program.replied["errand"].wait()
+            assert errand.history[0].text == "Task t was done by agent 'helper':\ndug a hole"
+            clock = await lead.open_session("clock")
+            await program.replied["clock"].wait()
+            assert "wake up" in clock.history[0].text
+            assert "each night" in {each.description for each in clock.schedules}
+            (approval,) = await clerk.approvals()
+            reply = await clerk.resume({approval.id: Approve()})
+            assert reply.text == "re: paid"
+    assert program.paid == [("7", "@clerk/asks/c1")]
+    assert program.dug == ["a hole"]
+
+
+async def test_the_next_start_finds_nothing_to_do(old_url):
+    """What was continued was written: nothing runs a second time."""
+    program = Program()
+    with trio.fail_after(30):
+        async with open_runtime(journal=old_url) as runtime:
+            _, lead, clerk = await _start(runtime, program)
+            await (await lead.open_session("talk")).wait_idle()
+            errand = await lead.open_session("errand")
+            await program.replied["errand"].wait()
+            await errand.wait_idle()
+            (approval,) = await clerk.approvals()
+            await clerk.resume({approval.id: Approve()})
+        done = list(program.looked), list(program.paid), list(program.dug)
+        async with open_runtime(journal=old_url) as runtime:
+            await _start(runtime, program)
+            assert await runtime.journal.counts() == {"idle": 4, "working": 0, "suspended": 0, "closed": 2}
+    assert (program.looked, program.paid, program.dug) == done
