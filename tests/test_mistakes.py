@@ -5,6 +5,7 @@ import socket
 import time
 import traceback
 from importlib import metadata
+from typing import Any
 
 import attrs
 import pytest
@@ -15,11 +16,14 @@ import trio.testing
 import actgent
 from actgent import (
     ActgentError,
+    AgentBuilder,
     BareAgent,
     ConfigurationError,
+    DuplicateTool,
     Failure,
     File,
     Image,
+    InvalidFolder,
     JournalFailed,
     LimitReached,
     Limits,
@@ -842,3 +846,35 @@ async def test_agents_and_sessions_at_the_wrong_time(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(MissingKey, match=r"pass api_key=\.\.\., or set OPENAI_API_KEY or LLM_API_KEY"):
         BareAgent("clerk", llm="openai:gpt-5.2")
+
+
+# --- what a tool and a model are called ------------------------------------------------------------
+
+
+def test_a_tool_without_annotations(told):
+    """A model may pass anything then; `Any` says that this is meant."""
+
+    @tool
+    def look(place, day: str, how: Any = None) -> str:
+        """Look."""
+        return place
+
+    (record,) = told()
+    assert "tool look: the type of place is not known, so a model may pass anything" in record
+    assert "`place: str`" in record
+
+
+def test_two_tools_of_one_name():
+    """A call could mean either."""
+    with pytest.raises(DuplicateTool, match="two tools are named 'misspelt': give one of them another name"):
+        agent_with(tools=[misspelt, misspelt])
+
+
+def test_a_provider_that_is_misspelt_in_a_builder_and_in_a_folder(tmp_path):
+    """Its model would be asked of OpenAI, under all of the text as its name."""
+    with pytest.raises(ConfigurationError, match="did you mean 'anthropic'"):
+        AgentBuilder("clerk").llm("antropic:claude-sonnet-4-5", api_key="k").build()
+    brain = "---\nname: clerk\nllm: opnai:gpt-5.2\n---\nYou answer.\n"
+    (tmp_path / "brain.md").write_text(brain, encoding="utf-8")
+    with pytest.raises(InvalidFolder, match=r"brain\.md:3: llm.*did you mean 'openai'"):
+        AgentBuilder.from_folder(tmp_path)

@@ -281,7 +281,7 @@ class Session(Generic[DataT_co]):
         under a `key` is not set again. The message has this `priority`.
 
         Raises:
-            ConfigurationError: the time is wrong, over by more than a minute, or not exactly one is given; or there is
+            ConfigurationError: the time is wrong, in the past by more than a minute, or not exactly one is given; or there is
                 no such priority.
             TooManySchedules: the session has 100.
             SessionClosed, NotRunning: nothing can be said to it any more.

@@ -5,13 +5,14 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Concatenate, Generic, Self, Union, get_args, get_origin, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments
+from actgent.support.logs import logger_of
 
 from .base import AskFor, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
 from .checking import MAX_LEVELS, is_deep
@@ -21,6 +22,9 @@ from .threads import Threads
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
+
+
+_log = logger_of(__name__)
 
 
 class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
@@ -98,7 +102,21 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         texts = parameter_texts(_undecorated(self.func))
         compiled = compile_signature(self.func, hints, label=label, texts=texts, leave_out=leave_out)
         self._convert = compiled.convert
+        self._tell_untyped(hints, leave_out)
         return compiled.schema
+
+    def _tell_untyped(self, hints: Mapping[str, Any], leave_out: Collection[str]) -> None:
+        code = getattr(_undecorated(self.func), "__code__", None)
+        taken = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if untyped := [
+            name for name in taken if name not in hints and name not in (*leave_out, "self", "cls")
+        ]:
+            _log.warning(
+                "tool %s: the type of %s is not known, so a model may pass anything: annotate it, e.g. `%s: str`, or say `Any`",
+                self.name,
+                ", ".join(untyped),
+                untyped[0],
+            )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.func(*args, **kwargs)
