@@ -51,6 +51,7 @@ _NAMES = {
         "NotSuspended",
         "OutsideTrio",
         "ParseError",
+        "PortalClosed",
         "PriceUnknown",
         "ProviderUnavailable",
         "QuotaExhausted",
@@ -125,6 +126,9 @@ _NAMES = {
     "llm.openai": ("OpenAI",),
     "llm.openai_responses": ("OpenAIResponses",),
     "llm.scripted": ("ScriptedLLM",),
+    "portal.blocking": ("Portal", "PortalAgent", "PortalSession", "PortalStream"),
+    "portal.cooperative": ("AsyncPortal", "AsyncPortalAgent", "AsyncPortalSession", "AsyncPortalStream"),
+    "portal.opening": ("open_portal",),
     "memory.base": ("Memory", "ModelView"),
     "memory.short_term": ("ShortTermMemory",),
     "protocols.base": (

@@ -103,6 +103,7 @@ from .errors import (
     NotSuspended as NotSuspended,
     OutsideTrio as OutsideTrio,
     ParseError as ParseError,
+    PortalClosed as PortalClosed,
     PriceUnknown as PriceUnknown,
     ProviderUnavailable as ProviderUnavailable,
     QuotaExhausted as QuotaExhausted,
@@ -188,6 +189,21 @@ from .modes.mode import (
 )
 from .modes.modes import (
     Modes as Modes,
+)
+from .portal.blocking import (
+    Portal as Portal,
+    PortalAgent as PortalAgent,
+    PortalSession as PortalSession,
+    PortalStream as PortalStream,
+)
+from .portal.cooperative import (
+    AsyncPortal as AsyncPortal,
+    AsyncPortalAgent as AsyncPortalAgent,
+    AsyncPortalSession as AsyncPortalSession,
+    AsyncPortalStream as AsyncPortalStream,
+)
+from .portal.opening import (
+    open_portal as open_portal,
 )
 from .protocols.base import (
     CallTools as CallTools,

@@ -1,10 +1,18 @@
 """The event loop that something belongs to, and a clear error for calls from anywhere else."""
 
 import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
 
 import trio
 
 from actgent.errors import OutsideTrio
+
+call_from_outside: ContextVar[Callable[[Callable[[], Any]], Any] | None] = ContextVar(
+    "actgent_call_from_outside", default=None
+)
+"""Calls a function in the event loop of what reads it, for a thread that waits meanwhile; None where no portal does."""
 
 
 def check_loop(what: str, loop: trio.lowlevel.TrioToken | None = None) -> None:

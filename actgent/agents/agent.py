@@ -73,7 +73,7 @@ from actgent.turns.tool_calls import Access, ToolCaller
 from .agent_tools import AgentRef, AgentTool, limited
 from .assembly import build_actor, build_opener
 from .deps import AgentDeps
-from .options import AgentOptions, FormT, RunOptions
+from .options import AgentOptions, FormT, MessageOptions, RunOptions
 from .question import Question
 from .session import Hears, HearsIn, Session, context_of, face_of
 from .validation import (
@@ -497,6 +497,47 @@ class Agent(Generic[DataT_co, DepsT]):
         with trio.move_on_after(timeout) as limit, limited(limit):
             return await self._answer_to(said, options)
         raise DeadlineExceeded(f"agent {self.name!r}", timeout)
+
+    @overload
+    def run_sync(
+        self, content: Content, *, output: type[FormT], **options: Unpack[MessageOptions[DepsT]]
+    ) -> Reply[FormT]: ...
+    @overload
+    def run_sync(
+        self, content: Content, *, output: None = None, **options: Unpack[MessageOptions[DepsT]]
+    ) -> Reply[DataT_co]: ...
+    @overload
+    def run_sync(
+        self, content: Content, *, output: object, **options: Unpack[MessageOptions[DepsT]]
+    ) -> Reply: ...
+    def run_sync(
+        self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
+    ) -> Reply:
+        """Say something and wait for the answer, in synchronous code: `run` without a session.
+
+        An agent that was started in a portal answers there, any other one in a block that is opened for this answer alone.
+        In `async def` of asyncio it would hold the loop: there take `open_portal`.
+
+        Raises:
+            UsageError: trio runs here, where `run` is awaited; or the agent runs, but in no portal.
+            ActgentError: what `run` raises.
+        """
+        if trio.lowlevel.in_trio_run():
+            raise UsageError(f"trio runs here: take `await agent.run(...)` of agent {self.name!r}")
+        running = partial(self.run, content, output=output, **options)
+        if self._opener is None:
+            return trio.run(self._alone, running)
+        call = self._opener.running.call_from_outside
+        if call is None:
+            raise UsageError(
+                f"agent {self.name!r} runs in another thread, and in no portal: see open_portal()"
+            )
+        return call(running)  # type: ignore[no-any-return]
+
+    async def _alone(self, running: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Open the block of this agent for one thing."""
+        async with self:
+            return await running()
 
     async def _answer_to(self, said: Question, options: CallOptions) -> Reply:
         """Say something, and wait for what comes of it."""

@@ -13,6 +13,7 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── UsageError                 the calling code's: right objects, wrong moment
     │   ├── NotRunning             the agent's block is not open
     │   ├── OutsideTrio            called from asyncio, from no event loop, or from another thread than the agent's
+    │   ├── PortalClosed           the portal was closed or broke down, or belongs to the process that forked this one
     │   ├── SessionClosed          the session was closed
     │   ├── SessionNotFound        the agent has no session of this id; another agent's may have it
     │   │   └── WrongOwner         nor has this owner: the session of this id is somebody else's
@@ -196,6 +197,13 @@ class OutsideTrio(UsageError):
             "open_portal() from asyncio, notebooks, threads and synchronous code; or serve with trio (hypercorn with "
             "--worker-class trio, anyio.run(main, backend='trio')). See docs/asyncio.md"
         )
+
+
+class PortalClosed(UsageError):
+    """The portal's thread does not take calls, or stopped this one; nothing waits there for its result."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}: open another one with open_portal()")
 
 
 class SessionClosed(UsageError):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from actgent.actors.cell import Cell
-from actgent.actors.event_loop import check_loop
+from actgent.actors.event_loop import call_from_outside, check_loop
 from actgent.actors.ref import Address
 from actgent.control.clock import Clock
 from actgent.errors.printable import counted, shown
@@ -50,6 +50,8 @@ class AgentActor:
         """Set when its toolsets have connected, as far as they are waited for; it serves from then on."""
         self.ready = trio.Event()
         self._words = f"agent {lifecycle.name!r}"
+        self.call_from_outside = call_from_outside.get()
+        """Calls something where it runs, for other threads, if it runs in a portal."""
         self._loop = trio.lowlevel.current_trio_token()
         self._on_stop = on_stop
         self._on_left = on_left

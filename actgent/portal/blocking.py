@@ -1,0 +1,450 @@
+"""The portal of synchronous code: agents and sessions whose methods wait for what those on trio return."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+
+import trio
+
+from actgent.agents.agent import Agent
+from actgent.agents.options import FormT, MessageOptions
+from actgent.agents.session import Session
+from actgent.approvals import Approval
+from actgent.control.limits import Limits
+from actgent.control.schedule import Schedule
+from actgent.errors import PortalClosed
+from actgent.events import Observation
+from actgent.messages import DataT_co, Delivery, Message, OnBusy, Reply, Sender, Usage
+from actgent.modes.changes import ModeChange
+from actgent.protocols.prompt_layers import Prompt
+from actgent.runtime.runtime import Runtime
+from actgent.sessions.context import Status
+from actgent.sessions.handlers import Handler, check_called
+from actgent.sessions.incoming import Content
+from actgent.tools.base import DepsT
+
+from .attaching import AttachesHandlers, AttachesHooks, HandlerOptions
+from .handlers import CrossingForSession, ThreadWorld, crossing
+from .held import ChannelReading, HeldBlock
+from .thread import TrioThread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Waiting(Generic[P, T]):
+    """An async method of what a proxy stands for, as a method of the proxy that waits; arguments are the same."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, proxy: None, owner: type) -> Callable[..., Awaitable[T]]: ...
+    @overload
+    def __get__(self, proxy: "Proxy", owner: type) -> Callable[P, T]: ...
+    def __get__(self, proxy: "Proxy | None", owner: type) -> Callable[..., Any]:
+        return self._method if proxy is None else partial(proxy.wait, self._method, proxy.inner)
+
+
+class Proxy:
+    """Something that lives on trio, for code that does not."""
+
+    inner: Any
+    """What it stands for, for code on trio."""
+
+    def __init__(self, portal: "Portal") -> None:
+        self._portal = portal
+
+    def wait(self, fn: Callable[..., Any], *args: object, **options: object) -> Any:
+        """Have a function called on trio, and wait for what it returns."""
+        return self._portal.call(fn, *args, **options)
+
+    def _look(self, fn: Callable[[], T]) -> T:
+        return self._portal.call(fn)
+
+
+class PortalStream(Generic[T]):
+    """What comes of a message, for `with` and `for`: `with agent.stream("...") as events: for event in events: ...`.
+
+    A slow reader slows the model's stream down. Leaving the block early stops the turn.
+    """
+
+    def __init__(
+        self, portal: "Portal", block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]
+    ) -> None:
+        self._portal = portal
+        self._block = HeldBlock(portal.thread, block)
+        self._reading = ChannelReading[T]()
+
+    def __enter__(self) -> Self:
+        try:
+            self._portal.call(self._reading.open, self._block)
+        except BaseException:
+            self._portal.send(self._block.abandon)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(PortalClosed):  # then it is left already
+            self._portal.call(self._block.leave, error)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        if not self._reading.items and not self._portal.call(self._reading.fill):
+            raise StopIteration
+        return self._reading.items.popleft()
+
+
+class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
+    """A `Session` for synchronous code: its methods take the same arguments, and wait.
+
+    Handlers are called in threads of the portal's: those of a session one after the other, those of different sessions
+    side by side. An async handler runs on trio, and gets what trio's would. Attributes are asked for at each look.
+    """
+
+    def __init__(self, portal: "Portal", session: Session[DataT_co]) -> None:
+        super().__init__(portal)
+        self.inner: Session[DataT_co] = session
+        """The session on trio, for `portal.call`."""
+        self.id: str = session.id
+        self.agent_name: str = session.agent_name
+        self.owner: Sender = session.owner
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.owner.name!r}>"
+
+    chat = Waiting(Session.chat)
+    interrupt = Waiting(Session.interrupt)
+    schedule = Waiting(Session.schedule)
+    unschedule = Waiting(Session.unschedule)
+    wait_idle = Waiting(Session.wait_idle)
+    delegate = Waiting(Session.delegate)
+    cancel_task = Waiting(Session.cancel_task)
+    answer = Waiting(Session.answer)
+    set_mode = Waiting(Session.set_mode)
+    close = Waiting(Session.aclose)
+
+    def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
+        self.wait(method, self.inner, self._portal.crossing(handler))
+
+    def remove_handler(self, handler: Handler) -> None:
+        """Call a handler no more, of whatever kinds and however often it was attached."""
+        self.wait(self.inner.remove_handler, handler)
+
+    @contextmanager
+    def listening(self, **handlers: Unpack[HandlerOptions]) -> Iterator[Self]:
+        """Have handlers called as long as the block lasts; they are given by name: `on_token=`, `on_conversation=`, ..."""
+        block = self.inner.listening(**self._portal.crossings(handlers))
+        self.wait(block.__enter__)
+        try:
+            yield self
+        finally:
+            self.wait(block.__exit__, None, None, None)
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """Everything that happened, oldest first."""
+        return self._look(lambda: self.inner.history)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The session's state at this moment, a copy; `dispatch` changes it."""
+        return self._look(lambda: self.inner.state.snapshot)
+
+    def dispatch(self, action: Any, *args: Any, once: str = "") -> None:
+        """Run an action on the state, as `Session.state.dispatch` does."""
+        self.wait(lambda: self.inner.state.dispatch(action, *args, once=once))
+
+    @property
+    def status(self) -> Status:
+        return self._look(lambda: self.inner.status)
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of the session's model calls."""
+        return self._look(lambda: self.inner.usage)
+
+    @property
+    def approvals(self) -> tuple[Approval, ...]:
+        """The tool calls that wait for a person, oldest first."""
+        return self._look(lambda: self.inner.approvals)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The session's schedules, the next first."""
+        return self._look(lambda: self.inner.schedules)
+
+    @property
+    def mode(self) -> str:
+        """The mode that it is in."""
+        return self._look(lambda: self.inner.mode)
+
+    @property
+    def mode_changes(self) -> tuple[ModeChange, ...]:
+        """The last 100 changes of its mode, oldest first."""
+        return self._look(lambda: self.inner.mode_changes)
+
+
+class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
+    """An `Agent` for synchronous code: its methods take the same arguments, and wait."""
+
+    def __init__(self, portal: "Portal", agent: Agent[DataT_co, DepsT]) -> None:
+        super().__init__(portal)
+        self.inner: Agent[DataT_co, DepsT] = agent
+        """The agent on trio, for `portal.call`."""
+        self.name = agent.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    answer = Waiting(Agent.answer)
+    resume = Waiting(Agent.resume)
+    approvals = Waiting(Agent.approvals)
+
+    @overload
+    def run(
+        self,
+        content: Content,
+        *,
+        session: PortalSession[Any] | None = None,
+        output: type[FormT],
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> Reply[FormT]: ...
+    @overload
+    def run(
+        self,
+        content: Content,
+        *,
+        session: PortalSession[Any] | None = None,
+        output: None = None,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> Reply[DataT_co]: ...
+    @overload
+    def run(
+        self,
+        content: Content,
+        *,
+        session: PortalSession[Any] | None = None,
+        output: object,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> Reply: ...
+    def run(self, content: Content, *, session: PortalSession[Any] | None = None, **options: Any) -> Reply:
+        """Say something and wait for the answer, as `Agent.run` does. Ctrl-C stops the turn."""
+        return self.wait(self.inner.run, content, session=unwrapped(session), **options)  # type: ignore[no-any-return]
+
+    def stream(
+        self,
+        content: Content,
+        *,
+        session: PortalSession[Any] | None = None,
+        output: object = None,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> PortalStream[Delivery]:
+        """Say something and read what comes of it, as `Agent.stream` does: `with agent.stream("...") as events`."""
+        block = self.inner.stream(content, session=unwrapped(session), output=output, **options)
+        return self._portal.read(block)
+
+    def follow(self, session: PortalSession[Any]) -> PortalStream[Delivery]:
+        """Read what comes of a suspended turn when it goes on, as `Agent.follow` does."""
+        return self._portal.read(self.inner.follow(session.inner))
+
+    def create_session(
+        self,
+        owner: Sender | str,
+        description: Content = "",
+        *,
+        session_id: str | None = None,
+        parent: PortalSession[Any] | None = None,
+        prompt: Prompt | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+        deps: DepsT | None = None,
+        **handlers: Unpack[HandlerOptions],
+    ) -> PortalSession[DataT_co]:
+        """Open a conversation, as `Agent.create_session` does; handlers that are given here hear of the description, too."""
+        creating = partial(
+            self.inner.create_session,
+            owner,
+            description,
+            session_id=session_id,
+            parent=unwrapped(parent),
+            prompt=prompt,
+            on_busy=on_busy,
+            limits=limits,
+            deps=deps,
+        )
+        session = self.wait(create_listening, creating, self._portal.crossings(handlers))
+        return PortalSession(self._portal, session)
+
+    def open_session(
+        self, session_id: str, *, owner: Sender | str | None = None, deps: DepsT | None = None
+    ) -> PortalSession[DataT_co]:
+        """The session of this agent that has this id, as `Agent.open_session` finds it."""
+        return PortalSession(
+            self._portal, self.wait(self.inner.open_session, session_id, owner=owner, deps=deps)
+        )
+
+    def ensure_session(
+        self,
+        owner: Sender | str,
+        session_id: str,
+        *,
+        parent: PortalSession[Any] | None = None,
+        deps: DepsT | None = None,
+    ) -> PortalSession[DataT_co]:
+        """This agent's session of this id, created if there is none."""
+        session = self.wait(self.inner.ensure_session, owner, session_id, parent=unwrapped(parent), deps=deps)
+        return PortalSession(self._portal, session)
+
+    def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
+        self.wait(method, self.inner, self._portal.hook(method, hook), **options)
+
+    def remove_hook(self, fn: Handler) -> None:
+        """Call a function of `on_session`, `on_query` or `on_message` no more, however often it was given."""
+        self.wait(self.inner.remove_hook, fn)
+
+
+class Portal:
+    """A runtime on trio in a thread of its own, for synchronous code; see `open_portal`."""
+
+    def __init__(self, thread: TrioThread[Runtime]) -> None:
+        self.thread = thread
+        self.runtime: Runtime = thread.opened.result()
+        """For code on trio, e.g. `portal.call(portal.runtime.spawn, Till)`."""
+        self._world = ThreadWorld(self.runtime.threads)
+
+    def start(self, agent: Agent[DataT_co, DepsT]) -> PortalAgent[DataT_co, DepsT]:
+        """Start an agent, as `Runtime.start` does; returns it in the form of this portal."""
+        self.call(self.runtime.start, agent)
+        return PortalAgent(self, agent)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """A block in which several agents are started, as `Runtime.starting` is."""
+        held = HeldBlock(self.thread, self.runtime.starting())
+        self.call(held.enter)
+        try:
+            yield
+        except BaseException as error:
+            self.call(held.leave, error)
+            raise
+        self.call(held.leave, None)
+
+    def ready(self) -> None:
+        """All agents are started, see `Runtime.ready`."""
+        self.call(self.runtime.ready)
+
+    @overload
+    def call(self, fn: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T: ...
+    @overload
+    def call(self, fn: Callable[P, T], *args: P.args, **options: P.kwargs) -> T: ...
+    def call(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Have a function, sync or async, called in trio's thread, and wait for what it returns or raises.
+
+        It has the caller's context variables. Ctrl-C cancels it, and waits for its end; a second one does not.
+
+        Raises:
+            PortalClosed: the portal was closed, before or meanwhile.
+            UsageError: trio runs in the caller's thread, which would stand still.
+        """
+        return self.thread.wait(partial(fn, *args, **options) if args or options else fn)
+
+    def send(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Have a sync function called in trio's thread, without waiting for it; nothing happens once it is closed."""
+        with suppress(PortalClosed):
+            self.thread.send(partial(fn, *args), nothing)
+
+    def read(self, block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]) -> PortalStream[T]:
+        """Read a channel of trio's by `with` and `for`; `block` is an `async with` block that gives it."""
+        return PortalStream(self, block)
+
+    def events(self, capacity: int = 1000) -> PortalStream[Observation]:
+        """Read everything that happens from now on, as `Runtime.events` does."""
+        return self.read(self.runtime.events(capacity))
+
+    def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
+        """List the approvals of all agents, page by page, as `Runtime.approvals` does."""
+        return self.call(self.runtime.approvals, after=after, limit=limit)
+
+    def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
+        """Close a session and its children, and erase all that the journal has of them; see `Runtime.delete_session`."""
+        self.call(self.runtime.delete_session, session_id, agent=agent)
+
+    def close(self) -> None:
+        """Let the agents end what they have accepted, then stop them and the thread. A second call waits for the first.
+
+        Calls that wait get their results until then, and `PortalClosed` after it. Ctrl-C stops the agents at once.
+
+        Raises:
+            UsageError: called from a tool or handler of one of its agents.
+            Exception: what the runtime ended with, e.g. `ActorFailed` in a group, or `ThreadsLeft`.
+        """
+        self._end(abort=False)
+
+    def abort(self) -> None:
+        """Close it without waiting for answers, as a runtime's block is left with an exception."""
+        self._end(abort=True)
+
+    def _end(self, *, abort: bool) -> None:
+        end(self.thread, abort=abort)
+
+    # --- for its agents and sessions -----------------------------------------------------------
+
+    def crossing(self, handler: Handler) -> Handler:
+        """Make a handler of this world into one that a session can call."""
+        return crossing(self._world, handler, self._face)
+
+    def crossings(self, handlers: HandlerOptions) -> dict[str, Any]:
+        """The same for handlers by their names."""
+        return {name: self.crossing(handler) for name, handler in handlers.items() if callable(handler)}
+
+    def hook(self, method: Callable[..., Any], hook: Handler) -> Handler:
+        """Make a hook of this world into one that an agent can call."""
+        if method is Agent.on_session:
+            check_called("on_session()", hook)
+            return CrossingForSession(self._world, hook, self._face)
+        return self.crossing(hook)
+
+    def _face(self, session: Session[Any]) -> PortalSession[Any]:
+        return PortalSession(self, session)
+
+
+def nothing() -> None:
+    """Tell nobody that a call has ended."""
+
+
+def unwrapped(session: Any) -> Any:
+    """The session on trio that a proxy stands for; anything else as it is, for `Agent` to refuse."""
+    return getattr(session, "inner", session)
+
+
+async def create_listening(
+    creating: Callable[[], Awaitable[Session[DataT_co]]], handlers: Mapping[str, Handler]
+) -> Session[DataT_co]:
+    """Create a session and attach handlers without a pause, so that they hear of its first message."""
+    session = await creating()
+    for name, handler in handlers.items():
+        getattr(session, name)(handler)
+    return session
+
+
+def end(thread: TrioThread[Any], *, abort: bool) -> None:
+    """End the thread of a portal, and wait for it; Ctrl-C has it stop at once, a second one leaves it alone."""
+    thread.close(abort=abort)
+    if not thread.is_ours:
+        return
+    try:
+        thread.ended.exception()
+    except BaseException:
+        thread.close(abort=True)
+        thread.ended.exception()
+        raise
+    thread.join()
+    thread.ended.result()

@@ -1,0 +1,586 @@
+"""Agents from synchronous code: `with open_portal() as portal`."""
+
+import inspect
+import os
+import signal
+import threading
+import traceback
+from contextlib import suppress
+from contextvars import ContextVar
+
+import attrs
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+
+from actgent import (
+    Approve,
+    BareAgent,
+    ConfigurationError,
+    Interrupted,
+    NotRunning,
+    PlanAgent,
+    PortalClosed,
+    Reply,
+    ScriptedLLM,
+    Suspended,
+    ThreadsLeft,
+    Token,
+    ToolCall,
+    UsageError,
+    WouldDeadlock,
+    open_portal,
+    open_runtime,
+    tool,
+)
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+def clerk(*said, **options):
+    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+
+
+# --- what works -----------------------------------------------------------------------------
+
+
+def test_a_question_is_answered():
+    """The shortest way: one agent, one answer; afterwards the agent can run elsewhere."""
+    agent = clerk()
+    with open_portal() as portal:
+        assert str(portal.start(agent).run("Hello")) == "Yes."
+
+    async def elsewhere():
+        async with agent:
+            return (await agent.run("Hello")).text
+
+    assert trio.run(elsewhere) == "Yes."
+
+
+def test_a_value_of_a_type():
+    """`output=` goes through, on the agent and on the call."""
+
+    @attrs.frozen
+    class Offer:
+        item: str
+        price: float
+
+    with open_portal() as portal:
+        agent = portal.start(
+            clerk('{"item": "boat", "price": 7}', '{"item": "oar", "price": 1}', output=Offer)
+        )
+        assert agent.run("Offer").data == Offer("boat", 7)
+        assert agent.run("Offer", output=Offer).data.item == "oar"
+
+
+def test_a_session_goes_on_and_its_handlers_hear():
+    """Handlers given with the session hear of the first message, and others from then on; sync ones in a thread."""
+    heard, threads = [], set()
+
+    def hear(reply, session):
+        heard.append((session.id, reply.text))
+        threads.add(threading.current_thread().name)
+
+    with open_portal() as portal:
+        agent = portal.start(clerk("one", "two", "three", "four"))
+        session = agent.create_session("ada", "First", session_id="s", on_conversation=hear)
+        session.wait_idle()
+        session.chat("Second")
+        session.wait_idle()
+        session.remove_handler(hear)
+        late = session.on_conversation(lambda reply: heard.append(reply.text))
+        session.chat("Third")
+        session.wait_idle()
+        assert callable(late)
+        assert heard == [("s", "one"), ("s", "two"), "three"]
+        assert "actgent portal" not in threads
+        assert threading.current_thread().name not in threads
+        assert [message.text for message in session.history] == [
+            "First",
+            "one",
+            "Second",
+            "two",
+            "Third",
+            "three",
+        ]
+        assert (session.status, session.usage.input_tokens >= 0, session.approvals) == ("idle", True, ())
+        assert agent.open_session("s", owner="ada").id == "s"
+        assert agent.ensure_session("ada", "t").history == ()
+        assert agent.run("More", session=session).text == "four"
+
+
+def test_listening_for_a_block():
+    """Handlers of a block are gone after it."""
+    heard = []
+    with open_portal() as portal:
+        session = portal.start(clerk()).create_session("ada")
+        with session.listening(on_conversation=heard.append):
+            session.chat("Hello")
+            session.wait_idle()
+        session.chat("Hello")
+        session.wait_idle()
+    assert [reply.text for reply in heard] == ["Yes."]
+
+
+def test_a_handler_may_use_its_session():
+    """Handlers run in threads, so that they may chat, look, and are told where they would wait for themselves."""
+    seen = []
+
+    def hear(reply, session):
+        if not seen:
+            seen.append(session.history[-1].text)
+            session.chat("And more")
+            catch(seen, session.wait_idle)
+
+    with open_portal() as portal:
+        session = portal.start(clerk()).create_session("ada", "Hello", on_conversation=hear)
+        session.wait_idle()
+        assert len(session.history) == 4
+    assert seen[0] == "Yes."
+    assert [type(error) for error in seen[1:]] == [WouldDeadlock]
+
+
+def test_an_async_handler_runs_on_trio():
+    """It belongs to no loop of a synchronous program."""
+    heard = []
+
+    async def hear(reply, session):
+        await trio.lowlevel.checkpoint()
+        heard.append((threading.current_thread().name, type(session).__name__))
+
+    with open_portal() as portal:
+        session = portal.start(clerk()).create_session("ada", "Hello", on_conversation=hear)
+        session.wait_idle()
+    assert heard == [("actgent portal", "Session")]
+
+
+def test_hooks_of_an_agent():
+    """on_session, on_query and on_message are called in threads, with what this world has of sessions."""
+    heard = []
+    with open_portal() as portal:
+        chats = []
+        model = ScriptedLLM([lambda chat: chats.append(str(chat.messages)) or "Yes."], repeat=True)
+        agent = portal.start(BareAgent("clerk", llm=model))
+        agent.on_session(lambda session: heard.append(type(session).__name__))
+        agent.on_message(lambda message: heard.append(message.text))
+
+        @agent.on_query
+        def add(message):
+            return "it is raining"
+
+        agent.run("Hello")
+        agent.remove_hook(add)
+        agent.run("Bye")
+    assert heard == ["PortalSession", "Hello", "Yes.", "PortalSession", "Bye", "Yes."]
+    assert ["raining" in chat for chat in chats] == [True, False]
+
+
+def test_state_and_schedules():
+    """What a session is can be read, and its state changed."""
+    with open_portal() as portal:
+        session = portal.start(clerk()).create_session("ada")
+        session.dispatch(("colour", "red"))
+        assert session.state["colour"] == "red"
+        schedule = session.schedule("water", after=3600)
+        assert [each.id for each in session.schedules] == [schedule.id]
+        assert session.unschedule(schedule.id)
+
+
+def test_a_stream_is_iterated(chatty):
+    """Tokens come one by one and in order, then the reply; the end of the turn ends the loop."""
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=chatty(250)))
+        with agent.stream("Hello") as events:
+            heard = list(events)
+    assert [event.text for event in heard if isinstance(event, Token)] == [f"{n} " for n in range(250)]
+    assert isinstance(heard[-1], Reply)
+
+
+def test_a_slow_reader_slows_the_model(chatty):
+    """At most what fits between them is said ahead of a reader that does not read on."""
+    model = chatty(10_000)
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=model))
+        with agent.stream("Hello") as events:
+            next(events)
+            portal.call(trio.testing.wait_all_tasks_blocked)
+            assert model.said <= 300
+            assert sum(isinstance(event, Token) for event in events) == 9_999
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+def test_leaving_a_stream_early_stops_the_turn(slow, error):
+    """As it does on trio, normally and with an exception."""
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=slow))
+        with suppress(ZeroDivisionError), agent.stream("Hello"):
+            assert slow.begun.wait(10)
+            if error is not None:
+                raise error
+        assert slow.stopped.wait(10)
+
+
+def test_approvals():
+    """A call waits for a person; whoever decides resumes it, and a stream follows it."""
+
+    @tool(approval=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    said = [ToolCall("pay", {"amount": 7}), "Done.", ToolCall("pay", {"amount": 8}), "Again."]
+    with open_portal() as portal:
+        agent = portal.start(clerk(*said, tools=[pay]))
+        session = agent.create_session("ada")
+        with pytest.raises(Suspended) as caught:
+            agent.run("Pay 7", session=session)
+        assert [each.tool_name for each in portal.approvals()] == ["pay"]
+        assert agent.resume({caught.value.ids[0]: Approve()}).text == "Done."
+        session.chat("Pay 8")
+        session.wait_idle()
+        with agent.follow(session) as events:
+            session.answer(session.approvals[0], Approve())
+            assert [event.text for event in events if isinstance(event, Reply)] == ["Again."]
+
+
+def test_a_journal_outlives_the_portal(tmp_path):
+    """The next portal goes on with the session; while one has the journal, no second one takes it."""
+    url = f"sqlite:///{tmp_path}/agents.db"
+    with open_portal(journal=url) as portal:
+        portal.start(clerk("one")).create_session("ada", "First", session_id="s").wait_idle()
+        with pytest.raises(Exception, match=r"owned|journal|process"), open_portal(journal=url):
+            pass
+    with open_portal(journal=url) as portal, portal.starting():
+        agent = portal.start(clerk("two"))
+        session = agent.open_session("s")
+        session.chat("Second")
+        session.wait_idle()
+        assert [message.text for message in session.history] == ["First", "one", "Second", "two"]
+        portal.delete_session("s")
+
+
+def test_anything_of_trio_can_be_called():
+    """`call` runs sync and async functions there, and `read` reads any channel."""
+    with open_portal() as portal:
+        planner = PlanAgent("planner", llm=ScriptedLLM([]))
+        portal.start(planner)
+        assert portal.call(threading.current_thread).name == "actgent portal"
+        assert isinstance(portal.call(trio.current_time), float)
+        with portal.events() as events:
+            portal.start(clerk()).run("Hello")
+            assert next(events) is not None
+        portal.ready()
+
+
+def test_many_threads_use_one_portal():
+    """Each thread gets its own answers."""
+
+    def answer(chat):
+        return chat.messages[-1].parts[0].text[::-1]
+
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=ScriptedLLM([answer], repeat=True)))
+        heard = {}
+
+        def ask(number):
+            for each in range(10):
+                heard[number, each] = agent.run(f"{number}.{each}").text
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert heard == {(n, e): f"{n}.{e}"[::-1] for n in range(20) for e in range(10)}
+
+
+def test_one_answer_for_synchronous_code():
+    """run_sync opens an agent for one answer, again and again; in a portal it asks there."""
+    agent = clerk()
+    assert [agent.run_sync("Hello").text for _ in range(2)] == ["Yes.", "Yes."]
+    with pytest.raises(ConfigurationError, match="choose one of"):
+        agent.run_sync("Hello", priority="now or never")
+    with open_portal() as portal:
+        portal.start(agent)
+        assert agent.run_sync("Hello").text == "Yes."
+    assert agent.run_sync("Hello").text == "Yes."
+
+
+async def test_one_answer_is_refused_where_trio_runs():
+    """With what to do instead, here and for an agent of another thread's."""
+    agent = clerk()
+    with pytest.raises(UsageError, match=r"await agent.run\("):
+        agent.run_sync("Hello")
+    async with agent:
+        with pytest.raises(UsageError, match="in no portal"):
+            await trio.to_thread.run_sync(agent.run_sync, "Hello")
+
+
+# --- what is carried over ----------------------------------------------------------------------
+
+
+def test_context_variables_reach_tools_and_handlers():
+    """Those of the caller, each caller's own; what is set on the way does not come back."""
+    seen = []
+
+    @tool
+    def look() -> str:
+        """Look."""
+        seen.append(("tool", TENANT.get()))
+        TENANT.set("changed")
+        return "seen"
+
+    @tool
+    async def alook() -> str:
+        """Look."""
+        seen.append(("async tool", TENANT.get()))
+        return "seen"
+
+    said = [ToolCall("look", {}), ToolCall("alook", {}), "Done."]
+    with open_portal() as portal:
+        agent = portal.start(clerk(*said, tools=[look, alook]))
+        session = agent.create_session(
+            "ada", on_conversation=lambda _: seen.append(("handler", TENANT.get()))
+        )
+        token = TENANT.set("acme")
+        try:
+            session.chat("Look")
+            session.wait_idle()
+            assert TENANT.get() == "acme"
+        finally:
+            TENANT.reset(token)
+    assert seen == [("tool", "acme"), ("async tool", "acme"), ("handler", "acme")]
+
+
+def test_exceptions_come_with_their_traceback():
+    """An error shows where it was raised on trio and where it was called from."""
+
+    def explode():
+        raise ZeroDivisionError("there")
+
+    async def explode_later():
+        await trio.lowlevel.checkpoint()
+        explode()
+
+    with open_portal() as portal:
+        for fn in (explode, explode_later):
+            with pytest.raises(ZeroDivisionError) as caught:
+                portal.call(fn)
+            names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+            assert names[0] == "test_exceptions_come_with_their_traceback"
+            assert names[-1] == "explode"
+
+
+def test_ctrl_c_stops_the_turn(slow):
+    """KeyboardInterrupt comes out of the call when the turn has been stopped, and the portal goes on."""
+
+    def press():
+        slow.begun.wait(10)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=slow))
+        threading.Thread(target=press).start()
+        with pytest.raises(KeyboardInterrupt):
+            agent.run("Hello")
+        assert slow.stopped.wait(10)
+        assert portal.call(trio.current_time)
+
+
+# --- what ends -----------------------------------------------------------------------------------
+
+
+def test_closing_lets_accepted_messages_be_answered():
+    """Leaving the block normally is leaving the runtime's block: what was accepted is answered within the grace."""
+    heard = []
+    with open_portal() as portal:
+        agent = portal.start(clerk())
+        for number in range(20):
+            agent.create_session(f"user {number}", "Hello", on_conversation=heard.append)
+    assert len(heard) == 20
+
+
+def test_whoever_waits_when_the_portal_closes_is_told(slow):
+    """A call of another thread that nothing answers in the grace ends with a clear error, and so do later ones."""
+    told = []
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=slow, grace=0.0))
+        forever = threading.Thread(target=catch, args=(told, lambda: portal.call(trio.sleep_forever)))
+        asking = threading.Thread(target=catch, args=(told, lambda: agent.run("Hello")))
+        forever.start()
+        asking.start()
+        assert slow.begun.wait(10)
+    forever.join(10)
+    asking.join(10)
+    assert sorted(type(error).__name__ for error in told) == ["PortalClosed", "Stopped"]
+    with pytest.raises(PortalClosed, match=r"the portal was closed: open another one with open_portal\(\)"):
+        agent.run("Hello")
+    with pytest.raises(PortalClosed):
+        portal.events().__enter__()
+    portal.close()
+
+
+def catch(told, fn):
+    try:
+        fn()
+    except Exception as error:  # noqa: BLE001 - it is looked at
+        told.append(error)
+
+
+def test_a_stream_ends_with_its_portal(slow):
+    """Its reader is told, and leaving its block afterwards is nothing."""
+    portal = open_portal().open()
+    agent = portal.start(BareAgent("clerk", llm=slow))
+    with pytest.raises(PortalClosed), agent.stream("Hello") as events:  # noqa: PT012 - its end, too
+        assert slow.begun.wait(10)
+        portal.abort()
+        next(events)
+
+
+def test_an_exception_stops_at_once(slow):
+    """As an exception in a runtime's block: nothing is waited for, and the exception comes out."""
+    with pytest.raises(ZeroDivisionError), open_portal() as portal:  # noqa: PT012 - its end, too
+        session = portal.start(BareAgent("clerk", llm=slow, grace=1000)).create_session("ada", "Hello")
+        assert session.id
+        assert slow.begun.wait(10)
+        raise ZeroDivisionError
+    assert slow.cancelled == 1
+
+
+def test_what_the_runtime_ends_with_is_raised():
+    """A tool's thread that does not return is named at the end, as by a runtime."""
+    release = threading.Event()
+
+    @tool(timeout=0.01)
+    def hang() -> str:
+        """Hang."""
+        release.wait(30)
+        return ""
+
+    with pytest.raises(ThreadsLeft, match="hang"), open_portal(thread_grace=0.0) as portal:
+        portal.start(clerk(ToolCall("hang", {}), "Done.", tools=[hang])).run("Hello")
+    release.set()
+
+
+def test_what_fails_on_opening_is_raised():
+    """And leaves no thread behind."""
+    with pytest.raises(ConfigurationError, match="durability"), open_portal(durability="none"):
+        pass
+
+
+def test_a_portal_is_opened_once():
+    """The same block again is refused."""
+    block = open_portal()
+    with block:
+        pass
+    with pytest.raises(UsageError, match="opened before"), block:
+        pass
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+async def test_inside_of_trio_a_portal_is_not_needed():
+    """Opening one, and calling one that another thread opened, are refused with what to do."""
+    with pytest.raises(UsageError, match=r"use `async with open_runtime\(\) as runtime`"), open_portal():
+        pass
+    with pytest.raises(UsageError, match="open_runtime"):
+        await open_portal()
+    portal = await trio.to_thread.run_sync(open_portal().open)
+    try:
+        with pytest.raises(UsageError, match="await the agent or session itself"):
+            portal.call(trio.current_time)
+        assert await trio.to_thread.run_sync(portal.call, trio.current_time)
+    finally:
+        await trio.to_thread.run_sync(portal.close)
+
+
+def test_a_portal_from_its_own_thread_is_refused():
+    """An async tool would wait for itself; a sync tool is in a thread, and may ask."""
+
+    @tool
+    async def wrong() -> str:
+        """Ask."""
+        return str(helper.run("Hello"))
+
+    @tool
+    def right() -> str:
+        """Ask."""
+        with pytest.raises(UsageError, match="close it outside"):
+            portal.close()
+        return str(helper.run("Hello"))
+
+    with open_portal() as portal:
+        helper = portal.start(BareAgent("helper", llm=ScriptedLLM(["I help."], repeat=True)))
+        agent = portal.start(
+            clerk(ToolCall("wrong", {}), ToolCall("right", {}), "Done.", tools=[wrong, right])
+        )
+        session = agent.create_session("ada")
+        agent.run("Hello", session=session)
+        results = [message.tool_results[0] for message in session.history if message.tool_results]
+    assert "await the agent or session itself" in results[0].text
+    assert results[1].text == "I help."
+
+
+def test_turns_of_other_portals_are_kept_apart():
+    """A tool in one portal that asks an agent in another is no turn there, so nothing of the two is mixed."""
+    with open_portal() as inner, open_portal() as outer:
+        helper = inner.start(BareAgent("helper", llm=ScriptedLLM(["I help."], repeat=True)))
+
+        @tool
+        def ask() -> str:
+            """Ask."""
+            session = helper.create_session("eve", "Hello")
+            session.wait_idle()
+            return helper.run("Hello", session=session).text
+
+        agent = outer.start(clerk(ToolCall("ask", {}), "Done.", tools=[ask]))
+        assert agent.run("Hello").text == "Done."
+        with pytest.raises(ConfigurationError, match="runs already"):
+            outer.start(helper.inner)
+
+
+def test_a_forked_process_is_told():
+    """A child of fork has no thread of the portal's: calls say so, and its end hangs on nothing."""
+    with open_portal() as portal:
+        agent = portal.start(clerk())
+        receiving, sending = os.pipe()
+        child = os.fork()
+        if not child:  # the child: nothing of pytest's may run in it
+            try:
+                agent.run("Hello")
+            except PortalClosed as error:
+                os.write(sending, str(error).encode())
+            finally:
+                portal.close()
+                os._exit(0)
+        os.close(sending)
+        with os.fdopen(receiving, encoding="utf-8") as told:
+            text = told.read()
+        os.waitpid(child, 0)
+        assert "belongs to the process that this one was forked from" in text
+        assert agent.run("Hello").text == "Yes."
+
+
+def test_the_options_are_those_of_a_runtime():
+    """What open_runtime learns, open_portal takes, too."""
+    assert inspect.signature(open_portal).parameters == inspect.signature(open_runtime).parameters
+
+
+def test_an_interrupted_turn_and_a_stopped_agent_say_so(slow):
+    """Errors of agents are those of trio."""
+    told = []
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=slow))
+        session = agent.create_session("ada")
+        thread = threading.Thread(target=catch, args=(told, lambda: agent.run("Hello", session=session)))
+        thread.start()
+        assert slow.begun.wait(10)
+        session.interrupt("enough")
+        thread.join(10)
+        portal.call(portal.runtime.stop, "clerk")
+        portal.call(trio.testing.wait_all_tasks_blocked)
+        with pytest.raises(NotRunning):
+            agent.run("Hello")
+    assert [type(error) for error in told] == [Interrupted]

@@ -1,0 +1,137 @@
+"""How programs end that have a portal open: nothing hangs, and nothing is lost without a word."""
+
+import subprocess
+import sys
+
+import pytest
+
+AGENT = """
+import os, signal, sys, threading, trio
+from actgent import LLM, BareAgent, ScriptedLLM, open_portal
+
+class Slow(LLM):
+    name = "slow"
+    begun = threading.Event()
+
+    async def complete(self, chat, *, on_text=None):
+        self.begun.set()
+        await trio.sleep_forever()
+
+def handler(failure):
+    print("ended as", failure.kind, flush=True)
+
+slow = Slow()
+agent = BareAgent("clerk", llm=slow, grace=1000)
+"""
+
+
+def run(code, **options):
+    """What a program prints, and its exit code; it has a minute."""
+    done = subprocess.run(
+        [sys.executable, "-c", AGENT + code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_a_program_that_forgets_to_close_ends():
+    """At once, whatever grace its agents have; handlers hear of the end, and the log says what to do."""
+    told, logged, code = run("""
+portal = open_portal().open()
+clerk = portal.start(agent)
+clerk.create_session("ada", "Hello", on_exception=handler)
+slow.begun.wait()
+print("end of the program", flush=True)
+""")
+    assert (told, code) == ("end of the program\nended as stopped\n", 0)
+    assert "use `with open_portal()`" in logged
+
+
+def test_an_exception_ends_the_program():
+    """With its traceback."""
+    _, logged, code = run("""
+portal = open_portal().open()
+portal.start(agent)
+raise ZeroDivisionError("mine")
+""")
+    assert code == 1
+    assert "ZeroDivisionError: mine" in logged
+
+
+@pytest.mark.parametrize("waiting", ["clerk.run('Hello')", "next(clerk.stream('Hello').__enter__())"])
+def test_ctrl_c_ends_a_synchronous_program(waiting):
+    """The block is left at once, and the exit code is that of an interrupted program."""
+    _, logged, code = run(f"""
+def press():
+    slow.begun.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=press).start()
+with open_portal() as portal:
+    clerk = portal.start(agent)
+    {waiting}
+""")
+    assert code == -2
+    assert "KeyboardInterrupt" in logged
+
+
+def test_ctrl_c_ends_an_asyncio_program():
+    """The same under asyncio.run."""
+    _, logged, code = run("""
+import asyncio
+
+async def main():
+    async with open_portal() as portal:
+        clerk = await portal.start(agent)
+        await clerk.run("Hello")
+
+def press():
+    slow.begun.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=press).start()
+asyncio.run(main())
+""")
+    assert code == -2
+    assert "KeyboardInterrupt" in logged
+
+
+def test_sys_exit_in_the_block():
+    """The agents are stopped at once, and the exit code is the program's."""
+    _, _, code = run("""
+with open_portal() as portal:
+    portal.start(agent).create_session("ada", "Hello")
+    slow.begun.wait()
+    sys.exit(3)
+""")
+    assert code == 3
+
+
+def test_a_forked_child_ends():
+    """A child that ends like any program waits for nothing of its parent's portal."""
+    told, _, code = run("""
+with open_portal() as portal:
+    portal.start(agent)
+    if not os.fork():
+        print("child", flush=True)
+        sys.exit(0)
+    os.wait()
+    print("parent", flush=True)
+""")
+    assert (told, code) == ("child\nparent\n", 0)
+
+
+def test_no_thread_is_left_after_many_portals():
+    """As many threads run afterwards as before."""
+    told, _, code = run("""
+before = threading.active_count()
+for _ in range(20):
+    with open_portal() as portal:
+        portal.start(BareAgent("quick", llm=ScriptedLLM(["Yes."]))).run("Hello")
+print(threading.active_count() - before, flush=True)
+""")
+    assert (told, code) == ("0\n", 0)
