@@ -9,6 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.llm.base import ResponseFormat
+from actgent.tools.checking import compile_schema
 from actgent.tools.schema import compile_type
 
 from .schemas import is_json_schema, schema_check
@@ -53,10 +54,10 @@ def form_output(name: str, schema: Mapping[str, Any]) -> Output:
 
 
 def output_of(output: Any) -> Output:
-    """The output that a type (builtin, attrs class, dataclass, TypedDict ...) or a form (a dict) stands for.
+    """The output that a type (builtin, attrs class, dataclass, TypedDict, pydantic model, union ...) or a form (a dict) stands for.
 
     Raises:
-        ConfigurationError: JSON Schema cannot say it, or it is no JSON Schema.
+        ConfigurationError: JSON Schema cannot say it, it takes too long to check, or it is no JSON Schema.
     """
     if isinstance(output, Output):
         return output
@@ -70,6 +71,8 @@ def output_of(output: Any) -> Output:
         )
         raise ConfigurationError(f"output= takes a type or a JSON Schema (a dict), not {given}")
     compiled = compile_type(output)
+    if compiled.has_placeholders:
+        compile_schema(compiled.schema, owner="output=")
     return Output(_name(getattr(output, "__name__", None)), compiled.schema, compiled.convert)
 
 

@@ -20,7 +20,7 @@ from actgent.support.foreign import advice_on, leaves
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
 _TEMPORAL = (dt.date, dt.time)
 _EXPORTS = ("model_dump", "tolist")
-"""How pydantic models and numpy values name their way to plain data."""
+"""How values like those of pydantic and numpy name their way to plain data."""
 
 
 def _plain(value: object) -> Any:
@@ -43,6 +43,8 @@ def _fields(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
+    if hasattr(value, "__pydantic_serializer__") and hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
     export = next(filter(None, (getattr(value, name, None) for name in _EXPORTS)), None)
     return None if export is None else export()
 

@@ -22,12 +22,30 @@ from docstring_parser import Docstring
 
 from actgent.errors import ConfigurationError
 
+from .foreign_types import (
+    Definitions,
+    Placeholder,
+    bounded_text,
+    choice_placeholder,
+    is_pydantic,
+    needs_choice,
+    pydantic_placeholder,
+    schema_in,
+)
+
 _STRING = msgspec.Meta(extra_json_schema={"type": "string"})
 _EMPTY = inspect.Parameter.empty
 _typed_dict: Any = TypedDict  # type checkers know only its literal form
 _FACTORY: Any = attrs.Factory
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_SUFFIX = re.compile(r" - at `(key in )?\$?(?P<path>.*?)`$")
+_SUFFIX = re.compile(r" - at `(key in )?\$?(?P<path>[^`]*)`$")
+
+
+_USABLE = (
+    "what can be used are str, int, float, bool, None, list, dict, tuple, set, Literal, enums, dates, UUID, Decimal, "
+    "dataclasses, attrs classes, TypedDict, NamedTuple, msgspec Structs, pydantic models, and unions of these: make the class "
+    "one of them"
+)
 
 
 @attrs.frozen
@@ -50,9 +68,19 @@ class _Rewriter:
     sources: dict[type, type] = attrs.field(factory=dict)
     """Struct -> the class that it stands for."""
     _done: dict[Any, Any] = attrs.field(factory=dict)
+    _placeholders: dict[int, tuple[Any, type[Placeholder]]] = attrs.field(factory=dict)
+    """By the id of the annotation that each stands for, which is kept with it."""
+    _choices: dict[tuple[Any, ...], type[Placeholder]] = attrs.field(factory=dict)
+
+    @property
+    def has_placeholders(self) -> bool:
+        """Whether msgspec is shown something that it does not read itself."""
+        return bool(self._placeholders or self._choices)
 
     def rewrite(self, annotation: Any) -> Any:
         origin = get_origin(annotation)
+        if is_pydantic(annotation):
+            return self._rewrite_pydantic(annotation)
         if origin is None:
             return self._rewrite_class(annotation) if isinstance(annotation, type) else annotation
         if origin is Literal:
@@ -65,10 +93,26 @@ class _Rewriter:
         if _has_fields(origin):
             raise TypeError(f"generic classes such as {annotation} are not supported")
         arguments = tuple(self.rewrite(argument) for argument in get_args(annotation))
+        if origin in (Union, types.UnionType) and needs_choice(arguments):
+            return self._choice(arguments)
         if arguments == get_args(annotation):
             return annotation
         kind: Any = Union if origin is types.UnionType else origin
         return kind[arguments]
+
+    def _rewrite_pydantic(self, annotation: Any) -> Any:
+        key = id(annotation)  # fields of pydantic cannot be hashed
+        if key not in self._placeholders:
+            self._placeholders[key] = annotation, pydantic_placeholder(annotation)
+        return self._placeholders[key][1]
+
+    def _choice(self, members: tuple[Any, ...]) -> Any:
+        """One placeholder for all members but None, which msgspec tells apart."""
+        others = tuple(member for member in members if member is not type(None))
+        if others not in self._choices:
+            self._choices[others] = choice_placeholder(others)
+        made: Any = self._choices[others]
+        return made if len(others) == len(members) else made | None
 
     def _rewrite_class(self, cls: type) -> Any:
         if cls is object:
@@ -86,8 +130,14 @@ class _Rewriter:
         return self._struct(cls) if _has_fields(cls) else cls
 
     def _typed_dict_of(self, cls: Any) -> Any:
-        fields = {name: self.rewrite(hint) for name, hint in _hints(cls).items()}
-        return _typed_dict(cls.__name__, fields, total=cls.__total__)
+        fields = {name: self.rewrite(_plain(hint)) for name, hint in _hints(cls).items()}
+        marked = {
+            name: Required[each] if name in cls.__required_keys__ else NotRequired[each]
+            for name, each in fields.items()
+        }
+        made = _typed_dict(cls.__name__, marked)
+        made.__doc__ = cls.__doc__
+        return made
 
     def _struct(self, cls: type) -> type:
         fields = list(_fields_of(cls))
@@ -118,6 +168,13 @@ class _Rewriter:
     def _free_name(self, name: str) -> str:
         taken = {struct.__name__ for struct in self.sources}
         return next(free for free in _numbered(name) if free not in taken)
+
+
+def _plain(hint: Any) -> Any:
+    """A field's type without what says if it may be missing."""
+    while get_origin(hint) in (Required, NotRequired):
+        (hint,) = get_args(hint)
+    return hint
 
 
 def _numbered(name: str) -> Iterator[str]:
@@ -229,6 +286,8 @@ class CompiledType:
     """JSON Schema, self-contained: a `$ref` only ever points into its own `$defs`."""
     _type: Any = attrs.field(repr=False)
     _sources: Mapping[type, type] = attrs.field(repr=False)
+    has_placeholders: bool = attrs.field(default=False, repr=False)
+    """Whether some of it is not read by msgspec: types of pydantic, and unions whose members look alike."""
 
     def convert(self, value: Any) -> Any:
         """A decoded JSON value as the type. Nothing is guessed: "5" and true are no int; 1 is a float, and 1.0 an int.
@@ -236,20 +295,16 @@ class CompiledType:
         Raises:
             ValueError: it does not fit, or a class of the type refuses it; the text says where.
         """
+        build = self._built if self._sources or self.has_placeholders else None
         try:
-            read = self._read(value)
+            return _Reader(build).convert(self._type, value)
         except ValueError:
-            read = self._read(_whole_numbers(value))
-        return self._built(read) if self._sources else read
-
-    def _read(self, value: Any) -> Any:
-        try:
-            return msgspec.convert(value, self._type, str_keys=True, dec_hook=_decode)
-        except msgspec.ValidationError as error:
-            raise ValueError(_located(str(error))) from None
+            return _Reader(build).convert(self._type, _whole_numbers(value))
 
     def _built(self, value: Any) -> Any:
         kind = type(value)
+        if isinstance(value, Placeholder):
+            return value.value
         if kind in self._sources:
             return self._build(value, self._sources[kind])
         if kind is dict:
@@ -267,13 +322,46 @@ class CompiledType:
             reason = (
                 error.args[0] if error.args else type(error).__name__
             )  # attrs puts the attribute behind it
-            raise ValueError(f"{cls.__name__}: {reason}") from error
+            raise ValueError(bounded_text(f"{cls.__name__}: {reason}")) from error
 
 
-def _decode(kind: type, value: Any) -> Any:
-    if issubclass(kind, pathlib.PurePath) and isinstance(value, str):
-        return kind(value)
-    raise ValueError(f"Expected a path as text, got {type(value).__name__}")
+@attrs.define
+class _Reader:
+    """One value on its way to a type. A part of it is read once as each type, however many branches come to it."""
+
+    _build: Callable[[Any], Any] | None
+    _read: dict[tuple[int, type], tuple[Any, str]] = attrs.field(factory=dict)
+
+    def convert(self, annotation: Any, value: Any) -> Any:
+        """Read a part as a type.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        try:
+            read = msgspec.convert(value, annotation, str_keys=True, dec_hook=self._decode)
+        except msgspec.ValidationError as error:
+            raise ValueError(_located(str(error))) from None
+        return read if self._build is None else self._build(read)
+
+    def _decode(self, kind: type, value: Any) -> Any:
+        if issubclass(kind, Placeholder):
+            return self._decode_once(kind, value)
+        if issubclass(kind, pathlib.PurePath) and isinstance(value, str):
+            return kind(value)
+        raise ValueError(f"Expected a path as text, got {type(value).__name__}")
+
+    def _decode_once(self, kind: type[Placeholder], value: Any) -> Any:
+        key = (id(value), kind)
+        if key not in self._read:
+            try:
+                self._read[key] = kind(kind.read(value, self.convert)), ""
+            except ValueError as error:
+                self._read[key] = None, str(error)
+        read, wrong = self._read[key]
+        if wrong:
+            raise ValueError(wrong)
+        return read
 
 
 def _located(text: str) -> str:
@@ -282,7 +370,8 @@ def _located(text: str) -> str:
     if match is None:
         return text
     path = re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", match["path"].replace(".", "/"))
-    return f"{path}: {text[: match.start()]}"
+    said = text[: match.start()]
+    return f"{path}{said}" if said.startswith("/") else f"{path}: {said}"
 
 
 def _whole_numbers(value: Any) -> Any:
@@ -303,9 +392,11 @@ def compile_type(annotation: Any) -> CompiledType:
     rewriter = _Rewriter()
     try:
         rewritten = rewriter.rewrite(annotation)
-        return CompiledType(_schema(rewritten), rewritten, rewriter.sources)
+        return CompiledType(_schema(rewritten), rewritten, rewriter.sources, rewriter.has_placeholders)
     except (TypeError, NameError, RecursionError) as error:
-        raise ConfigurationError(f"{annotation} has no JSON Schema: {_reason(error)}") from error
+        raise ConfigurationError(
+            f"{annotation} has no JSON Schema: {_reason(error)}; {_USABLE}, or pass a JSON Schema (a dict)"
+        ) from error
 
 
 def _reason(error: Exception) -> str:
@@ -323,12 +414,12 @@ def schema_of(annotation: Any) -> dict[str, Any]:
 
 
 def _schema(annotation: Any) -> dict[str, Any]:
-    schema = msgspec.json.schema(annotation)
+    found = Definitions()
+    schema, definitions = schema_in(annotation, found), found.known
     msgspec.json.Decoder(annotation)  # some types have a schema, and yet cannot be read
-    definitions = schema.get("$defs", {})
     name = schema.get("$ref", "").rpartition("/")[2]
     if name not in definitions:
-        return schema
+        return {**schema, "$defs": definitions} if definitions else schema
     root = {**definitions[name], **{key: schema[key] for key in schema if key not in ("$ref", "$defs")}}
     others = {key: value for key, value in definitions.items() if key != name}
     if f'"#/$defs/{name}"' in json.dumps(definitions):
@@ -364,7 +455,7 @@ def compile_signature(
     annotations = {field.name: _argument(rewriter, field, label, texts) for field in fields}
     rewritten = _typed_dict("Arguments", annotations)
     schema = {**_schema(rewritten), "additionalProperties": False}
-    return CompiledType(_without_title(schema), rewritten, rewriter.sources)
+    return CompiledType(_without_title(schema), rewritten, rewriter.sources, rewriter.has_placeholders)
 
 
 def _signature(function: Callable[..., Any], label: str) -> inspect.Signature:
@@ -393,7 +484,8 @@ def _argument(rewriter: _Rewriter, field: _Field, label: str, texts: Mapping[str
         _schema(annotation)
     except (TypeError, NameError, RecursionError) as error:
         raise ConfigurationError(
-            f"{label}: parameter {field.name!r} has a type that a model cannot fill ({field.type}): {_reason(error)}"
+            f"{label}: parameter {field.name!r} has a type that a model cannot fill ({field.type}): {_reason(error)}; "
+            f"{_USABLE}, or pass parameters= (a JSON Schema)"
         ) from error
     return Required[annotation] if field.required else NotRequired[annotation]
 
