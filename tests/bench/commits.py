@@ -14,18 +14,18 @@ def open_table(path: str) -> apsw.Connection:
     return db
 
 
-async def time_two_commits(db: apsw.Connection, message: str, answer: str) -> float:
+async def time_commits(db: apsw.Connection, *texts: str) -> float:
     """Milliseconds to keep a message, and then its answer, from a thread: the loop goes on meanwhile."""
     begun = time.perf_counter()
-    for text in (message, answer):
+    for text in texts:
         await trio.to_thread.run_sync(_commit, db, text)
     return (time.perf_counter() - begun) * 1e3
 
 
-def time_two_blocking_commits(db: apsw.Connection, message: str, answer: str) -> float:
+def time_blocking_commits(db: apsw.Connection, *texts: str) -> float:
     """The same in the loop's own thread: all tasks stand still until the disk has it."""
     begun = time.perf_counter()
-    for text in (message, answer):
+    for text in texts:
         _commit(db, text)
     return (time.perf_counter() - begun) * 1e3
 

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 import trio.testing
 from asleep import compare_crowds
-from commits import open_table, time_two_blocking_commits, time_two_commits
+from commits import open_table, time_blocking_commits, time_commits
 from folders import measure_loading
 from granted import LIMITS, open_shared
 from grown import measure_streams, measure_tree
@@ -321,28 +321,40 @@ async def _durable_single(count: int, folder: str) -> Figures:
     """From a message to its answer, both on the disk, in a session that is alone; by turns with two raw commits.
 
     The raw commits are those of a program on trio, which writes from a thread; `blocking_ratio` holds the turn
-    against commits that stop the loop until the disk has them.
+    against commits that stop the loop until the disk has them. `created_ratio` is of a session that is created for its
+    turn, against three.
     """
-    times, raw, blocking, db = [], [], [], open_table(f"{folder}/raw.db")
+    times, raw, blocking, created, db = [], [], [], [], open_table(f"{folder}/raw.db")
+    cpu = 0.0
     async with open_runtime(journal=f"sqlite:///{folder}/single.db") as runtime:
         agent = await runtime.start(make_agent(Instant()))
-        session, arrived = await agent.create_session("ada"), [trio.Event()]
-        session.on_conversation(lambda _: arrived[0].set())
+        session = await agent.create_session("ada")
         for number in range(count):
-            begun = time.perf_counter()
-            await session.chat(short(number))
-            await arrived[0].wait()
-            times.append((time.perf_counter() - begun) * 1e3)
-            arrived[0] = trio.Event()
-            raw.append(await time_two_commits(db, short(number), ANSWER))
-            blocking.append(time_two_blocking_commits(db, short(number), ANSWER))
+            watch = Stopwatch()
+            await _say(session, number)
+            cpu += watch.cpu_us(count)
+            times.append(watch.wall_s() * 1e3)
+            raw.append(await time_commits(db, short(number), ANSWER))
+            blocking.append(time_blocking_commits(db, short(number), ANSWER))
+            watch = Stopwatch()
+            await _say(await agent.create_session("ada"), number)
+            new = watch.wall_s() * 1e3
+            created.append(new / await time_commits(db, short(number), short(number), ANSWER))
     db.close()
     single_ms = percentile(times, 0.5)
     return {
         "single_ms": single_ms,
         "single_ratio": single_ms / percentile(raw, 0.5),
+        "single_us": cpu,
+        "created_ratio": percentile(created, 0.5),
         "blocking_ratio": single_ms / percentile(blocking, 0.5),
     }
+
+
+async def _say(session: Session, number: int) -> None:
+    """Have one message answered."""
+    await session.chat(short(number))
+    await session.wait_idle()
 
 
 async def _relaxed_single(count: int, url: str) -> Figures:

@@ -57,6 +57,8 @@ WORKLOADS = (
             Bar("cpu_ratio", 2.5, "value"),
             Bar("commits_turn", 0.1, "value"),
             Bar("single_ratio", 1.6, "value"),
+            Bar("single_us", 500, "scaled"),
+            Bar("created_ratio", 1.6, "value"),
         ),
     ),
     Workload("W8", "start", "import actgent", 15, 5, (Bar("import_s", 1.5),)),
