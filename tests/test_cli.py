@@ -20,8 +20,10 @@ from actgent import (
     Ask,
     BareAgent,
     ConfigurationError,
+    ModelError,
     NotAuthorized,
     ScriptedLLM,
+    Text,
     Token,
     ToolCall,
     ToolResult,
@@ -32,9 +34,11 @@ from actgent.cli.load_demo import crowd, percentile
 from actgent.cli.main import app, main
 from actgent.cli.models import open_models
 from actgent.cli.offline import TOOLS
+from actgent.cli.script_process import open_script_process
 from actgent.cli.signals import Shutdown, run_until_signalled
 from actgent.cli.terminal import ConversationView, Lines, Terminal, one_line, printable
 from actgent.llm.base import Chat
+from actgent.messages import ChatMessage
 
 ACTGENT = Path(sys.executable).with_name("actgent")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -200,8 +204,42 @@ def test_demo_plays_three_acts(demonstration):
         "latency of a turn, p50",
         "latency of a turn, p99",
         "tokens in",
+        "turns per second, the engine alone",
     } <= rows.keys()
+    cost = {
+        name: milliseconds(rows[f"CPU of a turn, {name}"])
+        for name in ("with SDK and HTTP", "the engine alone")
+    }
+    assert 0 < cost["the engine alone"] < cost["with SDK and HTTP"]
+    beyond = milliseconds(rows["beyond its model calls, p50"])
+    assert 0 < beyond < milliseconds(rows["latency of a turn, p50"])
     assert rows["memory of the process"].endswith(" MB")
+
+
+def milliseconds(text):
+    return float(text.removesuffix(" ms").replace(",", ""))
+
+
+async def test_the_scripted_provider_in_a_process_of_its_own():
+    """It answers on each wire while the block lasts, and is gone afterwards, also where it is killed."""
+    chat = Chat(messages=[ChatMessage("user", (Text("Who are you?"),))])
+    async with open_script_process() as models:
+        for model in models:
+            assert "I am a script" in (await model.complete(chat)).text
+    async with open_script_process() as models:
+        (child,) = children()
+        os.kill(child, signal.SIGKILL)
+        with pytest.raises(ModelError):
+            await models[0].complete(chat)
+    assert children() == []
+
+
+def children():
+    """The processes that this one has started, and that run scripted providers."""
+    lists = [each.read_text(encoding="ascii") for each in Path("/proc/self/task").glob("*/children")]
+    found = " ".join(lists).split()
+    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found}
+    return [pid for pid, command in commands.items() if b"script_process" in command]
 
 
 def test_demo_is_plain_in_a_pipe(demonstration):

@@ -17,7 +17,8 @@ from actgent.messages import Failure, Priority, Reply, Token
 from .chat import answer
 from .load_demo import crowd
 from .models import live_models, open_models, open_script
-from .offline import CHUNK, TOOLS, answer_slowly, script_answer as script
+from .offline import CHUNK, TOOLS, answer_slowly
+from .script_process import open_script_process
 from .signals import Shutdown
 from .terminal import Terminal, one_line
 
@@ -54,7 +55,7 @@ async def demo(options: DemoOptions, terminal: Terminal, shutdown: Shutdown) -> 
         if ok and not shutdown.is_asked:
             _title(terminal, 3, "A crowd: many sessions on a few agents, all at once")
             if not options.live:
-                terminal.line("(the provider runs in the same process, so its work counts too)", style="dim")
+                terminal.line("(the provider runs in a process of its own, and answers at once)", style="dim")
             sessions = options.sessions or (LIVE_SESSIONS if options.live else SESSIONS)
             ok = await crowd(models, terminal, shutdown, sessions=sessions, agents=options.agents)
     return 0 if ok else 1
@@ -77,7 +78,7 @@ async def _fast_models(options: DemoOptions) -> AsyncGenerator[Sequence[LLM], No
         async with open_models(_live(options)) as models:
             yield models
     else:
-        async with open_script(script) as models:
+        async with open_script_process() as models:
             yield models
 
 

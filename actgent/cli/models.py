@@ -1,7 +1,7 @@
 """Which models a command talks to: one by name, those that the environment has a key for, or the script on loopback."""
 
 import os
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx2
@@ -49,15 +49,22 @@ async def open_script(
     script: Chooser, *, providers: Iterable[str] = DIALECTS, chunk: int = 20
 ) -> AsyncGenerator[list[LLM], None]:
     """A provider on loopback, and clients of the wires that it speaks; the SDK of each takes a second to load."""
-    # Loopback is never behind a proxy, and both ends of a connection count towards this process's open files.
-    limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
     async with (
         open_provider(script, chunk=chunk, keep=0) as provider,
-        httpx2.AsyncClient(trust_env=False, limits=limits) as client,
+        open_clients({name: provider.url_for(name) for name in providers}) as models,
     ):
+        yield models
+
+
+@asynccontextmanager
+async def open_clients(urls: Mapping[str, str]) -> AsyncGenerator[list[LLM], None]:
+    """Clients of addresses on loopback, by the names of their wires."""
+    # Loopback is never behind a proxy, and each connection counts towards this process's open files.
+    limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    async with httpx2.AsyncClient(trust_env=False, limits=limits) as client:
         yield [
-            resolve_model(f"{name}:demo", base_url=provider.url_for(name), api_key="none", http_client=client)
-            for name in providers
+            resolve_model(f"{name}:demo", base_url=url, api_key="none", http_client=client)
+            for name, url in urls.items()
         ]
 
 
