@@ -32,9 +32,14 @@ async def answer(
     A person who can `receive` decides over the tool calls that need one; without, they are rejected.
     """
     answering = Answering(agent, session, terminal, receive, revise, view or TextView(terminal))
-    async with agent.stream(said, session=session) as deliveries:
-        ok = await answering.read(deliveries)
-    return await answering.decide_all() and ok
+    with session.listening(on_exception=_heard, on_approval=_heard):
+        async with agent.stream(said, session=session) as deliveries:
+            ok = await answering.read(deliveries)
+        return await answering.decide_all() and ok
+
+
+def _heard(_: Failure | Approval) -> None:
+    """Nothing more: the view shows it, so the log need not."""
 
 
 @attrs.frozen
