@@ -41,19 +41,18 @@ async def open_script_process() -> AsyncGenerator[Sequence[LLM], None]:
         async with open_clients(urls) as models:
             yield models
     finally:
-        await _end(process)
+        with trio.move_on_after(ENDING, shield=True):
+            await _end(process)
+        if process.returncode is None:
+            process.kill()
 
 
 async def _end(process: trio.Process) -> None:
-    with trio.CancelScope(shield=True):
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                await stream.aclose()
-        with trio.move_on_after(ENDING):
-            await process.wait()
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    """Close its standard input, which ends it, and wait for that."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            await stream.aclose()
+    await process.wait()
 
 
 async def _serve() -> None:
