@@ -92,7 +92,7 @@ async def crowd(
     models: Sequence[LLM], terminal: Terminal, shutdown: Shutdown, *, sessions: int, agents: int
 ) -> bool:
     """Run the sessions, show how far they are, and the table in the end; False if a turn failed."""
-    tally, memory = Tally(), Memory()
+    tally, memory = Tally(), MemoryUse()
     cpu = time.process_time()
     async with _progress(terminal, tally, total=sessions * TURNS):
         elapsed = await _run_all(models, tally, shutdown, sessions=sessions, agents=agents, memory=memory)
@@ -110,7 +110,7 @@ async def _run_all(
     *,
     sessions: int,
     agents: int,
-    memory: "Memory | None" = None,
+    memory: "MemoryUse | None" = None,
 ) -> float:
     """Have all sessions ask at once; returns the seconds until all are answered."""
     timed = [Timed(model) for model in models]
@@ -261,7 +261,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 @attrs.define
-class Memory:
+class MemoryUse:
     """Bytes of the process."""
 
     now: int = 0
