@@ -241,6 +241,16 @@ class ToolResult:
 
 
 Part = Text | Image | File | Thinking | Opaque | ToolCall | ToolResult
+PART_TAGS: Mapping[str, type] = {
+    "text": Text,
+    "image": Image,
+    "file": File,
+    "thinking": Thinking,
+    "opaque": Opaque,
+    "call": ToolCall,
+    "result": ToolResult,
+}
+"""What they are called in storage. Tags are for ever: a new class gets a new one, and none is given twice."""
 
 
 def to_parts(content: "str | Part | Sequence[str | Part]") -> tuple[Part, ...]:

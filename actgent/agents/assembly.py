@@ -70,6 +70,7 @@ def build_actor(
         timers=timers,
         journal=runtime.journal,
         epoch=runtime.epoch,
+        memory=core.memory,
         on_ended=runtime.note_ended,
     )
     return AgentActor(

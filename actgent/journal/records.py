@@ -9,16 +9,12 @@ import attrs
 from actgent.approvals import Approval, Approve, Decision, Edit, Expire, Reject, Respond, Withdraw
 from actgent.messages import (
     NO_USAGE,
-    File,
-    Image,
+    PART_TAGS,
     Message,
     OnBusy,
-    Opaque,
     Part,
     Priority,
     Sender,
-    Text,
-    Thinking,
     ToolCall,
     ToolResult,
     Usage,
@@ -391,15 +387,6 @@ Record = (
 )
 
 # Tags are for ever: a new class gets a new one, and none is given twice.
-PART_TAGS: Mapping[str, type] = {
-    "text": Text,
-    "image": Image,
-    "file": File,
-    "thinking": Thinking,
-    "opaque": Opaque,
-    "call": ToolCall,
-    "result": ToolResult,
-}
 DECISION_TAGS: Mapping[str, type] = {
     "approve": Approve,
     "reject": Reject,

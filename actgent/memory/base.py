@@ -28,6 +28,13 @@ class ModelView(abc.ABC):
     def messages(self) -> Sequence[ChatMessage]:
         """The conversation to send: complete call/result pairs only, its prefix unchanged since the last call."""
 
+    def save(self) -> bytes | None:
+        """All that it holds, for `Memory.restore_view`; None if it can only be made from the record again.
+
+        The bytes tell the memory and its settings, so that another one does not take them.
+        """
+        return None
+
 
 class Memory(abc.ABC):
     """How an agent remembers. One object serves all sessions of an agent."""
@@ -35,3 +42,10 @@ class Memory(abc.ABC):
     @abc.abstractmethod
     def open_view(self) -> ModelView:
         """An empty view for a session."""
+
+    def restore_view(self, saved: bytes) -> ModelView | None:
+        """A view as it was when it was saved; None where these are no bytes of a view of this memory with these settings.
+
+        A memory without this, and without `ModelView.save`, reads long sessions from their beginning when they are opened.
+        """
+        return None

@@ -1,6 +1,7 @@
 """Short-term memory: the conversation itself, within the model's context budget."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import attrs
 
@@ -18,6 +19,7 @@ from actgent.messages import (
 from .base import Memory, ModelView
 from .marks import unmarked, unmarked_parts, unmarked_result
 from .room import CHARACTERS_A_TOKEN, count_characters, instead_of, length, overflow
+from .saved_view import pack, plain_chat, plain_parts, read_chat, read_parts, unpack
 from .shortened import shortened
 from .shown import Shown
 
@@ -124,6 +126,17 @@ class ShortTermMemory(Memory):
         budget = self.max_tokens * CHARACTERS_A_TOKEN
         return ShortTermView(budget, budget)
 
+    def restore_view(self, saved: bytes) -> "ShortTermView | None":
+        if type(self) is not ShortTermMemory:  # its views may hold more
+            return None
+        form, budget, *fields = unpack(saved)
+        is_ours = form == _FORM and budget == self.max_tokens * CHARACTERS_A_TOKEN
+        return ShortTermView.restored(budget, fields) if is_ours else None
+
+
+_FORM = "short term 1"
+"""Of what a view saves; to be changed with whatever makes `add` show something else."""
+
 
 @attrs.define(eq=False)
 class ShortTermView(ModelView):
@@ -145,6 +158,35 @@ class ShortTermView(ModelView):
     """Those of them that were said before the cut."""
     _settles: tuple[Part, ...] | None = None
     """The newest message's parts, where it goes as user only as long as it is the one to be answered."""
+
+    def save(self) -> bytes | None:
+        if type(self) is not ShortTermView:
+            return None
+        shown = [*self._kept, *self._chat]
+        notices = self._notices or {}
+        places = {id(said): place for place, said in enumerate(shown)} if notices else {}
+        gone = [notice for notice in notices.values() if id(notice) not in places]
+        places |= {id(notice): len(shown) + number for number, notice in enumerate(gone)}
+        return pack(
+            (
+                *(_FORM, self._budget, self._room, self._characters, self._is_too_long, self._left_out),
+                None if self._settles is None else plain_parts(self._settles),
+                *(plain_chat([*shown, *gone]), len(self._kept), len(self._chat)),
+                [[source, places[id(notice)]] for source, notice in notices.items()],
+            )
+        )
+
+    @classmethod
+    def restored(cls, budget: int, fields: Sequence[Any]) -> "ShortTermView":
+        """A view with what `save` wrote; a notice is the same object wherever it stands."""
+        room, characters, is_too_long, left_out, settles, plain, kept, chat, notices = fields
+        said = read_chat(plain)
+        view = cls(budget, room, said[kept : kept + chat], characters)
+        view._is_too_long, view._left_out = is_too_long, left_out
+        view._kept = tuple(said[:kept])
+        view._notices = {source: said[place] for source, place in notices} or None
+        view._settles = None if settles is None else read_parts(settles)
+        return view
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         if self._settles is not None:

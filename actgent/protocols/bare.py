@@ -22,6 +22,7 @@ class Bare(Protocol):
     """Plain talk. Only JSON that is the whole answer is looked at, for models that cannot help writing it."""
 
     name: ClassVar[str] = "bare"
+    lookback = 0
     template: ClassVar[str] = WHO
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:

@@ -257,6 +257,12 @@ class Protocol(PromptTemplate, Classifier):
 
     max_iterations: int | None = None
     """Model calls a turn, where the protocol has a limit of its own; None takes the agent's."""
+    lookback: int | None = None
+    """How many messages from before the turn that runs are looked at in `View.record`; None may look at all of them.
+
+    A long session opens quickly for those that say it, and where the memory allows it. Whoever looks further back all the same
+    gets what is there, read from the journal at that moment, while all else waits.
+    """
 
     @staticmethod
     def pair(
@@ -379,6 +385,7 @@ class WithOutput(Protocol):
         self.assistant_template = protocol.assistant_template  # type: ignore[misc]
         self.user_template = protocol.user_template  # type: ignore[misc]
         self.max_iterations = protocol.max_iterations
+        self.lookback = protocol.lookback
         self._hint = f"Your final answer must be JSON of this form: {self.output.form}"
         self._format = self.output.response_format
 

@@ -75,6 +75,7 @@ class ReAct(Protocol):
 
     def __init__(self, strategy: Strategy | None = None) -> None:
         self.strategy = strategy or KeywordStrategy()
+        self.lookback = self.strategy.lookback
 
     def request(self, view: View) -> Request:
         return _MODES[self.strategy.choose(view)]

@@ -31,6 +31,7 @@ class Router(Protocol):
     """A reply, or the action of another agent. Plain text counts as a reply."""
 
     name: ClassVar[str] = "router"
+    lookback = 0
     template: ClassVar[str] = WHO + _FORMAT + TYPES
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:

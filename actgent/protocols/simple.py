@@ -39,6 +39,7 @@ class Simple(Protocol):
     """A typed answer: text for the user, an instruction, or a tool call."""
 
     name: ClassVar[str] = "simple"
+    lookback = 0
     template: ClassVar[str] = WHO + _FORMAT + TYPES
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:

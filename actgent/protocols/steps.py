@@ -108,6 +108,7 @@ class Steps(Protocol):
     """
 
     name: ClassVar[str] = "steps"
+    lookback = 0
     template: ClassVar[str] = WHO + _FORMAT
 
     def __init__(

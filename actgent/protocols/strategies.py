@@ -3,7 +3,7 @@
 import abc
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import attrs
 
@@ -40,6 +40,9 @@ PATTERNS: Mapping[str, Patterns] = {"en": ENGLISH, "zh": CHINESE}
 class Strategy(abc.ABC):
     """Chooses a mode from what a session holds. Pure: the same view gives the same mode."""
 
+    lookback: ClassVar[int | None] = None
+    """See `Protocol.lookback`."""
+
     @abc.abstractmethod
     def choose(self, view: View) -> Mode:
         """`direct` to answer at once, `react` to reason and use tools first."""
@@ -47,6 +50,8 @@ class Strategy(abc.ABC):
 
 class KeywordStrategy(Strategy):
     """`react` when the weights of the patterns found in the turn's first message reach a threshold."""
+
+    lookback = 0
 
     def __init__(
         self,
@@ -80,6 +85,10 @@ class AutoSwitching(Strategy):
     window: int = 20
     """How many messages count as the last."""
 
+    @property
+    def lookback(self) -> int | None:  # type: ignore[override]
+        return None if self.inner.lookback is None else max(self.window, self.inner.lookback)
+
     def choose(self, view: View) -> Mode:
         recent = list(view.record[-self.window :])
         if sum(len(message.tool_results) for message in recent) >= self.threshold:
@@ -93,6 +102,10 @@ class UserPreference(Strategy):
 
     inner: Strategy = attrs.field(factory=KeywordStrategy)
     key: str = "mode"
+
+    @property
+    def lookback(self) -> int | None:  # type: ignore[override]
+        return self.inner.lookback
 
     def choose(self, view: View) -> Mode:
         wanted = view.state.get(self.key)

@@ -13,9 +13,11 @@ from actgent.errors import Interrupted, NotRunning, SessionClosed, Stopped, Woul
 from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
+from actgent.memory.base import Memory
 from actgent.messages import Message, Priority
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.propagation import run_with
+from actgent.sessions.restore import SnapshotKeeper
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, is_inside, running_turn
 
@@ -37,6 +39,7 @@ class SessionLifecycle:
         timers: DueIndex,
         journal: Journal | None,
         epoch: int,
+        memory: Memory,
         on_ended: Callable[[SessionKey], object],
     ) -> None:
         """Args: `on_ended` hears of sessions that are to leave the journal."""
@@ -55,6 +58,9 @@ class SessionLifecycle:
         self._turn_lifecycle = runner.turn_lifecycle
         self._timers = timers
         self._epoch = epoch
+        self._keeper = (
+            None if journal is None else SnapshotKeeper(journal, self.name, epoch, memory, runner.start_soon)
+        )
         self._on_ended = on_ended
 
     @property
@@ -129,11 +135,17 @@ class SessionLifecycle:
                 )
             )
 
-    def new_log(self, session_id: str, *, due: float = 0.0) -> SessionLog | None:
-        """A session's end of the journal, where there is one, which has its earliest date at `due`."""
-        if self.journal is None:
+    def new_log(self, session_id: str, *, due: float = 0.0, grown: int = 0) -> SessionLog | None:
+        """A session's end of the journal, where there is one, which has its earliest date at `due`.
+
+        `grown` is the number of its records that no snapshot covers.
+        """
+        if self.journal is None or self._keeper is None:
             return None
-        return SessionLog(session_id, self.name, self.journal, self._epoch, due=due)
+        keep_soon = self._keeper.keep_soon
+        return SessionLog(
+            session_id, self.name, self.journal, self._epoch, grown=grown, on_long=keep_soon, due=due
+        )
 
     def resume_restored(self, context: SessionContext, messages: Sequence[Message]) -> None:
         """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first."""
@@ -156,6 +168,8 @@ class SessionLifecycle:
             self.inbox.restore(
                 message, now=place - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
             )
+        if context.log is not None:
+            context.log.tell_long()
         if messages and context.turn is None and context.suspension is None:
             self.inbox.release(context.id)
         self.runner.resume_if_superseded(context)

@@ -31,7 +31,7 @@ from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.incoming import Content, check_rule, message_to
 from actgent.sessions.mail import SessionMail
-from actgent.sessions.restore import is_unused, owner_of, restore
+from actgent.sessions.restore import LoadedSession, is_unused, load_session, restore_loaded
 from actgent.sessions.tasks import Task, TaskDeadline
 from actgent.sessions.tree import SessionTree
 from actgent.sessions.turn_future import CallOptions, TurnFuture
@@ -406,8 +406,9 @@ class SessionOpener:
         running, sessions = self.running, self.running.sessions
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return await self._after_pause(unloaded)
-        records = await self._load(session_id)
-        opened = owner_of(records)
+        assert running.journal is not None  # noqa: S101 - or there is nothing to be opened
+        loaded = await _load_tail(running, running.journal, session_id)
+        opened = loaded.opened
         if opened is None:
             raise SessionNotFound(running.name, session_id)
         context = SessionContext(
@@ -419,12 +420,12 @@ class SessionOpener:
             mail=SessionMail(opened.on_busy or self.on_busy),
             reducers=self.reducers,
         )
-        restored = await restore(records, context)
+        restored = await restore_loaded(loaded, context, running.journal)
         if restored.is_closed:
             raise SessionClosed(session_id)
         running.propagation.restore_all((context.mail.acceptances or {}).values())
-        context.log = running.lifecycle.new_log(session_id, due=restored.due)
-        _mark_temporary(context, opened, records)
+        context.log = running.lifecycle.new_log(session_id, due=restored.due, grown=len(loaded.records))
+        _mark_temporary(context, opened, loaded.records)
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await _with_parent_agent(running.journal, session_id, opened, agent=running.name)
         if session_id in sessions:  # someone else was faster
@@ -507,6 +508,17 @@ class Making:
             await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
         elif self.ends:
             opener.running.lifecycle.let_go(context)
+
+
+async def _load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:
+    """Load a session from its snapshot on, if it has one that serves; one that was never handed out is erased."""
+    key = SessionKey(running.name, session_id)
+    lookback = running.runner.turn_lifecycle.options.protocol.lookback
+    loaded = await load_session(journal, key, running.core.memory, lookback=lookback)
+    if is_unused(loaded.records):
+        await journal.delete(session_id, agent=running.name)
+        return LoadedSession()
+    return loaded
 
 
 def to_owner(owner: Sender | str) -> Sender:

@@ -135,6 +135,22 @@ class ApprovalLedger:
         if len(self._decisions) > REMEMBERED:
             del self._decisions[next(iter(self._decisions))]
 
+    # --- for snapshots -------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """True if nothing is open, or decided and not done."""
+        return not (self.open or self._making or self._verdicts or self.is_suspended)
+
+    @property
+    def decisions(self) -> Mapping[str, Decision]:
+        """The decisions that are remembered, by the ids of their approvals, oldest first."""
+        return self._decisions
+
+    def know_decisions(self, decisions: Mapping[str, Decision]) -> None:
+        """Remember decisions from before a snapshot."""
+        self._decisions = dict(decisions)
+
     # --- for turns -----------------------------------------------------------
 
     @property

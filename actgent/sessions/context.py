@@ -168,6 +168,11 @@ class SessionContext:
         return self._state
 
     @property
+    def has_state(self) -> bool:
+        """True if anything was ever stored in the state."""
+        return self._state is not None
+
+    @property
     def state_number(self) -> int:
         """The number of changes that the state has seen."""
         return 0 if self._state is None else self._state.number
@@ -258,6 +263,11 @@ class SessionContext:
         if self._timers is None:
             self._timers = SessionTimers()
         return self._timers
+
+    @property
+    def has_timers(self) -> bool:
+        """True if it ever had a timer or a schedule."""
+        return self._timers is not None
 
     def set_timer(self, timer: DurableTimer) -> None:
         """Set a timer, replacing the one with the same id. Written to the journal with the session's next step."""

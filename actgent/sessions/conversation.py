@@ -1,11 +1,109 @@
-"""A session's conversation: its messages, what a model is shown of them, and the ids of its calls."""
+"""A session's conversation: its messages, what a model is shown of them, and the ids of its calls.
 
-from collections.abc import Iterable
+The messages of a session that was opened from a snapshot: the newest are here, the others stand in its journal.
+"""
+
+import hashlib
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import overload
 
 import attrs
+import trio
 
+from actgent.errors import ConfigurationError
 from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, ToolCall, ToolSpec, Usage, new_id
+
+DIGEST = 8
+"""Bytes that stand for the id of a call from before a snapshot."""
+
+
+class EarlierMessages(typing.Protocol):
+    """Messages of a session that stand in its journal, by their places from 0."""
+
+    async def read(self, first: int, end: int) -> Sequence[Message]: ...
+    def read_now(self, first: int, end: int) -> Sequence[Message]: ...
+
+
+@attrs.frozen
+class MessagePage:
+    """Some messages of a session that follow each other."""
+
+    messages: tuple[Message, ...]
+    first: int
+    """The place of the first of them, from 0: what is `before` it is the page before."""
+    total: int
+    """How many the session has."""
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+class RecordedMessages(Sequence[Message]):
+    """All messages of a session, of which the first may stand in its journal only; whoever looks there has all read, at once."""
+
+    def __init__(self, missing: int, held: Iterable[Message], earlier: EarlierMessages | None = None) -> None:
+        self.missing = missing
+        """How many of the first are not in memory."""
+        self._held = list(held)
+        self._earlier = earlier
+
+    def append(self, message: Message) -> None:
+        """Add the next one."""
+        self._held.append(message)
+
+    def forget(self, kept: int) -> None:
+        """Keep so many of the newest in memory."""
+        gone = max(0, len(self._held) - kept)
+        self.missing += gone
+        del self._held[:gone]
+
+    async def read(self, first: int, end: int) -> tuple[Message, ...]:
+        """Those of these places; what is not in memory is read, and not kept."""
+        await trio.lowlevel.checkpoint()
+        missing, earlier = self.missing, self._earlier
+        if first >= missing or earlier is None:
+            return tuple(self[first:end])
+        held = self._held[: max(0, end - missing)]
+        return (*await earlier.read(first, min(end, missing)), *held)
+
+    def __len__(self) -> int:
+        return self.missing + len(self._held)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
+        places = range(len(self))[place]
+        if isinstance(places, int):
+            return self._from(places)[places - self.missing]
+        if not places:
+            return []
+        held = self._from(min(places))
+        return [held[each - self.missing] for each in places]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._from(0))
+
+    def __reversed__(self) -> Iterator[Message]:
+        missing = self.missing
+        yield from reversed(self._held)
+        if missing:
+            yield from reversed(self._from(0)[:missing])
+
+    def _from(self, place: int) -> list[Message]:
+        """Those that are in memory, of this place and all behind it."""
+        if place < self.missing:
+            if self._earlier is None:
+                raise LookupError(f"message {place} is not in memory")
+            self._held = [*self._earlier.read_now(0, self.missing), *self._held]
+            self.missing = 0
+        return self._held
 
 
 @attrs.define(eq=False)
@@ -23,7 +121,7 @@ class SessionConversation:
 
     view: ModelView
     """What a model is shown of them."""
-    messages: list[Message] = attrs.field(factory=list)
+    messages: list[Message] | RecordedMessages = attrs.field(factory=list)
     usage: Usage = NO_USAGE
     system: str | None = None
     """The session's system prompt; None is the agent's."""
@@ -31,6 +129,8 @@ class SessionConversation:
     """Calls of the last answer that have no result yet."""
     offered: OfferedTools | None = None
     """None: the agent's tools never change."""
+    former_ids: bytes = b""
+    """Digests of the ids of calls from before a snapshot, `DIGEST` bytes each, sorted."""
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
     """The marks of the last notices, by their sources."""
@@ -51,6 +151,19 @@ class SessionConversation:
             self._history = tuple(self.messages)
         return self._history
 
+    async def read(
+        self, *, limit: int = 100, before: int | None = None, after: int | None = None
+    ) -> MessagePage:
+        """Read the newest messages, those before a place or those behind one; see `Session.messages`."""
+        total = len(self.messages)
+        first, end = _places(total, limit, before, after)
+        if isinstance(self.messages, RecordedMessages):
+            found = await self.messages.read(first, end)
+        else:
+            await trio.lowlevel.checkpoint()
+            found = tuple(self.messages[first:end])
+        return MessagePage(found, first, total)
+
     @property
     def last_message(self) -> Message | None:
         """The last message, ignoring notices."""
@@ -58,6 +171,15 @@ class SessionConversation:
             if not message.is_note:
                 return message
         return None
+
+    @property
+    def notices(self) -> Mapping[str, str]:
+        """The marks of the last notices, by their sources."""
+        return self._notices or {}
+
+    def know_notices(self, notices: Mapping[str, str]) -> None:
+        """Take over the marks of the last notices."""
+        self._notices = dict(notices) or None
 
     def last_notice(self, source: str) -> str | None:
         """Return the mark of the last notice of a source; None if there is none."""
@@ -70,12 +192,22 @@ class SessionConversation:
                 self._call_ids = set()
             self._call_ids.add(call_id)
 
+    def all_call_ids(self) -> bytes:
+        """The digests of all ids of calls, `DIGEST` bytes each, sorted."""
+        former = self.former_ids
+        digests = {former[at : at + DIGEST] for at in range(0, len(former), DIGEST)}
+        digests.update(map(_digest, self._call_ids or ()))
+        return b"".join(sorted(digests))
+
     def assign_call_id(self, call: ToolCall, otherwise: str = "") -> ToolCall:
         """Give a call an id that no other call of the session has: its own if it is one, or else `otherwise`."""
         if self._call_ids is None:
             self._call_ids = set()
         theirs = call.provider_id if call.provider_id is not None else call.id
-        ours = theirs if theirs and theirs not in self._call_ids else otherwise or new_id()
+        is_free = (
+            theirs and theirs not in self._call_ids and not (self.former_ids and self._is_former(theirs))
+        )
+        ours = theirs if is_free else otherwise or new_id()
         self._call_ids.add(ours)
         if ours == call.id:
             return call
@@ -87,3 +219,32 @@ class SessionConversation:
             native=call.native,
             mapped=call.mapped,
         )
+
+    def _is_former(self, call_id: str) -> bool:
+        """Return True if a call from before the snapshot has this id."""
+        wanted, ids = _digest(call_id), self.former_ids
+        low, high = 0, len(ids) // DIGEST
+        while low < high:
+            middle = (low + high) // 2
+            found = ids[middle * DIGEST : (middle + 1) * DIGEST]
+            if found == wanted:
+                return True
+            low, high = (middle + 1, high) if found < wanted else (low, middle)
+        return False
+
+
+def _digest(call_id: str) -> bytes:
+    return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST).digest()
+
+
+def _places(total: int, limit: int, before: int | None, after: int | None) -> tuple[int, int]:
+    """The first place of a page, and the one behind its last."""
+    if limit < 1:
+        raise ConfigurationError(f"limit= must be at least 1, got {limit}")
+    if before is not None and after is not None:
+        raise ConfigurationError("a page is before= a place or after= one, not both")
+    if after is not None:
+        first = min(max(0, after + 1), total)
+        return first, min(first + limit, total)
+    end = total if before is None else min(max(0, before), total)
+    return max(0, end - limit), end

@@ -106,6 +106,11 @@ class SessionMail:
         """Return True if a message id given by a caller came before."""
         return self._accepted is not None and message_id in self._accepted
 
+    @property
+    def accepted_ids(self) -> tuple[str, ...]:
+        """The ids that may not come again, oldest first."""
+        return tuple(self._accepted or ())
+
     def remember_accepted(self, message_id: str) -> None:
         """Refuse a message id given by a caller from now on."""
         if self._accepted is None:

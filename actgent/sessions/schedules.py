@@ -181,22 +181,65 @@ def restore_schedule(context: SessionContext, record: Scheduled | Fired | Unsche
     """Apply a record to a context that is being restored."""
     match record:
         case Scheduled():
-            schedule = Schedule(
-                id=record.schedule_id,
-                description=record.description,
-                at=record.at,
-                cron=record.cron,
-                zone=record.zone,
-                priority=record.priority,
-                is_delay=record.delay,
-            )
-            enter(context, ScheduleTimer(schedule, baggage=record.baggage, traceparent=record.traceparent))
+            enter(context, _timer(record))
         case Fired():
             apply_fired(context, record)
         case Unscheduled():
             context.drop_timer(_timer_id(record.schedule_id))
             if record.withdrawn:
                 context.schedules.scheduled.pop(record.schedule_id, None)
+
+
+@attrs.frozen(kw_only=True)
+class SavedSchedule:
+    """A schedule that is set, for a snapshot of its session."""
+
+    record: Scheduled
+    last_id: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class SavedSchedules:
+    """The schedules of a session, for a snapshot of it."""
+
+    due: tuple[SavedSchedule, ...] = ()
+    """Those that are set."""
+    known: tuple[Scheduled, ...] = ()
+    """Those whose ids may not be set again, oldest first."""
+
+
+def save_schedules(context: SessionContext) -> SavedSchedules:
+    """All that records made of a session's schedules, for `bring_schedules_back`."""
+    timers = schedule_timers(context).values()
+    known = context.schedules.scheduled.values()
+    return SavedSchedules(
+        due=tuple(SavedSchedule(record=_record(timer), last_id=timer.last_id) for timer in timers),
+        known=tuple(_record(ScheduleTimer(schedule)) for schedule in known),
+    )
+
+
+def bring_schedules_back(context: SessionContext, saved: SavedSchedules) -> None:
+    """Set the schedules that were saved, in a session that has none."""
+    for record in saved.known:
+        context.schedules.scheduled[record.schedule_id] = _schedule(record)
+    for each in saved.due:
+        context.set_timer(attrs.evolve(_timer(each.record), last_id=each.last_id))
+
+
+def _schedule(record: Scheduled) -> Schedule:
+    return Schedule(
+        id=record.schedule_id,
+        description=record.description,
+        at=record.at,
+        cron=record.cron,
+        zone=record.zone,
+        priority=record.priority,
+        is_delay=record.delay,
+    )
+
+
+def _timer(record: Scheduled) -> ScheduleTimer:
+    return ScheduleTimer(_schedule(record), baggage=record.baggage, traceparent=record.traceparent)
 
 
 def enter(context: SessionContext, timer: ScheduleTimer) -> None:

@@ -1,6 +1,6 @@
 """A session's end of the journal: what happens in it, written step by step."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -25,6 +25,9 @@ from actgent.journal.steps import refer
 from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
 
+LONG = 20_000
+"""Records behind which a session gets its next snapshot: about 0.2 s of the time in which it is opened."""
+
 
 @attrs.define(eq=False)
 class SessionLog:
@@ -48,6 +51,10 @@ class SessionLog:
     is_temporary: bool = False
     """True: the session was opened for one question, and leaves the journal when it has ended."""
     _is_paused: bool = False
+    grown: int = 0
+    """Records since the newest snapshot of the session, or since it was opened."""
+    on_long: "Callable[[SessionLog], object] | None" = None
+    """Called at the end of a turn when `LONG` records were written since the last snapshot."""
     due: float = 0.0
     """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
 
@@ -127,6 +134,13 @@ class SessionLog:
         if closes:
             self.note_closed()
         self.flush_soon()
+        if self.grown >= LONG:
+            self.tell_long()
+
+    def tell_long(self) -> None:
+        """Have the session snapshot if so much was written, or read, since its last snapshot."""
+        if self.grown >= LONG and self.on_long is not None:
+            self.on_long(self)
 
     def note_refused(self, message_id: str) -> None:
         """A message that may be written as accepted never got in."""
@@ -208,6 +222,7 @@ class SessionLog:
         self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
 
     def _entry(self, step: Sequence[Record], patience: float | None = None) -> Entry:
+        self.grown += len(step)
         return Entry(session_id=self.session_id, agent=self.agent, records=tuple(step), patience=patience)
 
 

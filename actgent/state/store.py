@@ -58,6 +58,18 @@ class Dispatched:
     """What it raised; empty where it did not."""
 
 
+@attrs.frozen(kw_only=True)
+class SavedStore:
+    """A store as records made it, for a snapshot of its session."""
+
+    base: Mapping[str, Any]
+    """The state before the oldest change that is kept."""
+    first: int
+    """Its number."""
+    history: tuple[Changed | ActionFailed, ...]
+    once: tuple[str, ...]
+
+
 class State(Mapping[str, Any]):
     """A state of one moment: nothing changes it, and what is read from it is a copy."""
 
@@ -421,6 +433,28 @@ class Store(State):
                 self._keep_in_history(record)
             case RolledBack(number=number):
                 self._go_back(number)
+
+    def save(self) -> SavedStore:
+        """All that records made of it, for `bring_back`."""
+        return SavedStore(
+            base=dict(self._base.values),
+            first=self._first,
+            history=tuple(self._history),
+            once=tuple(self._once or ()),
+        )
+
+    def bring_back(self, saved: SavedStore) -> None:
+        """Take over what was saved, in a store in which nothing has happened."""
+        self._base, self._first = StateBuilder(saved.base), saved.first
+        self._history = list(saved.history)
+        values = StateBuilder(saved.base)
+        for record in self._history:
+            if isinstance(record, Changed):
+                values.apply(record)
+                self._number += 1
+        self._number += saved.first
+        self._values = values.values
+        self._once = dict.fromkeys(saved.once) or None
 
 
 def _dispatched(record: Changed | ActionFailed, number: int) -> Dispatched:

@@ -134,7 +134,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE TABLE snapshots (
         series TEXT NOT NULL PRIMARY KEY, records INTEGER NOT NULL, last INTEGER NOT NULL, version INTEGER NOT NULL,
         body BLOB NOT NULL, checksum INTEGER NOT NULL
-    ) STRICT;
+    ) WITHOUT ROWID, STRICT;
     """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""

@@ -107,6 +107,7 @@ class Goal(Protocol):
     """
 
     name: ClassVar[str] = "goal"
+    lookback = 0
     template: ClassVar[str] = WHO + _FORMAT
 
     def __init__(

@@ -114,6 +114,7 @@ class Planning(Protocol):
     """
 
     name: ClassVar[str] = "plan"
+    lookback = 0
     template: ClassVar[str] = WHO
 
     def __init__(self, *, rounds: int = 5, retries: int = 2, model_calls: int = 100) -> None:

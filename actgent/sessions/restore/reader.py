@@ -1,27 +1,20 @@
-"""A session made again from what stands of it in the journal.
+"""What records do to a session, one after the other.
 
 Calls that a turn left without results in its records, when it ended: they get them where the session is made again.
 
 Earlier versions wrote the end of a turn whose journal had failed without the results of its calls, and no provider takes
 a conversation like that. The message is the same at each reading, so the journal stays as it is.
-
-A session as it was at any of its records, made again without model, tools or handlers.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import Context
-from typing import Any
 
 import attrs
-import trio
 
 from actgent.control.budget import NOTHING, Amounts
-from actgent.errors import ConfigurationError
 from actgent.journal.records import (
     NOT_KEPT,
     REFUSED,
-    WIRE,
     Accepted,
     ActionFailed,
     Appended,
@@ -47,16 +40,13 @@ from actgent.journal.records import (
     SuspendedRecord,
     Unscheduled,
 )
-from actgent.memory.short_term import ShortTermMemory
-from actgent.messages import Message, Sender, ToolCall, Usage
+from actgent.messages import Message, Sender, ToolCall
+from actgent.sessions.context import SessionContext
+from actgent.sessions.mail import Acceptance
+from actgent.sessions.schedules import restore_schedule
+from actgent.sessions.turn import TurnCheckpoint, can_go_on
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
-
-from .context import SessionContext
-from .conversation import SessionConversation
-from .mail import Acceptance
-from .schedules import restore_schedule
-from .turn import TurnCheckpoint, can_go_on
 
 TOOLS = Sender("tools", "tool")
 
@@ -107,34 +97,34 @@ def owner_of(records: Sequence[Record]) -> Opened | None:
     return next((record for record in records if isinstance(record, Opened)), None)
 
 
-async def restore(records: Sequence[Record], context: SessionContext) -> Restored:
-    """Fill a fresh context with what happened, as it was when the last record was written."""
-    opened = owner_of(records)
-    if opened is None:
-        raise ValueError("these are not the records of a session: they do not begin with Opened")
-    reader = _Reader(context)
-    for number, record in enumerate(records):
-        reader.read(record)
-        if number % 1000 == 999:  # noqa: PLR2004 - let others run while a long session is read
-            await trio.lowlevel.checkpoint()
-    return reader.result(opened)
-
-
-class _Reader:
+class Reader:
     """Goes through records and does to a context what they say."""
 
     def __init__(self, context: SessionContext) -> None:
-        self._context = context
-        self._waiting: dict[str, Message] = {}
+        self.context = self._context = context
+        self._waiting: dict[str, Accepted] = {}
         self._turn: TurnCheckpoint | None = None
         self._unkept: TurnCheckpoint | None = None
         """The last turn, if the journal failed for it."""
         self._asking: Message | None = None
         """The answer whose calls have no results yet."""
         self._is_closed = False
-        self._due = 0.0
-        self._spent = NOTHING
+        self.due = 0.0
+        self.spent = NOTHING
         self._bounded: dict[str, Accepted] = {}
+
+    @property
+    def is_between_turns(self) -> bool:
+        """True if nothing that was read so far belongs to a turn that goes on, and the session is open."""
+        goes_on = self._turn is not None or self._unkept is not None or self._asking is not None
+        if goes_on or self._is_closed:
+            return False
+        return self._context.approvals is None or self._context.approvals.is_settled
+
+    @property
+    def accepted(self) -> tuple[Accepted, ...]:
+        """What waits."""
+        return tuple(self._waiting.values())
 
     def read(self, record: Record) -> None:
         match record:
@@ -147,7 +137,7 @@ class _Reader:
                 self._unkept = None
                 joined = self._joined() if joins else ()
                 self._turn = TurnCheckpoint(message_id, joined, limits=record.limits)
-                self._context.conversation.append(self._waiting[message_id], answered=True)
+                self._context.conversation.append(self._waiting[message_id].message, answered=True)
             case Said():
                 self._say(record)
             case Changed() | ActionFailed() | RolledBack():
@@ -169,7 +159,7 @@ class _Reader:
             case Prompted(system=system):
                 self._context.conversation.system = system
             case Due(at=at):
-                self._due = at
+                self.due = at
             case Scheduled() | Fired() | Unscheduled():
                 restore_schedule(self._context, record)
             case Closed():
@@ -184,11 +174,11 @@ class _Reader:
         """Return the messages that are answered together with the one just appended."""
         if self._turn is None:
             return ()
-        return (*self._turn.joined, self._waiting[self._turn.message_id])
+        return (*self._turn.joined, self._waiting[self._turn.message_id].message)
 
     def _accept(self, record: Accepted) -> None:
         message = record.message
-        self._waiting[message.id] = message
+        self._waiting[message.id] = record
         self._context.mail.remember_accepted(message.id)
         if record.limits or record.within or record.depth:
             self._bounded[message.id] = record
@@ -216,7 +206,7 @@ class _Reader:
 
     def _pay(self, record: Spent | Led) -> None:
         if isinstance(record, Spent) and not record.turn:
-            self._spent += Amounts.of(record)
+            self.spent += Amounts.of(record)
         elif self._turn is not None and self._turn.message_id == record.turn:
             self._turn.pay(record)
 
@@ -242,9 +232,9 @@ class _Reader:
         if self._context.approvals is not None:
             self._context.watch_deadline()
         turn, self._context.mail.unkept = self._turn, self._unkept
-        order = list(self._waiting.values())
+        order = [accepted.message for accepted in self._waiting.values()]
         if turn is not None and turn.message_id in self._waiting:
-            first = self._waiting[turn.message_id]
+            first = self._waiting[turn.message_id].message
             begun = {first.id, *(message.id for message in turn.joined)}
             order = [first, *(message for message in order if message.id not in begun)]
             self._context.checkpoint = turn
@@ -254,60 +244,7 @@ class _Reader:
             opened.parent_id,
             tuple(order),
             is_closed=self._is_closed,
-            due=self._due,
-            spent=self._spent,
+            due=self.due,
+            spent=self.spent,
             bounded=tuple(self._bounded.values()),
         )
-
-
-@attrs.frozen(kw_only=True)
-class Rebuilt:
-    """A session after one of its records."""
-
-    step: int
-    """The number of that record, from 1."""
-    owner: Sender
-    state: Mapping[str, Any]
-    history: tuple[Message, ...]
-    usage: Usage
-    waiting: tuple[Message, ...]
-    """Accepted and not ended."""
-
-    @property
-    def digest(self) -> str:
-        """The same for the same history and state, in the running session and in any later replay."""
-        return digest_of(self.history, self.state)
-
-
-async def rebuild(records: Sequence[Record], *, to: int | None = None) -> Rebuilt:
-    """The session after its record `to`, or after the last, by the code that recovers it after a crash.
-
-    Raises:
-        ConfigurationError: there is no such record.
-    """
-    step = len(records) if to is None else to
-    if not 1 <= step <= len(records):
-        raise ConfigurationError(f"unknown step {step}: the session's records are 1 to {len(records)}")
-    if owner_of(records[:1]) is None:
-        raise ConfigurationError("these are not the records of a session: they do not begin with its opening")
-    context = SessionContext("", Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
-    restored = await restore(records[:step], context)
-    return Rebuilt(
-        step=step,
-        owner=restored.owner,
-        state=dict(context.seen_state),
-        history=tuple(context.conversation.messages),
-        usage=context.conversation.usage,
-        waiting=restored.waiting,
-    )
-
-
-def digest_of(history: Iterable[Message], state: Mapping[str, Any]) -> str:
-    """32 hexadecimal digits that stand for a session's history and state.
-
-    Raises:
-        NotSerializable: the state holds what is no plain data.
-    """
-    said = [Said(message=message) for message in history]
-    changes = [Changed(changes={key: state[key]}) for key in sorted(state)]
-    return hashlib.blake2b(WIRE.encode([*said, *changes], Record), digest_size=16).hexdigest()

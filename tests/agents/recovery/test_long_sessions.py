@@ -1,0 +1,257 @@
+"""Long sessions get snapshots beside their turns, and come back from them as they were."""
+
+import attrs
+import pytest
+import trio
+
+from actgent import BareAgent, Memory, ModelView, ScriptedLLM, ShortTermMemory, open_runtime
+from actgent.errors import JournalFailed
+from actgent.journal.base import Snapshot
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
+from actgent.sessions import session_log
+from actgent.sessions.conversation import RecordedMessages
+from actgent.sessions.restore import restoring
+
+TURNS = 40
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Snapshots after few records."""
+    monkeypatch.setattr(session_log, "LONG", 50)
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/agents.db"
+
+
+def clerk(memory=None, said=None):
+    """An agent that says how much it was shown."""
+
+    def answer(chat):
+        if said is not None:
+            said.append([(each.role, each.parts) for each in chat.messages])
+        return f"seen {len(chat.messages)}"
+
+    return BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), memory=memory or ShortTermMemory())
+
+
+async def talk(session, count, first=0):
+    for number in range(first, first + count):
+        await session.chat(f"hello {number}")
+        await session.wait_idle()
+
+
+async def snapshot_of(journal, session_id="s"):
+    """The session's snapshot, once it is there."""
+    with trio.fail_after(10):
+        while (found := await journal.find_snapshot(session_id, agent="clerk")) is None:
+            await trio.lowlevel.checkpoint()
+    return found
+
+
+async def live(url, turns=TURNS, memory=None):
+    """A session with so many turns; returns its history."""
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk(memory))
+        session = await agent.create_session("ada", session_id="s")
+        await talk(session, turns)
+        if memory is None:
+            await snapshot_of(runtime.journal)
+        return session.history
+
+
+def held(session):
+    """The messages of a session as they are kept in memory."""
+    return session._context.conversation.messages
+
+
+async def test_a_long_session_comes_back_from_its_snapshot(url):
+    """Its model is asked the same as in a session that comes back from all of its records, and its history is whole."""
+    history = await live(url)
+    shown = []
+    for drops in (False, True):
+        said = []
+        async with open_runtime(journal=url) as runtime:
+            if drops:
+                await runtime.journal.drop_snapshots("s", agent="clerk", epoch=runtime.epoch)
+            agent = await runtime.start(clerk(said=said))
+            session = await agent.open_session("s")
+            assert isinstance(held(session), RecordedMessages) is not drops
+            assert len(held(session)) == len(history) + 2 * drops
+            await session.chat("and now?", message_id="now" if drops else None)
+            await session.wait_idle()
+            assert session.history[: len(history)] == history
+            assert held(session)[3] == history[3]
+            shown.append(said[0][: 2 * TURNS + 1])
+    assert shown[0] == shown[1]
+
+
+async def test_a_snapshot_follows_the_one_before(url):
+    """As the session goes on, each covers more, and leaves less than it takes for the next."""
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk())
+        session = await agent.create_session("ada", session_id="s")
+        covered = []
+        for lot in range(4):
+            await talk(session, 20, 20 * lot)
+            with trio.fail_after(10):
+                while (await snapshot_of(runtime.journal)).records in covered:
+                    await trio.lowlevel.checkpoint()
+            covered.append((await snapshot_of(runtime.journal)).records)
+            head = await runtime.journal.head("clerk", "s")
+            assert head.records - covered[-1] < 120
+    assert covered == sorted(covered)
+
+
+async def test_a_session_of_before_gets_its_snapshot_when_it_is_opened(url, monkeypatch):
+    """Nobody has to say anything in it."""
+    with monkeypatch.context() as patched:
+        patched.setattr(session_log, "LONG", 10_000)
+        await live(url, memory=ShortTermMemory())
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk())
+        assert await runtime.journal.find_snapshot("s", agent="clerk") is None
+        await agent.open_session("s")
+        await snapshot_of(runtime.journal)
+
+
+@attrs.frozen
+class Shouting(Memory):
+    """A memory of a developer's, which knows nothing of snapshots."""
+
+    def open_view(self):
+        return ShoutingView(ShortTermMemory().open_view())
+
+
+@attrs.define
+class ShoutingView(ModelView):
+    inner: ModelView
+
+    def add(self, message, *, answered=False):
+        self.inner.add(message, answered=answered)
+
+    def messages(self):
+        return self.inner.messages()
+
+
+class Quiet(ShortTermMemory):
+    """A memory that inherits from ours, and may do more."""
+
+
+@pytest.mark.parametrize("memory", [Shouting(), Quiet()])
+async def test_a_memory_that_cannot_be_saved_is_made_from_all_records(url, memory):
+    """Nothing is kept for it, and what another one left is not used."""
+    history = await live(url)
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk(memory))
+        session = await agent.open_session("s")
+        assert held(session) == list(history)
+        await talk(session, TURNS, TURNS)
+    later = session.history
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk(memory))
+        session = await agent.open_session("s")
+        assert held(session) == list(later)
+
+
+async def test_other_settings_of_a_memory_pass_the_snapshot_over(url):
+    """What they show is made from all records."""
+    history = await live(url)
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk(ShortTermMemory(max_tokens=100)))
+        assert held(await agent.open_session("s")) == list(history)
+
+
+@pytest.mark.parametrize("lookback", [None, 33])
+async def test_a_protocol_that_may_look_further_back_has_all_read(url, lookback):
+    """Also where it says nothing of it."""
+    history = await live(url)
+    async with open_runtime(journal=url) as runtime:
+        agent = clerk()
+        agent.protocol.lookback = lookback
+        session = await (await runtime.start(agent)).open_session("s")
+        assert held(session) == list(history)
+
+
+async def test_a_form_that_is_not_known_is_passed_over(url):
+    """An older or a newer actgent wrote it; so are bytes that say nothing."""
+    history = await live(url)
+    for version, body in ((99, b"of a newer one"), (restoring.decode_snapshot.__globals__["VERSION"], b"?")):
+        async with open_runtime(journal=url) as runtime:
+            head = await runtime.journal.head("clerk", "s")
+            other = Snapshot(records=head.records, version=version, body=body)
+            await runtime.journal.keep_snapshot("s", other, agent="clerk", epoch=runtime.epoch)
+            agent = await runtime.start(clerk())
+            assert (await agent.open_session("s")).history == history
+
+
+class NoRoom(MemoryJournal):
+    """Takes no snapshots."""
+
+    tried = 0
+
+    async def _keep_snapshot(self, key, snapshot, epoch):
+        self.tried += 1
+        raise JournalFailed("no room for that")
+
+
+async def test_a_snapshot_that_cannot_be_kept_disturbs_nobody(caplog):
+    """The log says so, and the session goes on; the next is tried when it is due."""
+    async with NoRoom().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk())
+        session = await agent.create_session("ada", session_id="s")
+        await talk(session, 3 * TURNS)
+        assert len(session.history) == 6 * TURNS
+        assert 1 < journal.tried < 12
+    assert "no snapshot of session" in caplog.text
+
+
+class Slow(MemoryJournal):
+    """Has records read for ever."""
+
+    async def read(self, session_id, **options):
+        await trio.sleep_forever()
+
+
+async def test_leaving_does_not_wait_for_snapshots():
+    """One that is being made is given up, and no turn has waited for it."""
+    async with Slow().running() as journal:
+        with trio.fail_after(5):
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(clerk())
+                await talk(await agent.create_session("ada", session_id="s"), TURNS)
+
+
+async def test_a_session_that_leaves_takes_its_snapshot_along(url):
+    """Whoever begins under its id begins anew."""
+    await live(url)
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk())
+        await runtime.delete_session("s", agent="clerk")
+        session = await agent.create_session("ada", session_id="s")
+        await talk(session, 1)
+    async with open_runtime(journal=url) as runtime:
+        session = await (await runtime.start(clerk())).open_session("s")
+        assert [message.text for message in session.history] == ["hello 0", "seen 1"]
+
+
+async def test_a_snapshot_has_nothing_that_redact_takes_out(url, tmp_path):
+    """It is made of records."""
+
+    def redact(text):
+        return text.replace("hello", "*****")
+
+    async with open_runtime(journal=url, redact=redact) as runtime:
+        session = await (await runtime.start(clerk())).create_session("ada", session_id="s")
+        await talk(session, TURNS)
+        await snapshot_of(runtime.journal)
+    async with open_journal(url) as journal:
+        await journal.acquire()
+        tail = await journal.load_tail("s", agent="clerk")
+    taken = restoring.decode_snapshot(tail.snapshot)
+    assert b"*****" in taken.view
+    assert b"hello" not in taken.view
+    assert "hello" not in repr(taken)

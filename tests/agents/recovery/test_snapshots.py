@@ -1,0 +1,296 @@
+"""A session that is opened from a snapshot is the one that all of its records make, byte for byte.
+
+Random lives of sessions, with tools, people, schedules, delegated tasks, state, modes, notices, system prompts, collected,
+repeated and failed messages, are recorded by a real runtime. Then each moment between two turns gives a snapshot, made from
+the one before, and from it the session is made again up to later moments, in all of which nothing may differ.
+"""
+
+import random
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    AlreadyDecided,
+    Approve,
+    BareAgent,
+    Edit,
+    Limits,
+    Mode,
+    Modes,
+    Reject,
+    Respond,
+    ScriptedLLM,
+    Sender,
+    ShortTermMemory,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.agents.session import held_by
+from actgent.journal.base import Entry
+from actgent.journal.listing import SessionKey
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import (
+    Accepted,
+    ActionFailed,
+    Appended,
+    Changed,
+    Decided,
+    Ended,
+    Fired,
+    Opened,
+    PersonAsked,
+    Prompted,
+    RolledBack,
+    Said,
+    Scheduled,
+    Spent,
+    Unscheduled,
+)
+from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.restore import LoadedSession, keeper, restore_loaded
+from actgent.sessions.restore.keeper import SnapshotMaker
+from actgent.sessions.restore.restoring import read_beginning
+from actgent.state.reducers import append
+
+KEY = SessionKey("clerk", "s")
+OTHERS = 12
+"""Later moments that are looked at from each snapshot."""
+
+
+@tool(effect="idempotent")
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"seen {what}" * random.Random(what).choice((1, 40))
+
+
+@tool(alone=True)
+async def fail(why: str) -> str:
+    """Fail."""
+    raise ValueError(why)
+
+
+@tool(approval=True)
+async def buy(what: str) -> str:
+    """Buy something."""
+    return f"bought {what}"
+
+
+def answers(dice):
+    """What the model says, drawn for each call."""
+
+    def answer(chat):
+        last = chat.messages[-1]
+        kind = dice.random()
+        if last.role == "tool" and kind < 0.5:
+            return f"done {dice.randint(0, 9)}"
+        if kind < 0.2:
+            return [ToolCall("look", {"what": str(dice.randint(0, 99))}) for _ in range(dice.randint(1, 3))]
+        if kind < 0.3:
+            return [ToolCall("look", {"what": "x"}, "the same id"), ToolCall("fail", {"why": "because"})]
+        if kind < 0.4:
+            return [ToolCall("buy", {"what": str(dice.randint(0, 99))})]
+        if kind < 0.5:
+            return ""
+        return f"answer {dice.randint(0, 999)} " * dice.choice((1, 1, 30))
+
+    return answer
+
+
+async def decide(session, dice):
+    """Answer for a person, until nothing is asked any more."""
+    while session.approvals:
+        for approval in session.approvals:
+            decision = dice.choice(
+                [Approve("yes"), Reject("no"), Edit({"what": "less"}), Respond("never mind")]
+            )
+            try:
+                await session.answer(approval, decision)
+            except AlreadyDecided:
+                continue
+        await session.wait_idle()
+
+
+async def act(session, dice, number):  # noqa: C901, PLR0912 - a table
+    """Something that may happen in a session."""
+    state = session.state
+    match dice.randint(0, 13):
+        case 0:
+            state.dispatch(("key", {"number": number, "list": [1, (2, 3)]}))
+        case 1:
+            state.dispatch([("log", [number]), ("n", number)], once=f"once {dice.randint(0, 3)}")
+        case 2 if state.number:
+            state.rollback(dice.choice(list(state.known)))
+        case 3:
+            with pytest.raises(ZeroDivisionError):
+                state.dispatch(lambda _: 1 / 0)
+        case 4:
+            await session.schedule(f"later {number}", after=dice.choice((0.01, 3600)), key=f"k{number % 5}")
+        case 5 if session.schedules:
+            await session.unschedule(session.schedules[0].id)
+        case 6:
+            held_by(session).set_system(f"You are number {number}.")
+        case 7:
+            await session.set_mode(dice.choice(("draft", "final")), by="admin", reason="a test", force=True)
+        case 8:
+            await session.delegate("helper", f"task {number}")
+        case 9:
+            for _ in range(3):
+                await session.chat(f"together {number}", on_busy="collect")
+        case 10:
+            await session.chat("once", message_id=f"again {number % 3}")
+        case _:
+            sender = dice.choice([None, Sender("bob"), Sender("clerk", "agent"), Sender("sys", "system")])
+            await session.chat(f"say {number} " * dice.choice((1, 1, 50)), sender=sender)
+    if dice.random() < 0.8:
+        await trio.sleep(1)  # of a clock that jumps
+        await session.wait_idle()
+        await decide(session, dice)
+
+
+async def live(seed, memory, redact=None):
+    """The records of a random life."""
+    dice = random.Random(seed)
+    clerk = BareAgent(
+        "clerk",
+        llm=ScriptedLLM(answers(dice), keep=0),
+        tools=[look, fail, buy],
+        memory=memory,
+        modes=Modes(
+            Mode("draft", [look, fail, buy]),
+            Mode("final", [look, buy]),
+            universal=[look, fail, buy],
+            initial="draft",
+        ),
+        reducers={"log": append},
+        limits=Limits(model_calls=6),
+    )
+    helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "helped", keep=0))
+    async with (
+        MemoryJournal().running() as journal,
+        open_runtime(journal=journal, redact=redact) as runtime,
+    ):
+        await runtime.start(helper)
+        await runtime.start(clerk)
+        session = await clerk.create_session("ada", session_id="s", limits=Limits(tokens=10**9))
+        for number in range(25):
+            await act(session, dice, number)
+        await session.wait_idle()
+        await decide(session, dice)
+        return await journal.load("s", agent="clerk")
+
+
+def context_for(memory):
+    return SessionContext("s", Sender("nobody"), SessionConversation(memory.open_view()), "clerk")
+
+
+def plain(value):
+    """The fields of an object, by name."""
+    return None if value is None else {name: getattr(value, name) for name in attrs.fields_dict(type(value))}
+
+
+def facts(context, restored):
+    """All that opening makes of a session."""
+    conversation, mail, ledger = context.conversation, context.mail, context.approvals
+    state = context.state
+    view = plain(conversation.view)
+    view["_notices"] = list((view["_notices"] or {}).items())
+    return {
+        "messages": list(conversation.messages),
+        "usage": conversation.usage,
+        "system": conversation.system,
+        "notices": list(conversation.notices.items()),
+        "calls": conversation.all_call_ids(),
+        "view": view,
+        "shown": list(conversation.view.messages()),
+        "accepted": mail.accepted_ids,
+        "acceptances": [
+            (each.message, each.options, each.baggage) for each in (mail.acceptances or {}).values()
+        ],
+        "unkept": plain(mail.unkept) and {**plain(mail.unkept), "progress": plain(mail.unkept.progress)},
+        "state": (dict(state), state.number, state.known, state.history, list(state._once or ())),
+        "states": [dict(state.replay(number)) for number in state.known],
+        "approvals": plain(ledger),
+        "decisions": None if ledger is None else list(ledger.decisions.items()),
+        "timers": [plain(timer) for timer in context.timers.values()],
+        "schedules": list(context.schedules.scheduled.items()),
+        "resume": plain(context.checkpoint)
+        and {**plain(context.checkpoint), "progress": plain(context.checkpoint.progress)},
+        "restored": attrs.evolve(restored, waiting=(), bounded=()),
+        "waiting": restored.waiting,
+        "bounded": restored.bounded,
+    }
+
+
+async def made_of(records, memory, journal, beginning=None):
+    context = context_for(memory)
+    restored = await restore_loaded(LoadedSession(records, beginning), context, journal)
+    return facts(context, restored)
+
+
+async def fill(journal, records):
+    """A journal that has these records, some to a step."""
+    epoch, dice, at = await journal.acquire(), random.Random(0), 0
+    while at < len(records):
+        count = dice.randint(1, 5)
+        await journal.commit(
+            Entry(session_id="s", agent="clerk", records=records[at : at + count]), epoch=epoch
+        )
+        at += count
+    return epoch
+
+
+SEEN = set()
+"""The kinds of records that the lives had."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, autojump_clock):
+    """Made from each other, with few messages between two marks, in a memory that cuts soon and one that does not."""
+    monkeypatch.setattr(keeper, "MARK_MESSAGES", 4)
+    memory = ShortTermMemory(max_tokens=300 if seed % 2 else 180_000)
+    redact = (lambda text: text.replace("9", "*")) if seed % 4 == 3 else None
+    records = await live(seed, memory, redact)
+    SEEN.update(map(type, records))
+    dice = random.Random(seed)
+    whole = {at: await made_of(records[:at], memory, None) for at in range(1, len(records) + 1)}
+    snapshots = 0
+    async with MemoryJournal().running() as journal:
+        epoch = await fill(journal, records)
+        while True:
+            kept = await journal.find_snapshot("s", agent="clerk")
+            after = 0 if kept is None else kept.records
+            made = await SnapshotMaker(journal, KEY, memory).make(slack=len(records) - after - 1, epoch=epoch)
+            if not made:
+                break
+            snapshots += 1
+            kept = await journal.find_snapshot("s", agent="clerk")
+            assert kept.records > after
+            later = range(kept.records, len(records) + 1)
+            for at in {kept.records, len(records), *dice.sample(later, min(OTHERS, len(later)))}:
+                beginning = await read_beginning(kept, memory)
+                found = await made_of(records[kept.records : at], memory, journal, beginning)
+                assert found.keys() == whole[at].keys()
+                for name, value in found.items():
+                    assert value == whole[at][name], (name, kept.records, at)
+    assert snapshots > 10
+
+
+def test_the_lives_had_it_all():
+    """Whatever a snapshot has to hold, one of them had; it runs behind them."""
+    expected = {
+        Opened,
+        Accepted,
+        Appended,
+        Said,
+        Ended,
+        Changed,
+        ActionFailed,
+        RolledBack,
+        PersonAsked,
+        Decided,
+    }
+    assert expected | {Scheduled, Fired, Unscheduled, Prompted, Spent} <= SEEN
