@@ -411,16 +411,32 @@ def members(folder: Path) -> set[str]:
     return {path.parts[0] + "/" * (len(path.parts) > 1) for path in paths}
 
 
-def test_the_architecture_names_each_module():
-    """Section 3 has the package's folders and root files, and the modules of four layers; and nothing else."""
+def sections() -> dict[str, str]:
+    """The tables of section 3 of the architecture, by their folders."""
     section = page("docs/architecture.md").read_text(encoding="utf-8").split("## 3. ")[1].split("\n## 4. ")[0]
     package, *layers = re.split(r"^### ", section, flags=re.MULTILINE)
-    named = {"actgent": rows(package)}
-    named |= {f"actgent/{part[1:].split('/')[0]}": rows(part) for part in layers if part.startswith("`")}
-    there = {folder: members(ROOT / folder) for folder in named}
-    for layer in ("sessions", "turns", "runtime", "agents"):
-        there[f"actgent/{layer}"] = members(ROOT / "actgent" / layer) - {"__init__.py"}
-    assert named == there
+    parts = {f"actgent/{part[1:].split('/')[0]}": part for part in layers if part.startswith("`")}
+    return {"actgent": package, **parts}
+
+
+def test_the_architecture_names_each_module():
+    """Section 3 has the package's folders and root files, and the modules of each folder; and nothing else."""
+    there = {"actgent": members(ROOT / "actgent")}
+    for folder in [name for name in there["actgent"] if name.endswith("/")]:
+        there[f"actgent/{folder[:-1]}"] = members(ROOT / "actgent" / folder) - {"__init__.py"}
+    assert {folder: rows(text) for folder, text in sections().items()} == there
+
+
+def test_the_architecture_names_what_is_in_a_members_folder():
+    """The row of a folder in a folder has the names of all its modules, without `.py`."""
+    tables, wanting = sections(), set()
+    for path in tracked("actgent/*/*/*.py"):
+        folder = path.parent
+        text = tables[folder.parent.relative_to(ROOT).as_posix()]
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{folder.name}/`"))
+        if path.stem != "__init__" and f"`{path.stem}`" not in row:
+            wanting.add(path.relative_to(ROOT).as_posix())
+    assert wanting == set()
 
 
 # --- the face ----------------------------------------------------------------------------
