@@ -31,6 +31,7 @@ from actgent import (
     NotRunning,
     OpenAI,
     ParseError,
+    PlanAgent,
     ProviderUnavailable,
     ReActAgent,
     Reply,
@@ -341,6 +342,19 @@ async def test_a_stream_whose_failure_is_raised_is_not_logged(told):
             async with agent.stream("hi") as events:
                 async for event in events:
                     raise event.error
+    assert told() == []
+
+
+async def test_a_plan_that_fails_is_told_by_its_result_alone(told):
+    """`process` returns the error."""
+
+    def broken(chat):
+        raise RuntimeError("no weights loaded")
+
+    async with PlanAgent("planner", llm=ScriptedLLM([broken])) as agent:
+        result = await agent.process("hi")
+    assert result.status == "error"
+    assert "no weights loaded" in str(result.error)
     assert told() == []
 
 

@@ -711,7 +711,8 @@ class Agent(Generic[DataT_co, DepsT]):
             with self._expiring(future, over, error):
                 async with _reading(asked, future, reader):
                     yield
-        self._reports.stream_ended(asked, future)
+        if not reader.is_heeded:
+            self._reports.stream_ended(asked, future)
 
     @contextmanager
     def _expiring(self, future: TurnFuture, over: float, error: Exception) -> Iterator[None]:

@@ -14,6 +14,7 @@ from actgent.messages import NO_USAGE, DataT_co, Failure, Message, Reply, ToolCa
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
 from actgent.sessions.incoming import Content
+from actgent.sessions.turn_future import heed
 from actgent.tools.base import DepsT, Tool, ToolContext
 from actgent.turns.tool_calls import Access
 
@@ -154,6 +155,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         failure: Failure | None = None
         tool_calls = 0
         async with self.stream(content, session=session, **options) as deliveries:
+            heed(deliveries)
             async for delivery in deliveries:
                 if isinstance(delivery, Reply):
                     reply = delivery

@@ -49,6 +49,8 @@ class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
         self._writers = trio.lowlevel.ParkingLot()
         self._ended = False
         self._closed = False
+        self.is_heeded = False
+        """Whether what reads it tells people itself of failures and of calls that wait for them; see `heed`."""
 
     async def receive(self) -> T:
         """The next delivery.
@@ -99,6 +101,12 @@ class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
         """Nothing more comes."""
         self._ended = True
         self._readers.unpark_all()
+
+
+def heed(deliveries: trio.abc.ReceiveChannel[Any]) -> None:
+    """Say that a stream's reader tells of failures and of calls that wait for people, so that the log need not."""
+    if isinstance(deliveries, TurnReader):
+        deliveries.is_heeded = True
 
 
 @attrs.frozen(kw_only=True)
