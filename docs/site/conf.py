@@ -18,6 +18,7 @@ version = release
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["site"]
+smartquotes = False  # `--json` is no dash
 # A backtick in a docstring is a name if there is one, and else code.
 default_role = "py:obj"
 
@@ -62,7 +63,9 @@ def _commands() -> str:
     """The pages of `--help`, of all commands."""
     from actgent.cli.main import app  # noqa: PLC0415
 
-    return str(app.generate_docs(output_format="markdown", heading_level=2))
+    text = str(app.generate_docs(output_format="markdown", heading_level=2))
+    text = text.replace(" -m sphinx", "")  # how this process was started, taken for a part of the usage
+    return re.sub(r"## Table of Contents\n.*?(?=\n\*\*)", "", text, flags=re.DOTALL)  # the page has one
 
 
 def _examples() -> str:
