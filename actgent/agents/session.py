@@ -39,6 +39,7 @@ from actgent.runtime.delegation import Delegation
 from actgent.runtime.intake import Intake
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
+from actgent.sessions.conversation import MessagePage
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming import Content, message_to, sayable_parts
 from actgent.sessions.schedules import schedules, set_schedule, unset_schedule
@@ -486,9 +487,29 @@ class Session(Generic[DataT_co]):
         """The open sessions that were created with this one as parent."""
         return tuple(face_of(child) for child in (self._context.children or {}).values())
 
+    async def messages(
+        self, *, limit: int = 100, before: int | None = None, after: int | None = None
+    ) -> MessagePage:
+        """Read some of the messages, without the others: the newest, those before a place in the history, or those behind one.
+
+        `page.first` is the place of the first one, from 0: `messages(before=page.first)` is the page before. What is not
+        in memory is read from the journal, and not kept.
+
+        Raises:
+            ConfigurationError: `limit` is less than 1, or both places are given.
+            SessionNotFound: the session was erased meanwhile.
+            JournalError: they cannot be read.
+        """
+        self._agent.check_loop("session.messages()")
+        return await self._context.conversation.read(limit=limit, before=before, after=after)
+
     @property
     def history(self) -> tuple[Message, ...]:
-        """Everything that happened, oldest first."""
+        """Everything that happened, oldest first.
+
+        Of a long session that came back from its journal older messages are read when this is first asked for, while all
+        else waits; they stay in memory. `messages` reads some of them.
+        """
         return self._context.conversation.history
 
     @property

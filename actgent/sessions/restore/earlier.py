@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import attrs
 
+from actgent.errors import SessionNotFound
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import ActionFailed, Changed, Record, RolledBack
@@ -66,7 +67,8 @@ class JournalMessages:
         for part in self._parts(first, end):
             after, count = part.begin.records, part.end.records - part.begin.records
             page = self.journal.read_now(self.key.session_id, agent=self.key.agent, after=after, limit=count)
-            found += part.cut(messages_in(page[:count]), first, end)
+            whole = page[:count] if len(page) >= count else _lost(self.key)
+            found += part.cut(messages_in(whole), first, end)
         return found
 
     def _parts(self, first: int, end: int) -> Iterator[_Part]:
@@ -77,7 +79,7 @@ class JournalMessages:
 
 
 def _lost(key: SessionKey) -> tuple[Record, ...]:
-    raise LookupError(f"the records of session {key.session_id!r} are gone: it was erased meanwhile")
+    raise SessionNotFound(key.agent, key.session_id)
 
 
 def messages_in(records: Iterable[Record]) -> Sequence[Message]:

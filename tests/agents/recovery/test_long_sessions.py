@@ -4,14 +4,14 @@ import attrs
 import pytest
 import trio
 
-from actgent import BareAgent, Memory, ModelView, ScriptedLLM, ShortTermMemory, open_runtime
-from actgent.errors import JournalFailed
+from actgent import BareAgent, Memory, ModelView, ScriptedLLM, ShortTermMemory, ToolCall, open_runtime, tool
+from actgent.errors import ConfigurationError, JournalFailed, SessionNotFound
 from actgent.journal.base import Snapshot
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.sessions import session_log
 from actgent.sessions.conversation import RecordedMessages
-from actgent.sessions.restore import restoring
+from actgent.sessions.restore import keeper, restoring
 
 TURNS = 40
 
@@ -255,3 +255,108 @@ async def test_a_snapshot_has_nothing_that_redact_takes_out(url, tmp_path):
     assert b"*****" in taken.view
     assert b"hello" not in taken.view
     assert "hello" not in repr(taken)
+
+
+# --- messages in pages -------------------------------------------------------------------
+
+
+async def pages_of(session, limit):
+    """All messages, page by page from the end."""
+    found, before = [], None
+    while before != 0:
+        page = await session.messages(limit=limit, before=before)
+        assert len(page) == len(page.messages) <= limit
+        assert page.total == len(held(session))
+        found[:0] = page
+        before = page.first
+    return found
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+async def test_messages_are_read_in_pages(kind, url, request, monkeypatch):
+    """In any session: from memory what is there, from the journal what is older; none is left out, and none kept."""
+    monkeypatch.setattr(keeper, "MARK_MESSAGES", 6)
+    url = {"memory": "memory:", "sqlite": url}.get(kind) or request.getfixturevalue("postgres_url")
+    async with open_journal(url) as journal:
+        async with open_runtime(journal=journal) as runtime:
+            session = await (await runtime.start(clerk())).create_session("ada", session_id="s")
+            await talk(session, TURNS)
+            await snapshot_of(journal)
+            history = session.history
+            assert await pages_of(session, 7) == list(history)
+        async with open_runtime(journal=journal) as runtime:
+            session = await (await runtime.start(clerk())).open_session("s")
+            missing = held(session).missing
+            assert missing > 0
+            for limit in (1, 7, 1000):
+                assert await pages_of(session, limit) == list(history)
+            for after in (-1, 0, 5, missing - 2, missing, len(history) - 1, 9999):
+                page = await session.messages(limit=10, after=after)
+                assert page.messages == history[after + 1 : after + 11]
+                assert page.first == min(after + 1, len(history))
+            assert held(session).missing == missing
+            assert session.history == history
+
+
+async def test_a_page_has_a_size_and_one_place(url):
+    """Mistakes are named."""
+    async with open_runtime(journal=url) as runtime:
+        session = await (await runtime.start(clerk())).create_session("ada")
+        assert (await session.messages()).messages == ()
+        with pytest.raises(ConfigurationError, match="limit"):
+            await session.messages(limit=0)
+        with pytest.raises(ConfigurationError, match="both"):
+            await session.messages(before=3, after=3)
+
+
+async def test_older_messages_of_a_session_that_was_erased_are_gone(url):
+    """Who still holds it is told so."""
+    await live(url)
+    async with open_runtime(journal=url) as runtime:
+        session = await (await runtime.start(clerk())).open_session("s")
+        conversation = session._context.conversation
+        await runtime.journal.delete("s", agent="clerk")
+        with pytest.raises(SessionNotFound):
+            await conversation.read(limit=5, before=5)
+        with pytest.raises(SessionNotFound):
+            assert conversation.history
+
+
+async def test_older_messages_need_their_journal(url):
+    """After its block they cannot be read any more, and that is said."""
+    await live(url)
+    async with open_runtime(journal=url) as runtime:
+        session = await (await runtime.start(clerk())).open_session("s")
+    with pytest.raises(JournalFailed, match="not open"):
+        assert session._context.conversation.history
+
+
+async def test_tool_calls_are_whole_in_pages(url, monkeypatch):
+    """Also those that a turn left without results, which get them where the session is made again; ids do not come twice."""
+    monkeypatch.setattr(keeper, "MARK_MESSAGES", 4)
+
+    @tool
+    async def look(what: str) -> str:
+        """Look."""
+        return f"seen {what}"
+
+    def answer(chat):
+        if chat.messages[-1].role == "tool":
+            return "done"
+        return [ToolCall("look", {"what": "it"}, "the same"), ToolCall("look", {"what": "that"})]
+
+    def make():
+        return BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), tools=[look])
+
+    async with open_runtime(journal=url) as runtime:
+        session = await (await runtime.start(make())).create_session("ada", session_id="s")
+        await talk(session, 30)
+        await snapshot_of(runtime.journal)
+        history = session.history
+    async with open_runtime(journal=url) as runtime:
+        session = await (await runtime.start(make())).open_session("s")
+        assert isinstance(held(session), RecordedMessages)
+        assert await pages_of(session, 9) == list(history)
+        await talk(session, 5)
+        calls = [call.id for message in session.history for call in message.tool_calls]
+        assert len(set(calls)) == len(calls) == 70
