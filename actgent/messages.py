@@ -300,6 +300,17 @@ class Usage:
     """Of the output tokens, those spent on thinking."""
     cost: float | None = 0.0
     """In US dollars; None as soon as the price of one part is not known."""
+    children: "Usage | None" = None
+    """What sessions took that worked for this one; None: there were none. `total` has it, too."""
+
+    @property
+    def total(self) -> "Usage":
+        """All of it: its own, and that of the sessions that worked for it."""
+        return self if self.children is None else attrs.evolve(self, children=None) + self.children
+
+    def with_child(self, usage: "Usage") -> "Usage":
+        """The same, with what a session took that works for this one."""
+        return attrs.evolve(self, children=usage if self.children is None else self.children + usage)
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -309,6 +320,25 @@ class Usage:
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
+            children=other.children if self.children is None else self._children_and(other),
+        )
+
+    def _children_and(self, other: "Usage") -> "Usage | None":
+        if self.children is None or other.children is None:
+            return self.children
+        return self.children + other.children
+
+    def __sub__(self, earlier: "Usage") -> "Usage":
+        """What came since an earlier count of the same."""
+        before = earlier.children or NO_USAGE
+        return Usage(
+            input_tokens=self.input_tokens - earlier.input_tokens,
+            output_tokens=self.output_tokens - earlier.output_tokens,
+            cached_tokens=self.cached_tokens - earlier.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens - earlier.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens - earlier.reasoning_tokens,
+            cost=None if self.cost is None or earlier.cost is None else self.cost - earlier.cost,
+            children=None if self.children is None else self.children - before,
         )
 
 
@@ -434,7 +464,7 @@ class Reply(Generic[DataT_co]):
     """The structured answer, where the protocol or `output=` has one; else None."""
     message_type: str | None = None
     usage: Usage = NO_USAGE
-    """Of the turn so far."""
+    """Of the turn so far; `usage.total` is that with the sessions that worked for it."""
 
     def __str__(self) -> str:
         return self.text

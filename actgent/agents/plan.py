@@ -150,7 +150,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         **options: Any,
     ) -> PlanResult:
         started = trio.current_time()
-        begun = len(session.history)
+        begun, taken = len(session.history), session.usage
         reply: Reply | None = None
         failure: Failure | None = None
         tool_calls = 0
@@ -175,7 +175,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             turn_id=turn_id,
             model_calls=model_calls,
             tool_calls=tool_calls,
-            usage=reply.usage if reply is not None else NO_USAGE,
+            usage=reply.usage if reply is not None else session.usage - taken,
             seconds=trio.current_time() - started,
         )
 

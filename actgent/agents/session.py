@@ -524,7 +524,7 @@ class Session(Generic[DataT_co]):
 
     @property
     def usage(self) -> Usage:
-        """The usage of the session's model calls."""
+        """The usage of the session's model calls; `usage.total` is that with the sessions that worked for it."""
         return self._context.conversation.usage
 
     @property

@@ -123,6 +123,8 @@ class SessionConversation:
     """What a model is shown of them."""
     messages: list[Message] | RecordedMessages = attrs.field(factory=list)
     usage: Usage = NO_USAGE
+    unwritten: Usage | None = None
+    """What sessions below took since the last record of this one; the next record has it."""
     system: str | None = None
     """The session's system prompt; None is the agent's."""
     open_calls: tuple[ToolCall, ...] = ()
@@ -136,6 +138,18 @@ class SessionConversation:
     """The marks of the last notices, by their sources."""
     _history: tuple[Message, ...] = ()
     """The messages when they were last asked for as a whole."""
+
+    def add_child_usage(self, usage: Usage) -> None:
+        """Count what a session took that works for this one."""
+        self.usage = self.usage.with_child(usage)
+        self.unwritten = usage if self.unwritten is None else self.unwritten + usage
+
+    def take_unwritten(self) -> Usage:
+        """Return what sessions below took and no record has yet; the caller writes it."""
+        if self.unwritten is None:
+            return NO_USAGE
+        taken, self.unwritten = Usage(children=self.unwritten), None
+        return taken
 
     def append(self, message: Message, *, answered: bool = False) -> None:
         """Add the next message; `answered`: its turn has had its answer, so it is not to be noticed."""

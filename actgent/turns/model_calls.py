@@ -19,6 +19,7 @@ from actgent.messages import (
     Sender,
     Text,
     ToolCall,
+    Usage,
     new_id,
 )
 from actgent.sessions.context import SessionContext
@@ -148,7 +149,7 @@ class ModelCaller:
                 Said(
                     message=said,
                     stop=answer.stop,
-                    usage=answer.usage,
+                    usage=_written(context, answer),
                     model=answer.model,
                     calls=turn.progress.calls,
                     repairs=turn.progress.repairs,
@@ -175,6 +176,25 @@ class ModelCaller:
         if answer.usage is not NO_USAGE:
             turn.progress.usage += answer.usage
             context.conversation.usage += answer.usage
+            if context.parent is not None:
+                _tell_parents(context, answer.usage)
+
+
+def _tell_parents(context: SessionContext, usage: Usage) -> None:
+    """Count what a session took for those that it works for, too."""
+    parent = context.parent
+    while parent is not None:
+        parent.conversation.add_child_usage(usage)
+        if parent.turn is not None:
+            parent.turn.progress.usage = parent.turn.progress.usage.with_child(usage)
+        parent = parent.parent
+
+
+def _written(context: SessionContext, answer: Answer) -> Usage:
+    """What the record of an answer says that was taken."""
+    if context.conversation.unwritten is None:
+        return answer.usage
+    return answer.usage + context.conversation.take_unwritten()
 
 
 def _waited(llm: LLM, session_id: str) -> float:

@@ -11,7 +11,7 @@ from actgent.control.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.control.excess import excess_of
 from actgent.errors import LimitReached
 from actgent.journal.records import Said, Started
-from actgent.messages import Message, ToolCall
+from actgent.messages import Message, ToolCall, Usage
 from actgent.sessions.approval_ledger import PendingCalls, edited, grants_of
 from actgent.sessions.context import SessionContext
 from actgent.sessions.restore import TOOLS
@@ -36,13 +36,14 @@ def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
         budget.take_tool_calls(len(calls), of=turn.answer.id, now=trio.current_time())
 
 
-def _closing(results: Message, turn: Turn) -> Said:
-    """Build the record of results, and of calls that no other record holds."""
+def _closing(results: Message, turn: Turn, usage: Usage) -> Said:
+    """Build the record of results, and of calls that no other record holds; `usage` is that of sessions that worked for them."""
     last = turn.progress.last_call
     if last is None or last.native:
-        return Said(message=results, calls=turn.progress.calls, repairs=turn.progress.repairs)
+        return Said(message=results, usage=usage, calls=turn.progress.calls, repairs=turn.progress.repairs)
     return Said(
         message=results,
+        usage=usage,
         calls=turn.progress.calls,
         repairs=turn.progress.repairs,
         last_call=last,
@@ -276,7 +277,7 @@ class ToolCaller:
         closing = message.caused(TOOLS, results, stage=stage)
         context.conversation.append(closing)
         if context.log is not None and (is_over or turn.is_ending):
-            context.log.say_results(_closing(closing, turn))
+            context.log.say_results(_closing(closing, turn, context.conversation.take_unwritten()))
         context.conversation.open_calls = ()
         if context.approvals is not None:
             context.approvals.close(call.id for call in batch.calls)
