@@ -223,7 +223,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self.toolsets, self.tools = registry_of(tools, mapped=[t.tool for t in all_types if t.tool])
         self.modes = modes
         check_call_rule("approval", approval)
-        self._approval = approval
+        self.approval_rule = approval
         if modes is not None:
             equip(self.tools, modes)
         self.profile = Profile(
@@ -891,11 +891,15 @@ class Agent(Generic[DataT_co, DepsT]):
         runtime = host.runtime
         host.check_names([agent.name for agent in agents])
         for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
-            host.run(running, grace=agent.grace)
-            agent._opener = agent._build_opener(running, runtime)  # noqa: SLF001
-            agent._bury = runtime.bury  # noqa: SLF001
-            runtime.agents.add(agent, agent._opener)  # noqa: SLF001
+            agent._enter(host, running)  # noqa: SLF001
         return agents
+
+    def _enter(self, host: Host, running: AgentActor) -> None:
+        """Run as this actor, and be found in the runtime."""
+        host.run(running, grace=self.grace)
+        self._opener = self._build_opener(running, host.runtime)
+        self._bury = host.runtime.bury
+        host.runtime.agents.add(self, self._opener)
 
     def _with_companions(self) -> "list[Agent]":
         """Itself, its companions, theirs ...: all that do not run yet, each once."""
@@ -966,7 +970,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 observer=observer,
                 approvals=ApprovalRequests(
                     agent=self.name,
-                    rule=self._approval,
+                    rule=self.approval_rule,
                     dispatcher=dispatcher,
                     observer=observer,
                     now=runtime.clock.steady,

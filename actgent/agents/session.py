@@ -92,10 +92,7 @@ class Session(Generic[DataT_co]):
     @property
     def _context(self) -> SessionContext:
         """The agent's end, loaded."""
-        context = self._held
-        if context.face is None:
-            self._agent.sessions.reload(context, self)
-        return context
+        return context_of(self)
 
     @property
     def _agent(self) -> AgentActor:
@@ -574,7 +571,10 @@ def held_by(session: object) -> SessionContext:
 
 def context_of(session: Session) -> SessionContext:
     """The agent's end of a session, loaded."""
-    return session._context  # noqa: SLF001 - it is this module that knows both ends
+    context = held_by(session)
+    if context.face is None:
+        services_of(session).running.sessions.reload(context, session)
+    return context
 
 
 def services_of(session: Session) -> SessionServices:

@@ -87,7 +87,7 @@ def _call(
     told = ToolContext(
         session_id=context.id, owner=context.owner.name, agent=agent.name, state=context.seen_state
     )
-    rule = agent._approval  # noqa: SLF001 - the two decide as one
+    rule = agent.approval_rule
     batch = Batch(
         [edited(call, grants)],
         agent.tools,

@@ -6,14 +6,13 @@ from typing import Any
 import anthropic
 from anthropic._base_client import get_platform
 
-from .http import Sdk
+from .http import Sdk, set_platform
 
 
 def connect(**options: Any) -> Sdk:
     """An SDK client that never repeats a request by itself, and leaves tracing to actgent."""
     client = anthropic.AsyncAnthropic(max_retries=0, open_telemetry=False, **options)
-    # The SDK would look this up in a thread at the first call, and a mock clock would jump meanwhile.
-    client._platform = get_platform()  # noqa: SLF001 - the one way to say it
+    set_platform(client, get_platform())
     return Sdk(client, anthropic.AnthropicError, anthropic.APITimeoutError)
 
 

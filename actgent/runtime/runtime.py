@@ -360,19 +360,17 @@ class Runtime:
         """The agents that run here, without plain actors."""
         return (body for body in self._system.bodies() if isinstance(body, AgentActor))
 
-    async def _drain(self) -> None:
-        """Let agents and actors end what they have accepted, and what they ask of each other for that."""
+    async def _complete(self) -> None:
+        """Let agents and actors end what they have accepted, and what they ask of each other for that; then erase."""
         self._left = True
         await self._system.drain()
+        if self._sweeper is not None:
+            await self._sweeper.finish()
 
     def note_ended(self, key: SessionKey) -> None:
         """A session is over that is to leave the journal."""
         if self._sweeper is not None:
             self._sweeper.note(key)
-
-    async def _finish(self) -> None:
-        if self._sweeper is not None:
-            await self._sweeper.finish()
 
 
 @attrs.frozen
@@ -510,8 +508,7 @@ async def open_runtime(
             nursery.start_soon(runtime.timer.run, name="timer")
             try:
                 yield runtime
-                await runtime._drain()  # noqa: SLF001 - the block and its runtime are one thing
-                await runtime._finish()  # noqa: SLF001
+                await runtime._complete()  # noqa: SLF001 - the block and its runtime are one thing
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
             runtime._left = True  # noqa: SLF001

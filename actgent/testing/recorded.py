@@ -192,8 +192,7 @@ async def _replay(
     actor = _stand_in(agent, recording.model())
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         await runtime.start(actor)
-        opener = actor._opener  # noqa: SLF001 - a replay is put together inside of the agent
-        assert opener is not None
+        opener = runtime.agents.opener(actor.name)
         running = opener.running
         running.core.router = _Router(actor).route
         if not run_tools:

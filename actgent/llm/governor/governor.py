@@ -175,7 +175,7 @@ class Governor:
             arrived=now if arrived is None else arrived,
         )
         await self._enter(lane, call, model, chat.deadline)
-        permit = Permit(self, lane, call, size)
+        permit = Permit(self._admissions, lane, call, size)
         try:
             yield permit
         except ModelError as error:
@@ -270,8 +270,8 @@ class Governor:
 class Permit:
     """Leave for one attempt; lasts as long as its block."""
 
-    def __init__(self, governor: Governor, lane: Lane, call: Call, size: int) -> None:
-        self._governor = governor
+    def __init__(self, admissions: Admissions, lane: Lane, call: Call, size: int) -> None:
+        self._admissions = admissions
         self._lane = lane
         self._call = call
         self._size = size
@@ -283,7 +283,7 @@ class Permit:
     def report_usage(self, usage: Usage) -> None:
         """The attempt was answered: what was reserved for it becomes what it took."""
         known = None if usage == NO_USAGE else usage
-        self._governor._admissions.answer(self._lane, self._call, known, trio.current_time())  # noqa: SLF001 - one thing
+        self._admissions.answer(self._lane, self._call, known, trio.current_time())
         if known is not None:
             self._lane.expectation.learn(self._size, known)
 

@@ -1,6 +1,6 @@
 """What the clients of all providers share: requests that are tried again, streams, keys, errors and prices."""
 
-from .client import Fold, Remote, RemoteOptions, Sdk
+from .client import Fold, Remote, RemoteOptions, Sdk, set_platform
 from .failures import provider_error
 from .names import wire_id, wire_name
 from .wire import (
@@ -33,6 +33,7 @@ __all__ = [
     "read_arguments",
     "read_call",
     "result_text",
+    "set_platform",
     "to_json",
     "whole_calls",
     "wire_id",

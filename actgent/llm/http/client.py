@@ -84,6 +84,14 @@ class Sdk:
     timeout: type[Exception]
 
 
+def set_platform(client: Any, platform: object) -> None:
+    """Tell an SDK client on which platform it runs.
+
+    It would look that up in a thread at the first call, and a mock clock would jump meanwhile.
+    """
+    client._platform = platform  # noqa: SLF001 - the one way to say it
+
+
 class Fold(abc.ABC):
     """Puts the events of one stream together."""
 
