@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYRIGHT := tests/typing/node_modules/.package-lock.json
+SERVERS := tests/toolsets/mcp/node_modules/.package-lock.json
 # What flake8-async finds and ruff does not. ASYNC910-912 are left out: they want a checkpoint in every
 # private async function, and a checkpoint costs more than most of these steps.
 ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC913
@@ -28,14 +29,14 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-$(PYRIGHT): tests/typing/package-lock.json
-	@if command -v npm >/dev/null; then npm ci --prefix tests/typing --no-audit --no-fund --loglevel=error; \
-	else echo 'npm is missing: the tests of pyright are skipped'; fi
+tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix tests/$* --no-audit --no-fund --loglevel=error; \
+	else echo 'npm is missing: tests of what it installs in tests/$* are skipped'; fi
 
 demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a model on loopback; needs no key
 	$(BIN)/actgent demo
 
-test: $(INSTALLED) $(PYRIGHT) ## all tests, on two cores; ARGS="tests/journal -x"
+test: $(INSTALLED) $(PYRIGHT) $(SERVERS) ## all tests, on two cores; ARGS="tests/journal -x"
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 10 --durations-min 5 $(ARGS)
 
 soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants; minutes

@@ -48,6 +48,7 @@ _NAMES = {
         "NotAuthorized",
         "NotRunning",
         "NotSerializable",
+        "OutcomeUnknown",
         "NotSuspended",
         "OutsideTrio",
         "ParseError",
@@ -157,6 +158,8 @@ _NAMES = {
     "toolsets.http.auth": ("APIKey", "Basic", "Bearer", "Credentials"),
     "toolsets.http.guard": ("Guard",),
     "toolsets.http.tool": ("HTTPTool", "api_tool"),
+    "toolsets.mcp.config": ("mcp_servers",),
+    "toolsets.mcp.server": ("MCPServer",),
     "toolsets.toolset": ("StaticToolset", "Toolset", "open_toolset"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

@@ -101,6 +101,7 @@ from .errors import (
     NotRunning as NotRunning,
     NotSerializable as NotSerializable,
     NotSuspended as NotSuspended,
+    OutcomeUnknown as OutcomeUnknown,
     OutsideTrio as OutsideTrio,
     ParseError as ParseError,
     PortalClosed as PortalClosed,
@@ -267,6 +268,12 @@ from .toolsets.http.guard import (
 from .toolsets.http.tool import (
     HTTPTool as HTTPTool,
     api_tool as api_tool,
+)
+from .toolsets.mcp.config import (
+    mcp_servers as mcp_servers,
+)
+from .toolsets.mcp.server import (
+    MCPServer as MCPServer,
 )
 from .toolsets.toolset import (
     StaticToolset as StaticToolset,

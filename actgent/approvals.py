@@ -110,6 +110,10 @@ class Approve:
     """The tool runs with the arguments that it was called with."""
 
     reason: str = attrs.field(default="", validator=_text)
+    content: Mapping[str, Any] | None = attrs.field(
+        default=None, kw_only=True, validator=attrs.validators.optional(_mapping), hash=False
+    )
+    """What the form asked for, where the tool that runs now has asked for something."""
 
 
 @attrs.frozen

@@ -57,6 +57,8 @@ FACE = [
     "Deferred",
     "open_toolset",
     "HTTPTool",
+    "MCPServer",
+    "mcp_servers",
     "api_tool",
     "Bearer",
     "Basic",

@@ -67,6 +67,7 @@ The class answers two questions: whose fault is it, and what can I do?
     └── ToolError                  a tool call has no result; raise it in a tool to word the error yourself
         ├── AskPerson              a tool's own question to a person: raise it in a tool
         ├── UnusableResult         what a tool returned is nothing that a model can read
+        ├── OutcomeUnknown         whether a call took effect is not known: raise it in a tool that lost its connection
         ├── NoThread               a sync tool never began: no thread was free in time
         ├── ToolNotFound
         ├── ToolsetUnavailable     the toolset of the tool is not connected
@@ -806,6 +807,13 @@ class InvalidArguments(ToolError):
 
 class UnusableResult(ToolError):
     """A tool returned what JSON cannot carry, so no model can read it."""
+
+
+class OutcomeUnknown(ToolError):
+    """Nobody knows whether a call took effect; raised in a tool, it makes the result's status `outcome_unknown`.
+
+    Of a tool whose effect is `pure` or `idempotent` it is an error like any other: the model may call it again.
+    """
 
 
 class NoThread(ToolError):

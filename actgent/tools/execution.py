@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from actgent.approvals import Ask, Edit, Grant
-from actgent.errors import AskPerson, InvalidArguments, NoThread, ToolError, ToolTimeout
+from actgent.errors import AskPerson, InvalidArguments, NoThread, OutcomeUnknown, ToolError, ToolTimeout
 from actgent.messages import ToolCall, ToolResult, ToolStatus
 from actgent.support.foreign import failure_of, leaves
 from actgent.support.logs import logger_of
@@ -259,7 +259,9 @@ class Batch:
             if (question := _question_in(error)) is not None:
                 raise question from None
             self._tell_raised(call, tool, error)
-            return _failed(call, self._capped(describe(error)))
+            is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
+            status: ToolStatus = "outcome_unknown" if is_unknown else "error"
+            return _failed(call, self._capped(describe(error)), status=status)
         return _succeeded(call, self._capped(text))
 
     def _tell_raised(self, call: ToolCall, tool: Tool, error: Exception) -> None:

@@ -14,7 +14,7 @@ import trio
 from actgent.errors import ToolsetUnavailable
 from actgent.errors.printable import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
-from actgent.support.foreign import failure_of
+from actgent.support.foreign import failure_of, leaves
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
@@ -66,6 +66,8 @@ class _Life:
     """What it published last; None until it has connected."""
     reason: str = "it is not connected yet"
     """Why it is not connected, as far as is known; empty while it is."""
+    told: str = ""
+    """The same for developers, with what the error says."""
     error: Exception | None = None
     is_settled: bool = False
     """Whether it has connected or failed."""
@@ -118,7 +120,7 @@ class ToolsetHost:
             _check_derived(uses)
         except BaseExceptionGroup as group:
             self.close(registry)
-            raise _first_of(group) from None
+            raise next(leaves(group)) from None
         except BaseException:
             self.close(registry)
             raise
@@ -183,14 +185,14 @@ class ToolsetHost:
         life.error = error
         silent = f"it did not answer within {life.source.connect_timeout:g} s"
         life.reason = silent if error is None else "its connection failed"
-        told = silent if error is None else f"{type(error).__name__}: {error}"
+        life.told = told = silent if error is None else _words_of(error)
         _log.warning(
             "toolset %s is not available: %s; it is tried again in %g s", shown(name), shown(told), pause
         )
         for use in life.uses:
             use.withdraw(life.reason)
         if self._events.watched:
-            kind = "silent" if error is None else type(error).__name__
+            kind = "silent" if error is None else type(next(leaves(error))).__name__
             self._events.publish(ToolsetLost(toolset=name, error=kind, delay=pause))
         life.tell()
 
@@ -211,7 +213,8 @@ async def _require(life: _Life) -> None:
         while life.tools is None:
             await life.changed.wait()
     if life.tools is None:
-        raise ToolsetUnavailable(life.source.name, life.reason) from life.error
+        silent = f"it did not answer within {life.source.connect_timeout:g} s"
+        raise ToolsetUnavailable(life.source.name, life.told or silent) from life.error
 
 
 async def _wait_patiently(lives: Sequence[_Life]) -> None:
@@ -243,9 +246,7 @@ async def _any_changed(lives: Sequence[_Life]) -> None:
             nursery.start_soon(wait, life.changed)
 
 
-def _first_of(group: BaseExceptionGroup) -> BaseException:
-    """The error in a group that says most: the first, however deep."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _words_of(error: Exception) -> str:
+    """What an error says, without the groups round it."""
+    leaf = next(leaves(error))
+    return f"{type(leaf).__name__}: {leaf}"

@@ -1,0 +1,248 @@
+"""`MCPServer`: the tools of a server that speaks the Model Context Protocol, as a toolset.
+
+The connection lives in the toolset's task, and calls come from the tasks of turns. What needs the SDK is imported when a
+server is connected.
+
+Specification: https://modelcontextprotocol.io/specification
+"""
+
+import importlib.util
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path, PurePath
+from typing import Any
+from urllib.parse import urlsplit
+
+import trio
+
+from actgent.approvals import Approve
+from actgent.errors import ConfigurationError, ToolsetUnavailable
+from actgent.errors.printable import shown
+from actgent.support.logs import logger_of
+from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.toolsets.http.guard import Guard
+from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
+
+from .command import ServerCommand
+from .lock import ToolLock, tool_digest
+
+_log = logger_of(__name__)
+
+
+class MCPServer(Toolset):
+    """The tools of a server that speaks MCP: a program that is started, or an address.
+
+        Agent(tools=[MCPServer(command="npx", args=["-y", "@modelcontextprotocol/server-filesystem", "/data"])])
+        Agent(tools=[MCPServer(url="https://mcp.example/mcp", headers={"Authorization": "Bearer ..."})])
+
+    A server whose process ends is started again, after pauses that grow; a call that was under way is
+    `outcome_unknown`. A call that is cancelled is cancelled in the server. Where a server asks a person something, the
+    session's approvals ask, and the call runs again with the answer. It may not use the agent's model (sampling).
+
+    Args:
+        command: The program, and `args` its arguments.
+        env: Further environment variables of the program, which has few: not those of this process.
+        cwd: Its folder.
+        url: The address of a server that speaks streamable HTTP.
+        headers: Sent with each request to it.
+        auth: An `httpx2.Auth` for these requests, e.g. the SDK's `OAuthClientProvider`.
+        allow: Hosts and networks that it may be reached at although they are not public; that of `url` is one.
+        name: The toolset's name; by default the program's or the host's.
+        required: True: an agent does not start without it.
+        connect_timeout: Seconds to connect.
+        timeout: Seconds a call may take.
+        trust_hints: Believe the server's own word on what its tools do: `readOnlyHint` makes them `pure`,
+            `idempotentHint` `idempotent`. Otherwise each call happens `once`.
+        resources: Give the model `list_resources` and `read_resource`, where the server has any.
+        lock: A file of digests, made by `actgent mcp lock`: a tool that is not in it, or that has changed since, is
+            withheld and named in the log.
+
+    Raises:
+        ConfigurationError: neither or both of command and url are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: str | None = None,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: Any = None,
+        allow: Sequence[str] = (),
+        name: str = "",
+        required: bool = False,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        timeout: float = 60.0,
+        trust_hints: bool = False,
+        resources: bool = True,
+        lock: str | Path | None = None,
+    ) -> None:
+        if (command is None) == (url is None):
+            raise ConfigurationError("an MCP server has either command=, a program to start, or url=")
+        if isinstance(args, str):
+            raise ConfigurationError(f"args= is a list: args=[{args!r}]")
+        self.command, self.args, self.env, self.cwd = command, tuple(args), dict(env or {}), cwd
+        self.url, self.headers, self.auth = url or "", dict(headers or {}), auth
+        self.allow = (*allow, urlsplit(self.url).hostname or "") if url else ()
+        self.name = check_name(
+            name or (PurePath(command).name if command else urlsplit(self.url).hostname or "")
+        )
+        self.required = required
+        self.connect_timeout = connect_timeout
+        self.timeout = timeout
+        self.trust_hints = trust_hints
+        self.resources = resources
+        self.lock = None if lock is None else Path(lock)
+        self._links: dict[object, Any] = {}
+        """The connection, by the run of trio that it belongs to."""
+
+    def __repr__(self) -> str:
+        return f"<MCPServer {self.name!r}: {self.command or self.url}>"
+
+    async def run(self, publish: Publish) -> None:
+        async with self.connected() as link:
+            while True:
+                changed = link.changed = trio.Event()
+                publish(self.unlocked(await link.tools(), link))
+                await changed.wait()
+
+    @contextmanager
+    def _kept(self, link: Any) -> Iterator[None]:
+        run = trio.lowlevel.current_trio_token()
+        self._links[run] = link
+        try:
+            yield
+        finally:
+            del self._links[run]
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[Any]:
+        """Connect to the server, for a block that has the connection.
+
+        Raises:
+            ConfigurationError: the SDK is not installed, or there is no such program.
+        """
+        sdk = _sdk()
+        process = None
+        if self.command is not None:
+            process = ServerCommand(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
+        opened = sdk.open_link(
+            command=process, url=self.url, headers=self.headers, auth=self.auth, guard=Guard(self.allow)
+        )
+        async with opened as link:
+            with self._kept(link):
+                yield link
+
+    def link(self) -> Any:
+        """The connection that there is.
+
+        Raises:
+            ToolsetUnavailable: there is none.
+        """
+        link = self._links.get(trio.lowlevel.current_trio_token())
+        if link is None:
+            raise ToolsetUnavailable(self.name, "it is not connected")
+        return link
+
+    def unlocked(self, listed: Sequence[Any], link: Any) -> list[Tool]:
+        """The tools of a server as an agent has them, but for those that the lock withholds."""
+        lock = None if self.lock is None else ToolLock.read(self.lock)
+        tools: list[Tool] = []
+        for each in listed:
+            withheld = None if lock is None else lock.why_withheld(self.name, each.name, tool_digest(each))
+            if withheld is None:
+                tools.append(MCPTool(self, each))
+            else:
+                _log.warning(
+                    "MCP server %s: tool %s is withheld: %s", shown(self.name), shown(each.name), withheld
+                )
+        if self.resources and link.has_resources:
+            tools += [ListResources(self), ReadResource(self)]
+        return tools
+
+
+class MCPTool(Tool):
+    """A tool of a server."""
+
+    def __init__(self, server: MCPServer, listed: Any) -> None:
+        self._server = server
+        self._remote = listed.name
+        self.name = listed.name
+        self.description = listed.description or listed.title or ""
+        self.parameters = _object_schema(listed.input_schema)
+        self.timeout = server.timeout
+        self.effect = _effect(listed.annotations) if server.trust_hints else "once"
+
+    def __repr__(self) -> str:
+        return f"<MCPTool {self._remote!r} of {self._server.name!r}>"
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        grant = context.approval
+        elicited = grant.content if isinstance(grant, Approve) else None
+        return await self._server.link().call(self._remote, arguments, elicited=elicited)
+
+
+class ListResources(Tool):
+    """Lists what documents a server has."""
+
+    name = "list_resources"
+    description = "List the documents that this server has, with their URIs."
+    effect: Effect = "pure"
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+    def __init__(self, server: MCPServer) -> None:
+        self._server = server
+        self.timeout = server.timeout
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        return await self._server.link().resources()
+
+
+class ReadResource(Tool):
+    """Reads a document of a server."""
+
+    name = "read_resource"
+    description = "Read a document of this server by its URI."
+    effect: Effect = "pure"
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"uri": {"type": "string"}},
+        "required": ["uri"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, server: MCPServer) -> None:
+        self._server = server
+        self.timeout = server.timeout
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        return await self._server.link().read(arguments["uri"])
+
+
+def _sdk() -> Any:
+    """What speaks MCP, by the SDK.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigurationError("MCP servers need the extra: pip install 'actgent[mcp]'")
+    from . import link  # noqa: PLC0415 - the SDK takes half a second
+
+    return link
+
+
+def _object_schema(schema: Any) -> Mapping[str, Any]:
+    """The schema of a tool's arguments; some servers leave out that they are an object."""
+    return {"type": "object", "properties": {}, **(schema if isinstance(schema, Mapping) else {})}
+
+
+def _effect(hints: Any) -> Effect:
+    if hints is not None and hints.read_only_hint:
+        return "pure"
+    if hints is not None and hints.idempotent_hint:
+        return "idempotent"
+    return "once"

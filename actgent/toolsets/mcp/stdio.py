@@ -1,0 +1,161 @@
+"""A server as a child process that speaks MCP over its pipes, a message a line.
+
+The SDK has a client for that, too; this one bounds a message, keeps the end of what the server writes to its standard
+error for the log, and ends the connection when the process ends.
+"""
+
+import math
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import mcp_types
+import trio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+
+from actgent.errors import ConfigurationError
+from actgent.errors.printable import shown
+from actgent.support.logs import logger_of
+
+from .command import ServerCommand
+
+Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
+Outgoing = MemoryObjectSendStream[SessionMessage]
+PATIENCE = 1.0
+"""Seconds that a server has to end after its input was closed, and again after SIGTERM."""
+KEPT_LINES = 5
+_log = logger_of(__name__)
+
+
+class ServerEnded(Exception):
+    """The server's process ended, or it sent what is no message."""
+
+
+@asynccontextmanager
+async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
+    """Start a server; the block has its streams of messages, and raises when the process ends.
+
+    Raises:
+        ConfigurationError: there is no such program.
+        ServerEnded: in an ExceptionGroup.
+    """
+    process = await _start(command)
+    said: deque[str] = deque(maxlen=KEPT_LINES)
+    to_us, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, from_us = anyio.create_memory_object_stream[SessionMessage](0)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_write, process, from_us)
+            nursery.start_soon(_keep_errors, process, said)
+            nursery.start_soon(_read, process, to_us, command.max_message, said)
+            yield incoming, outgoing
+            nursery.cancel_scope.cancel()
+    finally:
+        for stream in (to_us, incoming, outgoing, from_us):
+            stream.close()
+        with trio.CancelScope(shield=True):
+            await _end(process)
+
+
+async def _start(command: ServerCommand) -> trio.Process:
+    try:
+        return await trio.lowlevel.open_process(
+            [command.command, *command.args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=get_default_environment() | dict(command.env),
+            cwd=command.cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"the MCP server {command.command!r} cannot be started: {error}") from error
+
+
+async def _write(process: trio.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    assert process.stdin is not None  # noqa: S101 - it was asked for
+    async for each in messages:
+        line = each.message.model_dump_json(by_alias=True, exclude_unset=True)
+        try:
+            await process.stdin.send_all(line.encode() + b"\n")
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ServerEnded("it closed its input") from error
+
+
+async def _read(
+    process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, said: Sequence[str]
+) -> None:
+    """Hand the server's messages on until it ends.
+
+    Raises:
+        ServerEnded: it did, or a message is too long.
+    """
+    assert process.stdout is not None  # noqa: S101 - it was asked for
+    begun: list[bytes] = []
+    size = 0
+    async for piece in process.stdout:
+        *lines, rest = bytes(piece).split(b"\n")
+        for line in lines:
+            await _deliver(to_us, b"".join((*begun, line)))
+            begun.clear()
+            size = 0
+        begun.append(rest)
+        size += len(rest)
+        if size > max_message:
+            raise ServerEnded(f"it sent a message of more than {max_message:,} bytes")
+    with trio.move_on_after(PATIENCE):
+        await process.wait()
+    words = f"; it said: {shown(' / '.join(said))}" if said else ""
+    raise ServerEnded(f"its process ended with {process.returncode}{words}")
+
+
+async def _deliver(to_us: MemoryObjectSendStream[Any], line: bytes) -> None:
+    if not line.strip():
+        return
+    try:
+        message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        _log.warning(
+            "an MCP server wrote a line that is no message: %s", shown(line[:200].decode(errors="replace"))
+        )
+        return
+    await to_us.send(SessionMessage(message))
+
+
+async def _keep_errors(process: trio.Process, said: deque[str]) -> None:
+    """Read what the server writes to its standard error, so that it never waits; the log has it at level debug."""
+    assert process.stderr is not None  # noqa: S101 - it was asked for
+    async for piece in process.stderr:
+        for line in piece.decode(errors="replace").splitlines():
+            if line.strip():
+                said.append(line[:500])
+                _log.debug("an MCP server wrote: %s", shown(line[:500]))
+
+
+async def _end(process: trio.Process) -> None:
+    """Close the server's input, then end the process and all that it started, by force if need be."""
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            await stream.aclose()
+    for sent in (None, signal.SIGTERM, signal.SIGKILL):
+        if sent is not None:
+            _kill(process, sent)
+        with trio.move_on_after(PATIENCE if sent is not signal.SIGKILL else math.inf):
+            await process.wait()
+        if process.returncode is not None and sent is None:
+            break
+        if process.returncode is not None:
+            return
+    _kill(process, signal.SIGKILL)  # what it started and left
+
+
+def _kill(process: trio.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

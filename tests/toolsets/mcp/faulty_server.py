@@ -1,0 +1,149 @@
+"""An MCP server that does what real ones do on their bad days. A line of JSON a message; no SDK, so that it starts fast.
+
+Its tools: `echo`; `die` ends the process in the middle of a call; `hang` never answers; `huge` answers with as many bytes
+as asked; `noise` writes lines that are no messages; `fail`; `change` has other tools from then on; `ask` asks a person;
+`slow` reports progress and notes whether it was cancelled; `env` tells a variable.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+LOG = sys.argv[1] if len(sys.argv) > 1 else os.devnull
+MODE = sys.argv[2] if len(sys.argv) > 2 else ""
+NAMES = ["echo", "die", "hang", "huge", "noise", "fail", "change", "ask", "slow", "env"]
+tools = {name: f"The tool {name}." for name in NAMES}
+answers = {}
+lock = threading.Lock()
+
+
+def note(text):
+    with Path(LOG).open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+
+
+def send(**message):
+    with lock:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def listed():
+    schema = {"type": "object", "properties": {"text": {"type": "string"}, "bytes": {"type": "integer"}}}
+    hints = {"echo": {"readOnlyHint": True}, "fail": {"idempotentHint": True}}
+    return [
+        {"name": name, "description": text, "inputSchema": schema, "annotations": hints.get(name, {})}
+        for name, text in tools.items()
+    ]
+
+
+def text(words, **more):
+    return {"content": [{"type": "text", "text": words}], **more}
+
+
+def ask(number):
+    """Ask a person for a name; what comes back decides."""
+    event = threading.Event()
+    answers[f"q{number}"] = (event, [])
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    params = {"mode": "form", "message": "Which name?", "requestedSchema": schema}
+    send(id=f"q{number}", method="elicitation/create", params=params)
+    event.wait(10)
+    result = answers[f"q{number}"][1][0]
+    note(f"asked {result['action']}")
+    if result["action"] != "accept":
+        return text("nobody said", isError=True)
+    return text(f"Hello, {result['content']['name']}!")
+
+
+def slow(request):
+    token = request["params"].get("_meta", {}).get("progressToken")
+    for done in range(100):
+        if token is not None:
+            send(
+                method="notifications/progress",
+                params={"progressToken": token, "progress": done, "total": 100},
+            )
+        time.sleep(0.02)
+        if request["id"] in cancelled:
+            note("cancelled")
+            return None
+    return text("done")
+
+
+cancelled = set()
+
+
+def call(request):  # noqa: PLR0911 - a list of misdeeds
+    name, given = request["params"]["name"], request["params"].get("arguments") or {}
+    note(f"call {name}")
+    if name == "die":
+        os._exit(3)
+    if name == "hang":
+        return None
+    if name == "huge":
+        return text("x" * given["bytes"])
+    if name == "noise":
+        sys.stdout.write("\x00 this is no message\n{}\n[1,2]\n")
+        return text("after noise")
+    if name == "fail":
+        return text("it went wrong", isError=True)
+    if name == "change":
+        tools.clear()
+        tools.update({"echo": "Another echo.", "new": "A new one."})
+        send(method="notifications/tools/list_changed")
+        return text("changed")
+    if name == "ask":
+        return ask(request["id"])
+    if name == "slow":
+        return slow(request)
+    if name == "env":
+        return text(repr(os.environ.get(given["text"])))
+    return text(f"echo: {given.get('text', '')}")
+
+
+def answer(request):
+    method = request["method"]
+    if method == "initialize":
+        note(f"start {os.getpid()}")
+        version = request["params"]["protocolVersion"]
+        result = {
+            "protocolVersion": version,
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": {"name": "faulty", "version": "1"},
+        }
+    elif method == "tools/list":
+        result = {"tools": listed()}
+    elif method == "tools/call":
+        result = call(request)
+    else:
+        send(id=request["id"], error={"code": -32601, "message": f"no method {method}"})
+        return
+    if result is not None:
+        send(id=request["id"], result=result)
+
+
+def main():
+    if MODE == "silent":
+        time.sleep(1000)
+    if MODE == "broken":
+        sys.stderr.write("there is no such database\n")
+        sys.exit(2)
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "method" not in message:
+            event, kept = answers[message["id"]]
+            kept.append(message.get("result") or {"action": "error"})
+            event.set()
+        elif message["method"] == "notifications/cancelled":
+            cancelled.add(message["params"]["requestId"])
+            note("told to cancel")
+        elif "id" in message:
+            threading.Thread(target=answer, args=(message,), daemon=True).start()
+    note("input closed")
+
+
+main()

@@ -1,0 +1,387 @@
+"""MCP servers as toolsets: real ones of others, and one that does what real ones do on their bad days."""
+
+import gc
+import os
+import shutil
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from actgent import (
+    Approve,
+    BareAgent,
+    ConfigurationError,
+    MCPServer,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    open_toolset,
+)
+from actgent.errors import OutcomeUnknown, ToolError, ToolsetUnavailable
+from actgent.toolsets.host import FIRST_PAUSE
+
+HERE = Path(__file__).parent
+BIN = HERE / "node_modules" / ".bin"
+needs_npm = pytest.mark.skipif(
+    not BIN.is_dir(), reason="the servers from npm are not installed: `make test` does that"
+)
+
+
+def faulty(tmp_path, mode="", **options):
+    options = {"name": "faulty", "connect_timeout": 20, **options}
+    return MCPServer(
+        command=sys.executable, args=[str(HERE / "faulty_server.py"), str(tmp_path / "log"), mode], **options
+    )
+
+
+def log_of(tmp_path):
+    return (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+
+
+async def wait_until(condition):
+    with trio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 - another process tells nobody
+            await trio.sleep(0.02)
+
+
+def resident():
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def by_name(tools):
+    return {tool.name: tool for tool in tools()}
+
+
+async def call(server, name, **arguments):
+    return await by_name(server)[name].execute(arguments, ToolContext())
+
+
+# --- a server on its bad days ------------------------------------------------------------------
+
+
+async def test_tools_and_their_results(tmp_path):
+    """Text comes back, errors are errors, lines that are no messages are passed over, and the process ends with the block."""
+    async with open_toolset(faulty(tmp_path)) as tools:
+        assert await call(tools, "echo", text="hi") == "echo: hi"
+        assert await call(tools, "noise") == "after noise"
+        with pytest.raises(ToolError, match="it went wrong"):
+            await call(tools, "fail")
+        pid = int(log_of(tmp_path)[0].split()[1])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_the_environment_stays_here(tmp_path, monkeypatch):
+    """A server sees what it was given and what a program needs to start, and no key of ours."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    async with open_toolset(faulty(tmp_path, env={"OWN": "1"})) as tools:
+        assert await call(tools, "env", text="OPENAI_API_KEY") == "None"
+        assert await call(tools, "env", text="OWN") == "'1'"
+        assert await call(tools, "env", text="PATH") != "None"
+
+
+def test_effects_are_not_taken_on_trust(tmp_path):
+    """What a server says of its tools decides only with `trust_hints`."""
+
+    async def effects(**options):
+        async with open_toolset(faulty(tmp_path, **options)) as tools:
+            return {
+                name: tool.effect for name, tool in by_name(tools).items() if name in {"echo", "fail", "die"}
+            }
+
+    assert trio.run(effects) == {"echo": "once", "die": "once", "fail": "once"}
+    trusting = trio.run(lambda: effects(trust_hints=True))
+    assert trusting == {"echo": "pure", "die": "once", "fail": "idempotent"}
+
+
+async def test_a_server_that_dies_in_a_call(tmp_path):
+    """The call's outcome is unknown, others at once likewise; the server is started again and answers."""
+    llm = ScriptedLLM(
+        [[ToolCall("die", {}), ToolCall("hang", {})], "oh", [ToolCall("echo", {"text": "again"})], "fine"]
+    )
+    async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await session.chat("go")
+        await session.wait_idle()
+        assert [(r.tool_name, r.status) for r in results] == [
+            ("die", "outcome_unknown"),
+            ("hang", "outcome_unknown"),
+        ]
+        await wait_until(lambda: sum(line.startswith("start") for line in log_of(tmp_path)) == 2)
+        await wait_until(lambda: not agent.tools.unavailable)
+        await session.chat("go on")
+        await session.wait_idle()
+        assert results[-1].content == "echo: again"
+    assert FIRST_PAUSE == 1.0
+
+
+async def test_a_server_killed_from_outside(tmp_path):
+    """SIGKILL in the middle of twenty calls: each has exactly one result, and none says that it succeeded."""
+    llm = ScriptedLLM([[ToolCall("hang", {"text": str(n)}) for n in range(20)], "oh"])
+    async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await session.chat("go")
+        await wait_until(lambda: log_of(tmp_path).count("call hang") == 20)
+        os.kill(int(log_of(tmp_path)[0].split()[1]), signal.SIGKILL)
+        await session.wait_idle()
+    assert [r.status for r in results] == ["outcome_unknown"] * 20
+
+
+async def test_a_call_that_is_cancelled(tmp_path):
+    """The server hears of it, and goes on with other calls."""
+    async with open_toolset(faulty(tmp_path)) as tools:
+        with trio.move_on_after(0.3):
+            await call(tools, "slow")
+        await wait_until(lambda: "cancelled" in log_of(tmp_path))
+        assert await call(tools, "echo", text="after") == "echo: after"
+
+
+async def test_a_server_that_never_answers(tmp_path):
+    """A call ends by its timeout, as an error result."""
+    llm = ScriptedLLM([[ToolCall("hang", {})], "oh"])
+    async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path, timeout=0.3)]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await session.chat("go")
+        await session.wait_idle()
+    assert "0.3" in results[0].error
+
+
+async def test_an_answer_of_100_mb(tmp_path):
+    """It is refused, and its memory given back; the next call is answered by a new process."""
+    server = faulty(tmp_path)
+    async with BareAgent("clerk", llm=ScriptedLLM([]), tools=[server]) as agent:
+        tool = agent.tools.get("huge")
+        before = resident()
+        with pytest.raises(OutcomeUnknown):
+            await tool.execute({"bytes": 100_000_000}, ToolContext())
+        gc.collect()
+        assert resident() - before < 40_000_000
+        await wait_until(
+            lambda: not agent.tools.unavailable and sum("start" in line for line in log_of(tmp_path)) == 2
+        )
+        assert await agent.tools.get("echo").execute({"text": "x"}, ToolContext()) == "echo: x"
+
+
+async def test_tools_that_change(tmp_path):
+    """A server that says so is asked for its tools again; sessions hear of them by a notice."""
+    llm = ScriptedLLM([[ToolCall("change", {})], "one", "two"])
+    async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)]) as agent:
+        session = await agent.create_session("ada")
+        await session.chat("go")
+        await session.wait_idle()
+        await wait_until(lambda: agent.tools.get("new") is not None)
+        await session.chat("go on")
+        await session.wait_idle()
+        told = "\n".join(m.text for m in session.history if m.sender.name == "toolsets")
+    assert "new" in told
+    assert "Tools that are not there any more: die" in told
+
+
+async def test_a_server_that_asks_a_person(tmp_path):
+    """The session's approvals ask; the call runs again with the answer, also after a restart."""
+    url = f"sqlite:///{tmp_path}/agents.db"
+    llm = ScriptedLLM([[ToolCall("ask", {})]])
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)]))
+        session = await agent.create_session("ada", "go", session_id="s")
+        await session.wait_idle()
+        (approval,) = await agent.approvals()
+        assert approval.question == "Which name?"
+        assert approval.form["required"] == ["name"]
+    results = []
+    async with open_runtime(journal=url) as runtime:
+        agent = BareAgent("clerk", llm=ScriptedLLM(["done"]), tools=[faulty(tmp_path)])
+        agent.on_session(lambda session: session.on_tool_result(results.append))
+        await runtime.start(agent)
+        session = await agent.open_session("s")
+        await session.answer(approval.id, Approve(content={"name": "Ada"}))
+        await session.wait_idle()
+    assert [r.content for r in results] == ["Hello, Ada!"]
+    assert [line for line in log_of(tmp_path) if line.startswith("asked")] == ["asked cancel", "asked accept"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("silent", "did not answer within 0.5 s"), ("broken", "no such database")]
+)
+async def test_one_that_does_not_start(tmp_path, caplog, mode, reason):
+    """The log says why, with what the program wrote last; an agent that needs it does not start."""
+    server = faulty(tmp_path, mode, required=True, connect_timeout=0.5 if mode == "silent" else 3)
+    with pytest.raises(ToolsetUnavailable, match=reason):
+        async with BareAgent("clerk", llm=ScriptedLLM([]), tools=[server]):
+            pass
+    assert mode == "silent" or reason in caplog.text
+
+
+async def test_no_such_program():
+    """The error names the program."""
+    with pytest.raises((ConfigurationError, ExceptionGroup)) as caught:
+        async with open_toolset(MCPServer(command="no-such-server")):
+            pass
+    error = caught.value if isinstance(caught.value, ConfigurationError) else caught.value.exceptions[0]
+    assert "'no-such-server' cannot be started" in str(error)
+
+
+# --- the lock ----------------------------------------------------------------------------------
+
+
+async def test_a_tool_that_changed_since_it_was_locked(tmp_path, caplog):
+    """It is withheld and named, as is one that nobody has locked; the others are there."""
+    from actgent.toolsets.mcp.lock import ToolLock, tool_digest
+
+    path = tmp_path / "mcp.lock.json"
+    server = faulty(tmp_path)
+    async with server.connected() as link:
+        digests = {each.name: tool_digest(each) for each in await link.tools()}
+    del digests["slow"]
+    ToolLock({"faulty": {**digests, "echo": "0" * 64}}).write(path)
+    async with open_toolset(faulty(tmp_path, lock=path)) as tools:
+        assert by_name(tools).keys() == digests.keys() - {"echo"}
+    assert "tool echo is withheld: it has changed since it was locked" in caplog.text
+    assert "tool slow is withheld: it is not in the lock" in caplog.text
+
+
+# --- real servers of others --------------------------------------------------------------------
+
+
+@needs_npm
+async def test_the_server_that_has_everything():
+    """Its tools, structured results, pictures and resources, and twenty calls at once."""
+    async with open_toolset(
+        MCPServer(command=str(BIN / "mcp-server-everything"), connect_timeout=60)
+    ) as tools:
+        assert await call(tools, "echo", message="hello") == "Echo: hello"
+        assert "image/png" in await call(tools, "get-tiny-image")
+        assert '"temperature"' in await call(tools, "get-structured-content", location="New York")
+        listed = await call(tools, "list_resources")
+        assert await call(tools, "read_resource", uri=listed[0]["uri"])
+        sums = {}
+
+        async def add(number):
+            sums[number] = await call(tools, "get-sum", a=number, b=1)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(add, number)
+        assert sums == {n: f"The sum of {n} and 1 is {n + 1}." for n in range(20)}
+
+
+@needs_npm
+async def test_the_server_of_files(tmp_path):
+    """It reads in its folder, and nowhere else; an agent uses it like any tool."""
+    (tmp_path / "note.txt").write_text("remember the milk", encoding="utf-8")
+    server = MCPServer(command=str(BIN / "mcp-server-filesystem"), args=[str(tmp_path)], connect_timeout=60)
+    llm = ScriptedLLM(
+        [
+            [
+                ToolCall("read_text_file", {"path": str(tmp_path / "note.txt")}),
+                ToolCall("read_text_file", {"path": "/etc/passwd"}),
+            ],
+            "done",
+        ]
+    )
+    async with BareAgent("clerk", llm=llm, tools=[server]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await session.chat("go")
+        await session.wait_idle()
+    assert "remember the milk" in results[0].content
+    assert results[1].status == "error"
+
+
+@needs_npm
+async def test_over_http(tmp_path):
+    """The same server over streamable HTTP: calls, and a connection that is closed with the block."""
+    node = shutil.which("node")
+    script = HERE / "node_modules" / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
+    async with trio.open_nursery() as nursery:
+        env = {**os.environ, "PORT": "39317"}
+        run = partial(trio.run_process, env=env, check=False, capture_stdout=True, capture_stderr=True)
+        process = await nursery.start(run, [node, str(script), "streamableHttp"])
+        try:
+            server = MCPServer(url="http://127.0.0.1:39317/mcp", connect_timeout=60, name="web")
+            async with BareAgent("clerk", llm=ScriptedLLM([]), tools=[server]) as agent:
+                await wait_until(lambda: agent.tools.get("echo") is not None)
+                assert await agent.tools.get("echo").execute({"message": "hi"}, ToolContext()) == "Echo: hi"
+        finally:
+            process.terminate()
+
+
+async def test_an_address_inside_that_nobody_named(tmp_path):
+    """A server's own host is opened by naming it, and no other."""
+    server = MCPServer(url="http://127.0.0.1:9/mcp")
+    assert server.allow == ("127.0.0.1",)
+
+
+# --- the usual file ----------------------------------------------------------------------------
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mcp_config.json"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_usual_file(tmp_path):
+    """Servers by name, variables from the environment, those that are disabled left out."""
+    from actgent import mcp_servers
+
+    path = write(
+        tmp_path,
+        """{"mcpServers": {
+            "files": {"command": "npx", "args": ["-y", "server", "${HOME_DIR}"], "env": {"A": "${MISSING:-b}"}},
+            "web": {"type": "http", "url": "https://mcp.example/${NAME}", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+            "off": {"command": "x", "disabled": true}}}""",
+    )
+    environment = {"HOME_DIR": "/data", "NAME": "n", "TOKEN": "t"}
+    files, web = mcp_servers(path, environment=environment)
+    assert (files.name, files.command, files.args, files.env) == (
+        "files",
+        "npx",
+        ("-y", "server", "/data"),
+        {"A": "b"},
+    )
+    assert (web.url, web.headers) == ("https://mcp.example/n", {"Authorization": "Bearer t"})
+    assert "Bearer" not in repr(web)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "invalid JSON"),
+        ("[]", "mcpServers"),
+        ('{"mcpServers": {"a": []}}', "server 'a': it is an object"),
+        ('{"mcpServers": {"a": {"comand": "x"}}}', "unknown key 'comand'"),
+        ('{"mcpServers": {"a": {}}}', "either command="),
+        (
+            '{"mcpServers": {"a": {"command": "${NO_SUCH}"}}}',
+            "server 'a', command: the environment variable NO_SUCH is not set",
+        ),
+    ],
+)
+def test_files_that_are_wrong(tmp_path, text, words):
+    """The error says where and what."""
+    from actgent import mcp_servers
+
+    with pytest.raises(ConfigurationError, match=words):
+        mcp_servers(write(tmp_path, text), environment={})
+
+
+def test_there_is_no_file(tmp_path):
+    """The error names it."""
+    from actgent import mcp_servers
+
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        mcp_servers(tmp_path / "none.json")
