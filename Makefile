@@ -46,6 +46,7 @@ check: $(INSTALLED) ## lint, format, types and import layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict actgent examples
+	for version in 3.12 3.13; do $(BIN)/mypy --strict --python-version $$version actgent || exit 1; done
 	$(BIN)/flake8-async --enable=$(ASYNC_RULES) $$(find actgent -name '*.py')
 	$(BIN)/lint-imports --config setup.cfg
 

@@ -114,6 +114,13 @@ BLOCKS = Sybil(
 )
 
 
+def run_blocks(document):
+    """Run the blocks of a page in their order, but for those with a reason before them."""
+    for example in document.examples():
+        with contextlib.suppress(unittest.SkipTest):
+            example.evaluate()
+
+
 @pytest.mark.parametrize("page", RUNNING, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_blocks_run(page, request, capsys, tmp_path, monkeypatch):
     """The page's blocks run in their order, and a block that fails is named by its line."""
@@ -124,9 +131,7 @@ def test_blocks_run(page, request, capsys, tmp_path, monkeypatch):
     document.namespace |= {"__name__": "__main__", "PLACEHOLDERS": {}, "CAPTURED": capsys}
     if "```console" in page.read_text(encoding="utf-8"):
         document.namespace["COMMANDS"] = request.getfixturevalue("commands")
-    for example in document.examples():
-        with contextlib.suppress(unittest.SkipTest):  # a block with a reason before it; the others run
-            example.evaluate()
+    run_blocks(document)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -138,3 +143,24 @@ def test_each_block_says_its_language(page):
     foreign = {"{code-block} python"} if page.parent.name == "migration" else set()
     said = {name.strip() for name in opened}
     assert {re.sub(r"(?<=\}) \.\..*", "", name) for name in said} <= LANGUAGES | directives | foreign | {""}
+
+
+PLANTED = {
+    "it raises": "```python\n1 / 0\n```",
+    "it prints something else": "```python\nprint(4)\n```\n\n```output\n5\n```",
+    "a command fails": "```console\n$ actgent inspect missing.db\n```",
+    "a command says something else": "```console\n$ actgent --version\ntwelve\n```",
+    "nobody knows the command": "```console\n$ wget address\n```",
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_block_that_is_wrong_is_noticed(what, commands, capsys, tmp_path, monkeypatch):
+    """A page whose block raises, prints something else or runs a command in vain does not pass."""
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(PLANTED[what], encoding="utf-8")
+    document = BLOCKS.parse(page)
+    document.namespace |= {"PLACEHOLDERS": {}, "CAPTURED": capsys, "COMMANDS": commands}
+    with pytest.raises((AssertionError, ZeroDivisionError)):
+        run_blocks(document)
