@@ -15,7 +15,15 @@ import trio
 from actgent.actors.inbox import PriorityInbox
 from actgent.actors.timer import Timer, TimerHandle
 from actgent.control.durable_timer import DueIndex, DurableTimer
-from actgent.errors import InboxFull, JournalDamaged, NotRunning, SessionClosed, SessionNotFound, WireError
+from actgent.errors import (
+    DepsMissing,
+    InboxFull,
+    JournalDamaged,
+    NotRunning,
+    SessionClosed,
+    SessionNotFound,
+    WireError,
+)
 from actgent.messages import Message
 from actgent.sessions.context import SessionContext
 from actgent.support.logs import Each, logger_of
@@ -163,6 +171,12 @@ class TimerService:
             self.index.set(session_id, 0)
         except (JournalDamaged, WireError) as error:
             self.index.set(session_id, 0)
+            _log.error("agent %s leaves a session out that is due: %s", self._agent, error)
+        except DepsMissing as error:
+            if error.__cause__ is None:  # until somebody opens it with deps
+                self.index.set(session_id, 0)
+            else:
+                delay = RETRY_FAILED_SECONDS
             _log.error("agent %s leaves a session out that is due: %s", self._agent, error)
         except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; other sessions fire all the same
             delay = RETRY_FAILED_SECONDS

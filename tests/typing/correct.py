@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack, assert_type
 
 import attrs
+import pydantic
 
 from actgent import (
     Agent,
@@ -49,6 +50,12 @@ class Movie(TypedDict):
     """Something to see."""
 
     title: str
+
+
+class Person(pydantic.BaseModel):
+    """Someone."""
+
+    name: str
 
 
 class Point(NamedTuple):
@@ -134,6 +141,9 @@ async def outputs() -> None:
     assert_type((await either.run("?")).data, Offer | Refused)
     word: Agent[Literal["yes", "no"]] = Agent("word", llm=MODEL, output=Literal["yes", "no"])
     assert_type((await word.run("?")).data, Literal["yes", "no"])
+    people = Agent("people", llm=MODEL, output=list[Person])
+    assert_type((await people.run("?")).data, list[Person])
+    assert_type((await people.run("?")).usage.total.cost, float | None)
     form = Agent("form", llm=MODEL, output={"type": "object", "properties": {}})
     assert_type((await form.run("?")).data, Any)
     assert_type((await clerk(llm=MODEL, role="clerk").run("?", priority="high")).text, str)

@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 import attrs
+import pydantic
 
 from actgent import (
     Agent,
@@ -101,6 +102,12 @@ async def deps() -> None:
     await SELLER.open_session("ada", deps=open_shop)  # wrong: a function is the agent's
 
 
+class Person(pydantic.BaseModel):
+    """Someone."""
+
+    name: str
+
+
 async def outputs() -> None:
     """Values of the declared type."""
     reply = await AGENT.run("How much?")
@@ -109,6 +116,9 @@ async def outputs() -> None:
     other = await AGENT.run("What is on?", output=Movie)
     other.data["name"]  # wrong: a key that there is not
     print(movie, other.txt)  # wrong: an attribute of a reply that there is not
+
+    (await AGENT.run("Who?", output=Person)).data.age  # wrong: a field that a model has not
+    print(other.usage.all)  # wrong: an attribute that there is not
 
     planned = await PlanAgent("planner", llm=MODEL, output=Offer).process("Buy it.")
     planned.data.price  # wrong: there may be no data

@@ -23,6 +23,7 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.journal.memory import MemoryJournal
 
 
 @attrs.frozen
@@ -303,6 +304,25 @@ async def test_a_function_that_fails_at_a_restart_holds_up_nobody_else(journal, 
         agent = await runtime.start(clerk("wait", deps=open_shop))
         assert "OSError: no such shop" in caplog.text
         assert str(await agent.run("?")) == "B"
+
+
+async def test_a_session_that_is_due_without_its_deps_waits_for_them(autojump_clock, caplog):
+    """It is named once, and fires when somebody has opened it with deps."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(clerk("sell"))
+            session = await agent.create_session("ada", session_id="ada", deps=Shop("S"))
+            await session.schedule("sell", after=60)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(clerk("sell", deps=Shop("A")))
+            await trio.sleep(600)
+            (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+            assert "session 'ada'" in record.getMessage()
+            session = await agent.open_session("ada", deps=Shop("T"))
+            answered = trio.Event()
+            session.on_conversation(lambda _: answered.set())
+            await answered.wait()
+            assert session.history[-1].text == "tea from T"
 
 
 async def test_nothing_of_them_is_written(journal):
