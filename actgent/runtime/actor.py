@@ -80,6 +80,11 @@ class AgentActor:
         Raises:
             OutsideTrio: it is one.
         """
+        try:
+            if trio.lowlevel.current_trio_token() is self._loop:  # as ever: each message comes by here
+                return
+        except RuntimeError:  # of what is wrong the next line tells
+            pass
         check_loop(what or self._words, self._loop)
 
     def run_in(self, cell: Cell) -> None:

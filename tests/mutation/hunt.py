@@ -31,7 +31,7 @@ SUITES: dict[str, Sequence[str]] = {
     "actgent/turns/model_calls.py": TURN,
     "actgent/turns/dispatcher.py": TURN,
     "actgent/runtime/intake.py": TURN,
-    "actgent/runtime/suspensions.py": TURN,
+    "actgent/runtime/turn_runner.py": TURN,
 }
 """What is mutated, and the tests that have to notice."""
 FIRST = {

@@ -144,6 +144,14 @@ class A:
         compile(mutant.source, "m.py", "exec")
 
 
+def test_each_pattern_names_modules():
+    """None of them was left behind when a module moved."""
+    hunt = load("hunt")
+    assert [
+        pattern for pattern in hunt.SUITES if not any(hunt.fnmatch(path, pattern) for path in hunt.targets())
+    ] == []
+
+
 def test_what_is_noticed_and_what_is_not():
     """The tests of a module pass where nothing is wrong in it, and fail with a mutant."""
     hunt = load("hunt")
