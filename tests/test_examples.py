@@ -46,6 +46,9 @@ ESSENTIAL = {
         "Turkic: rich lake.",
     ],
     "deps.py": ["tea for ada, who has 7 coins left", "cake for Bob, who has 2 coins left"],
+    "fastapi_service.py": ['ask: "Good morning, how can I help?"', "stream: Good morning, how can I help?"],
+    "hypercorn_service.py": ['ask: "Good morning, how can I help?"', "stream: Good morning, how can I help?"],
+    "wsgi_service.py": ["ask: Good morning, how can I help?", "stream: Good morning, how can I help?"],
     "goal.py": [
         "compare: Error: ValueError: there must be two depths",
         'compare: {"difference": 172}',
@@ -133,3 +136,16 @@ def test_examples_say_what_they_show(name):
     code = (EXAMPLES / name).read_text(encoding="utf-8")
     assert code.startswith('"""')
     assert len(code.splitlines()) < 80
+
+
+def test_the_notebook_runs(no_keys):
+    """In a kernel of its own, whose cells wait for answers and await them."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=60).execute()
+    outputs = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+    assert outputs["run"][0].text == "You said: good morning\n"
+    assert "".join(each.text for each in outputs["stream"]).replace("|", "") == "You said: count to three"
+    assert "You said: remember the milk" in outputs["session"][0].data["text/plain"]
+    assert outputs["asyncio"][0].text == "I help.\n"
+    assert outputs["close"] == []

@@ -1,0 +1,71 @@
+"""Synchronous views, as in Django or Flask: a WSGI application whose agents live on trio, behind a portal.
+
+Views run in threads of the server, and any number of them may call the portal. A server that forks (gunicorn, uwsgi) opens
+one in each of its processes, after the fork. As a script it asks itself two questions and ends.
+"""
+
+import threading
+import urllib.request
+from collections.abc import Iterator
+from socketserver import ThreadingMixIn
+from typing import Any
+from urllib.parse import parse_qs
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from actgent import BareAgent, PortalAgent, ScriptedLLM, Token, open_portal
+
+agent = BareAgent("clerk", llm=ScriptedLLM(["Good morning, how can I help?"], repeat=True, chunk=8))
+
+
+def ask(clerk: PortalAgent, question: str) -> Iterator[bytes]:
+    """A view that answers as a whole."""
+    yield str(clerk.run(question)).encode()
+
+
+def stream(clerk: PortalAgent, question: str) -> Iterator[bytes]:
+    """A view that answers piece by piece; a client that goes away ends the block, and with it the turn."""
+    with clerk.stream(question) as events:
+        for event in events:
+            if isinstance(event, Token):
+                yield event.text.encode()
+
+
+class Service:
+    """The WSGI application."""
+
+    def __init__(self, clerk: PortalAgent) -> None:
+        self.clerk = clerk
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        view = {"/ask": ask, "/stream": stream}[environ["PATH_INFO"]]
+        start_response("200 OK", [("Content-Type", "text/plain; charset=utf-8")])
+        return view(self.clerk, parse_qs(environ["QUERY_STRING"])["question"][0])
+
+
+class Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request."""
+
+
+class Quiet(WSGIRequestHandler):
+    """Logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def main() -> None:
+    with open_portal() as portal:
+        service = Service(portal.start(agent))
+        with make_server("127.0.0.1", 0, service, server_class=Server, handler_class=Quiet) as server:
+            serving = threading.Thread(target=server.serve_forever)
+            serving.start()
+            for path in ("ask", "stream"):
+                url = f"http://127.0.0.1:{server.server_port}/{path}?question=Hello"
+                with urllib.request.urlopen(url) as answer:
+                    print(f"{path}: {answer.read().decode()}")
+            server.shutdown()
+            serving.join()
+
+
+if __name__ == "__main__":
+    main()
