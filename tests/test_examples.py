@@ -30,6 +30,7 @@ ESSENTIAL = {
         "gardener: Give them 100 litres a week.",
     ],
     "chat.py": ["coach: Good morning, Ada!", "coach: You are Ada", "remembers 6 messages"],
+    "evaluation.py": ["brief: 6 of 6 passed", "polite: 3 of 6 passed", "polite failed brief: Thank you"],
     "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
     "approval.py": [
         "asks: May the tool 'pay' run? {'what': 'printer', 'amount': 900}",

@@ -22,6 +22,7 @@ from .terminal import Terminal
 FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 app = App(
@@ -189,6 +190,72 @@ def run(
     )
     options = (talk or TalkOptions()).put_into(options)
     return _run(lambda terminal, shutdown: converse(options, terminal, shutdown))
+
+
+@app.command(name="eval")
+def evaluate_cases(
+    cases: str,
+    /,
+    *,
+    agent: str | None = None,
+    model: Repeated = (),
+    prompt: Repeated = (),
+    runs: Count = 1,
+    concurrency: Count = 8,
+    judge: str | None = None,
+    case: Repeated = (),
+    threshold: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 1.0,
+    html: str | None = None,
+    json: str | None = None,
+    offline: Flag = False,
+    from_journal: str | None = None,
+    session: str | None = None,
+    limit: Count = 100,
+) -> int:
+    """Run cases with an agent, side by side for models and prompts, and report what passed. 1 if too little did.
+
+    Args:
+        cases: An agent's folder, whose cases stand in tests/; or a file of cases (.md, .jsonl, .json), a folder of them, or a Python file with `cases`.
+        agent: Who answers: an agent's folder, or a Python file that defines an agent. With --from-journal, its name.
+        model: A model to ask, as in --model openai:gpt-5.2; several are compared.
+        prompt: A file with a prompt, in the place of the text in brain.md; several are compared.
+        runs: How often each case is run.
+        concurrency: How many run at the same time.
+        judge: The model that judges what cases have a `judge` for.
+        case: Run only cases of this name, part of a name, or tag; may be given several times.
+        threshold: The part of the runs that has to pass, of each model and prompt, from 0 to 1.
+        html: Write a page with all answers into this file.
+        json: Write all figures and answers into this file, for programs.
+        offline: Have a script stand in for the folder's model; needs no key.
+        from_journal: Run nothing: write cases from the sessions of this journal into the file.
+        session: With --from-journal, this session alone.
+        limit: With --from-journal, how many sessions at most, the latest first.
+    """
+    from .evaluation import EvalOptions, make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
+
+    if from_journal is not None:
+        return _run(
+            lambda terminal, _: make_cases(
+                from_journal, cases, terminal, agent=agent, session=session, limit=limit
+            )
+        )
+    if session is not None:
+        raise ConfigurationError("--session goes with --from-journal, which makes cases of sessions")
+    options = EvalOptions(
+        cases=cases,
+        agent=agent,
+        models=model,
+        prompts=prompt,
+        runs=runs,
+        concurrency=concurrency,
+        judge=judge,
+        names=case,
+        json=json,
+        html=html,
+        threshold=threshold,
+        offline=offline,
+    )
+    return _run(lambda terminal, shutdown: run_evaluation(options, terminal, shutdown))
 
 
 @app.command

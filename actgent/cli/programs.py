@@ -64,6 +64,15 @@ def load_agent(place: str) -> Agent:
     return _choose(_load(path), path, name)
 
 
+def load_values(path: str) -> dict[str, object]:
+    """What a Python file defines at its top level; what it gives to `trio.run` does not run.
+
+    Raises:
+        ConfigurationError: there is no such file, or it cannot be run.
+    """
+    return _load(path).values
+
+
 def load_agents(place: str) -> list[Agent]:
     """All agents that a Python file defines, by themselves or in lists; `FILE.py:NAME` is one of them.
 

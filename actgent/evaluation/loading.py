@@ -1,0 +1,159 @@
+"""Cases in files: one a file in markdown, one a line in JSON, or Python that makes them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from actgent.control.limits import Limits
+from actgent.definitions.front_matter import split_front_matter
+from actgent.errors import ConfigurationError
+
+from .cases import Case, Check
+from .checks import calls, calls_no_tool, contains, equals, matches
+
+KEYS = (
+    "name",
+    "input",
+    "expected",
+    "contains",
+    "matches",
+    "equals",
+    "calls",
+    "judge",
+    "limits",
+    "timeout",
+    "tags",
+)
+TESTS = "tests"
+"""The folder of an agent's folder in which its cases stand."""
+MAX_BYTES = 20_000_000
+
+
+def load_cases(place: str | Path) -> list[Case]:
+    """The cases of a file (`.md`, `.jsonl`, `.json`), of a folder of such files, or of an agent's folder below `tests`.
+
+    Raises:
+        ConfigurationError: there is no such place, or something in it is no case; the text says where.
+    """
+    path = Path(place)
+    if path.is_dir():
+        return _of_folder(path)
+    if not path.is_file():
+        raise ConfigurationError(f"no such file or folder: {path}")
+    match path.suffix:
+        case ".md":
+            return [_of_markdown(path)]
+        case ".jsonl":
+            return [
+                case_from(_json(line, f"{path}:{number}"), place=f"{path}:{number}")
+                for number, line in enumerate(_text(path).splitlines(), 1)
+                if line.strip()
+            ]
+        case ".json":
+            found = _json(_text(path), str(path))
+            listed = found if isinstance(found, list) else [found]
+            return [case_from(each, place=f"{path}, case {number}") for number, each in enumerate(listed, 1)]
+    raise ConfigurationError(f"{path} holds no cases: they stand in .md, .jsonl, .json or .py files")
+
+
+def _of_folder(path: Path) -> list[Case]:
+    folder = path / TESTS if (path / "brain.md").is_file() else path
+    files = sorted(each for each in folder.glob("*") if each.suffix in (".md", ".jsonl", ".json"))
+    if not files:
+        raise ConfigurationError(f"{folder} has no cases: add files such as {folder / 'greeting.md'}")
+    return [case for file in files for case in load_cases(file)]
+
+
+def _of_markdown(path: Path) -> Case:
+    document = split_front_matter(_text(path), name=str(path))
+    found = {"name": path.stem, **document.values}
+    if document.body.strip():
+        found.setdefault("input", document.body.strip())
+    return case_from(found, place=str(path))
+
+
+def _text(path: Path) -> str:
+    if path.stat().st_size > MAX_BYTES:
+        raise ConfigurationError(f"{path} is too long: at most {MAX_BYTES:,} bytes are read")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not UTF-8: save it as UTF-8") from None
+
+
+def _json(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{place} is not JSON: {error}") from None
+
+
+def case_from(found: Any, *, place: str = "the case") -> Case:
+    """A case from plain data, as it stands in files.
+
+    Raises:
+        ConfigurationError: a key is unknown or its value wrong.
+    """
+    if not isinstance(found, Mapping):
+        raise ConfigurationError(f"{place} is no object with keys such as input and expected")
+    if unknown := [key for key in found if key not in KEYS]:
+        raise ConfigurationError(f"{place}: unknown key {unknown[0]!r}; known are {', '.join(KEYS)}")
+    try:
+        return Case(
+            input=_texts(found.get("input", ()), "input"),
+            name=str(found.get("name") or ""),
+            expected=found.get("expected"),
+            checks=_checks(found),
+            judge=str(found.get("judge") or ""),
+            limits=Limits(**found["limits"]) if found.get("limits") else None,
+            timeout=None if found.get("timeout") is None else float(found["timeout"]),
+            tags=_texts(found.get("tags", ()), "tags"),
+        )
+    except (ConfigurationError, TypeError, ValueError, re.error) as error:
+        raise ConfigurationError(f"{place}: {error}") from None
+
+
+def _texts(value: Any, key: str) -> tuple[str, ...]:
+    listed = (value,) if isinstance(value, str) else value
+    if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
+        raise ConfigurationError(f"{key} is a text, or a list of texts, not {value!r:.80}")
+    return tuple(listed)
+
+
+def _checks(found: Mapping[str, Any]) -> list[Check]:
+    made: list[Check] = []
+    if "contains" in found:
+        made.append(contains(*_texts(found["contains"], "contains")))
+    made += [matches(pattern) for pattern in _texts(found.get("matches", ()), "matches")]
+    if "equals" in found:
+        made.append(equals(found["equals"]))
+    if "calls" in found:
+        made += _calls(found["calls"])
+    return made
+
+
+def _calls(value: Any) -> list[Check]:
+    """Make the checks of `calls`: names, or names with arguments; an empty list is that no tool is called."""
+    if isinstance(value, str):
+        return [calls(value)]
+    if isinstance(value, Mapping):
+        return [calls(name, **(arguments or {})) for name, arguments in value.items()]
+    names = _texts(value, "calls")
+    return [calls(name) for name in names] if names else [calls_no_tool]
+
+
+def save_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
+    """Write plain cases into a new file, one a line.
+
+    Raises:
+        ConfigurationError: the file exists, or a case is none.
+    """
+    for number, case in enumerate(cases, 1):
+        case_from(case, place=f"case {number}")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(case, ensure_ascii=False)}\n" for case in cases)
+    except FileExistsError:
+        raise ConfigurationError(f"{path} exists: name a new file") from None

@@ -1,0 +1,193 @@
+"""`actgent eval`: what it prints and writes, and its exit codes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.cli.main import main
+
+ACTGENT = Path(sys.executable).with_name("actgent")
+CASES = """
+from actgent import *
+from actgent.evaluation import Case
+
+cases = [
+    Case(name="capital", input="Capital of France?", expected="Paris", tags=["geo"]),
+    Case(name="short", input="Hello?", checks=[lambda trial: len(trial.text) < 30]),
+]
+variants = {
+    "good": BareAgent("good", llm=ScriptedLLM(["Paris."], repeat=True)),
+    "bad": BareAgent("bad", llm=ScriptedLLM(["London, or perhaps another town."], repeat=True)),
+}
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, no_keys, capfd):
+    """`run(*arguments)` is the exit code, and what is printed, of `actgent eval` in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "cases.py").write_text(CASES, encoding="utf-8")
+
+    def command(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["eval", *map(str, arguments)])
+        return ended.value.code, *capfd.readouterr()
+
+    return command
+
+
+def test_a_table_a_page_and_figures(run, tmp_path):
+    """Side by side, with what failed and why; all of it is in the files."""
+    code, out, _ = run("cases.py", "--runs", 2, "--html", "report.html", "--json", "report.json")
+    assert code == 1
+    rows = dict(re.findall(r"^ +(good|bad) +(\d of \d) ", out, re.MULTILINE))
+    assert rows == {"good": "4 of 4", "bad": "0 of 4"}
+    assert "failed: capital (bad, run 2): contains: missing: Paris" in out
+    found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert [each["passed"] for each in found["variants"]] == [4, 0]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("London, or perhaps another town.") == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--threshold", "0"], 0),
+        (["--threshold", "0.5"], 1),
+        (["--case", "geo"], 1),
+        (["--case", "sho", "--threshold", "0"], 0),
+    ],
+)
+def test_the_exit_code_is_for_ci(arguments, code, run):
+    """By the part of each variant's runs that passed."""
+    assert run("cases.py", *arguments)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nothing.jsonl"], "nothing.jsonl"),
+        (["cases.py", "--model", "openai:x"], "variants"),
+        (["cases.py", "--case", "nonsense"], "nonsense"),
+        (["cases.py", "--runs", "0"], "--runs"),
+        (["cases.py", "--threshold", "2"], "--threshold"),
+        (["cases.py", "--session", "x"], "--from-journal"),
+        (["empty.py"], "defines no cases"),
+        (["one.jsonl"], "--agent"),
+        (["one.jsonl", "--offline"], "--agent"),
+        (["one.jsonl", "--agent", "nobody.py"], "nobody.py"),
+        (["judged.jsonl", "--agent", "clerk.py"], "--judge"),
+        (["one.jsonl", "--agent", "clerk.py", "--model", "openai:x"], "clerk.py names its own"),
+        (["one.jsonl", "--agent", "clerk.py", "--html", "no/where.html"], "cannot be written"),
+    ],
+)
+def test_wrong_use_is_one_line_and_2(arguments, named, run, tmp_path):
+    """The line says what is wrong or what to do."""
+    (tmp_path / "empty.py").write_text("x = 1", encoding="utf-8")
+    (tmp_path / "one.jsonl").write_text('{"input": "x", "expected": "x"}', encoding="utf-8")
+    (tmp_path / "judged.jsonl").write_text('{"input": "x", "judge": "x"}', encoding="utf-8")
+    (tmp_path / "clerk.py").write_text(
+        "from actgent import *\nagent = BareAgent('clerk', llm=ScriptedLLM(['x'], repeat=True))",
+        encoding="utf-8",
+    )
+    code, _, err = run(*arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert named in err
+
+
+def test_the_cases_of_a_folder_with_several_models_and_prompts(run, tmp_path, no_keys):
+    """Each model with each prompt; offline a script answers, and its prompt is the folder's."""
+    from actgent.testing import open_provider
+
+    tests = tmp_path / "clerk" / "tests"
+    tests.mkdir(parents=True)
+    (tmp_path / "clerk" / "brain.md").write_text("---\nname: clerk\n---\nBe long.", encoding="utf-8")
+    (tests / "hello.md").write_text("---\ncontains: short\n---\nHello", encoding="utf-8")
+    (tmp_path / "brief.md").write_text("Be short.", encoding="utf-8")
+    (tmp_path / "wordy.md").write_text("Be wordy.", encoding="utf-8")
+    code, out, _ = run("clerk", "--offline")
+    assert (code, "clerk" in out) == (1, True)
+
+    async def provided():
+        async with open_provider(lambda request: request.chat.system, keep=0) as provider:
+            no_keys.setenv("LLM_PROVIDER_URL", provider.url_for("openai"))
+            no_keys.setenv("LLM_API_KEY", "none")
+            arguments = [
+                "clerk",
+                "--model",
+                "openai:a",
+                "--model",
+                "openai:b",
+                "--prompt",
+                "brief.md",
+                "--prompt",
+                "wordy.md",
+            ]
+            return await trio.to_thread.run_sync(command, arguments)
+
+    def command(arguments):
+        return subprocess.run([ACTGENT, "eval", *arguments], capture_output=True, text=True, check=False)
+
+    done = trio.run(provided)
+    rows = dict(re.findall(r"^ +(openai:\S+ / \w+) +(\d of \d) ", done.stdout, re.MULTILINE))
+    wanted = {
+        f"openai:{model} / {name}": f"{n} of 1" for model in "ab" for name, n in (("brief", 1), ("wordy", 0))
+    }
+    assert rows == wanted, done
+    assert done.returncode == 1
+
+
+def test_cases_of_a_journal(run, tmp_path):
+    """Written into a new file, to be read and run."""
+
+    async def talk():
+        async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
+            clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["It is 3."])))
+            await clerk.run("1 + 2?", session=await clerk.create_session("ada"))
+
+    trio.run(talk)
+    code, out, _ = run("made.jsonl", "--from-journal", "agents.db", "--agent", "clerk")
+    assert (code, "1 cases" in out) == (0, True)
+    assert json.loads((tmp_path / "made.jsonl").read_text(encoding="utf-8"))["input"] == ["1 + 2?"]
+    assert run("made.jsonl", "--from-journal", "agents.db")[0] == 2
+    assert run("other.jsonl", "--from-journal", "agents.db", "--agent", "nobody")[0] == 2
+
+
+def test_ctrl_c_reports_what_has_ended(tmp_path, lives, commands):
+    """The runs that have not are named by their number, and the exit code is that of the signal."""
+    (tmp_path / "slow.py").write_text(
+        """
+import trio
+from actgent import *
+from actgent.evaluation import Case
+
+async def answer(chat):
+    if "slow" in str(chat.messages[-1].parts):
+        print("waiting", flush=True)
+        await trio.sleep_forever()
+    return "yes"
+
+cases = [Case(input="quick", expected="yes"), Case(input="slow", expected="yes")]
+agent = BareAgent("clerk", llm=ScriptedLLM(answer))
+""",
+        encoding="utf-8",
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [ACTGENT, "eval", "slow.py", "--concurrency", "1"]
+    with commands.popen(command, cwd=tmp_path, env={**os.environ, "COLUMNS": "200"}, **pipes) as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.search(r"clerk +1 of 1 ", out)
+    assert "1 of 2 runs have ended" in err
+    assert "Traceback" not in err
