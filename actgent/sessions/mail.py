@@ -9,7 +9,7 @@ A session has each of its acceptances in one table, by the ids of the messages, 
 as the message ends without one, or as it is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import Context
 from typing import Any
 
@@ -110,6 +110,10 @@ class SessionMail:
     def accepted_ids(self) -> tuple[str, ...]:
         """The ids that may not come again, oldest first."""
         return tuple(self._accepted or ())
+
+    def know_accepted(self, ids: Iterable[str]) -> None:
+        """Refuse these ids from now on, in a session that knew none."""
+        self._accepted = dict.fromkeys(ids) or None
 
     def remember_accepted(self, message_id: str) -> None:
         """Refuse a message id given by a caller from now on."""

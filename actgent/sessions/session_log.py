@@ -25,8 +25,8 @@ from actgent.journal.steps import refer
 from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
 
-LONG = 20_000
-"""Records behind which a session gets its next snapshot: about 0.2 s of the time in which it is opened."""
+LONG = 30_000
+"""Records behind which a session gets its next snapshot: about 0.3 s of the time in which it is opened."""
 
 
 @attrs.define(eq=False)

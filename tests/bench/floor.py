@@ -502,6 +502,13 @@ async def asleep(size: int) -> Figures:
     return {"rss_ratio": 1.0}
 
 
+async def long_sessions(size: int) -> Figures:
+    """LONG: five rows a turn, read and unpacked."""
+    with tempfile.TemporaryDirectory() as folder:
+        open_s = _read_back(f"{folder}/long.db", 5 * size)
+    return {"open_s": open_s, "turn_ratio": 1.0, "rss_mb": rss() / 1e6}
+
+
 async def timers(size: int) -> Figures:
     """TIMERS: see `timers`."""
     from timers import time_heap

@@ -15,6 +15,7 @@ from commits import open_table, time_blocking_commits, time_commits
 from folders import measure_loading
 from granted import LIMITS, open_shared
 from grown import measure_streams, measure_tree
+from long_sessions import measure_long_sessions
 from loops import measure_loops
 from measure import (
     ANSWER,
@@ -623,6 +624,10 @@ async def granted(count: int) -> Figures:
 
 async def asleep(size: int) -> Figures:
     return await compare_crowds(size)
+
+
+async def long_sessions(size: int) -> Figures:
+    return await measure_long_sessions(size)
 
 
 async def loops(count: int) -> Figures:

@@ -142,6 +142,14 @@ WORKLOADS = (
         50_000,
         (Bar("rss_ratio", 1.5, "value"),),
     ),
+    Workload(
+        "LONG",
+        "long_sessions",
+        "a session of 50,000 turns, live and after a restart",
+        50_000,
+        5_000,
+        (Bar("turn_ratio", 1.5, "value"), Bar("open_s", 1, "scaled"), Bar("rss_mb", 100, "value")),
+    ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}

@@ -8,7 +8,7 @@ import trio
 
 from actgent.journal.base import Journal, Snapshot
 from actgent.journal.listing import SessionKey
-from actgent.journal.records import Opened
+from actgent.journal.records import Ended, Opened
 from actgent.memory.base import Memory
 from actgent.messages import Sender
 from actgent.sessions.context import SessionContext
@@ -22,8 +22,8 @@ from .snapshot import BEGINNING, RECENT, Mark, encode_snapshot, take
 
 MARK_MESSAGES = 256
 """Messages between two marks, at least: who looks back reads as many."""
-PAGE = 100
-"""Records that are read and applied at once, about 1 ms: others run in between."""
+PAGE = 300
+"""Records that are read and applied at once, about 2 ms: others run in between."""
 SLACK = 2_000
 """Records that a snapshot may leave out at the end, to find a place between two turns."""
 SMALL = 1_000
@@ -119,7 +119,7 @@ class SnapshotMaker:
                     self._opened = record
                 self._reader.read(record)
                 self._number += 1
-                if self._reader.is_between_turns:
+                if type(record) is Ended and self._reader.is_between_turns:
                     self._mark()
                     if self._number >= last - slack:
                         return await self._take()

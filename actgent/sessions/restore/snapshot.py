@@ -145,8 +145,7 @@ def put(taken: SessionSnapshot, reader: Reader, view: ModelView, earlier: Earlie
     conversation.usage, conversation.system = taken.usage, taken.system
     conversation.know_notices(taken.notices)
     conversation.former_ids = taken.call_ids
-    for message_id in taken.accepted:
-        context.mail.remember_accepted(message_id)
+    context.mail.know_accepted(taken.accepted)
     for accepted in taken.waiting:
         reader.read(accepted)
     reader.spent, reader.due = taken.spent, taken.due

@@ -276,7 +276,7 @@ async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, aut
                 assert found.keys() == whole[at].keys()
                 for name, value in found.items():
                     assert value == whole[at][name], (name, kept.records, at)
-    assert snapshots > 10
+    assert snapshots >= 5
 
 
 def test_the_lives_had_it_all():
