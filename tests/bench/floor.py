@@ -514,3 +514,15 @@ async def timers(size: int) -> Figures:
     from timers import time_heap
 
     return await time_heap(size)
+
+
+async def carry_over(size: int) -> Figures:
+    """A call of nothing from a thread and back, by trio's own means."""
+
+    def call_all() -> Figures:
+        watch = Stopwatch()
+        for number in range(size):
+            expect(seen=trio.from_thread.run_sync(int, number), wanted=number, what="number that came back")
+        return {"sync_us": watch.cpu_us(size), "asyncio_us": watch.cpu_us(size)}
+
+    return await trio.to_thread.run_sync(call_all)

@@ -1,5 +1,6 @@
 """The same workloads with actgent, written against the face alone."""
 
+import asyncio
 import itertools
 import math
 import tempfile
@@ -44,9 +45,11 @@ from actgent import (
     Limits,
     OpenAI,
     Priority,
+    ScriptedLLM,
     Session,
     Text,
     ToolCall,
+    open_portal,
     open_runtime,
     tool,
 )
@@ -649,3 +652,36 @@ async def waits(size: int) -> Figures:
 async def timers(size: int) -> Figures:
     """TIMERS: see `timers`."""
     return await time_sessions(size)
+
+
+async def carry_over(size: int) -> Figures:
+    """CPU of a turn through a portal beyond one on trio, from synchronous code and from asyncio."""
+    async with BareAgent("direct", llm=ScriptedLLM([ANSWER], repeat=True)) as agent:
+        await agent.run(short(0))
+        watch = Stopwatch()
+        for number in range(size):
+            await agent.run(short(number))
+        direct = watch.cpu_us(size)
+    sync = await trio.to_thread.run_sync(_carry_sync, size)
+    cooperative = await trio.to_thread.run_sync(lambda: asyncio.run(_carry_in_asyncio(size)))
+    return {"sync_us": max(0, sync - direct), "asyncio_us": max(0, cooperative - direct), "direct_us": direct}
+
+
+def _carry_sync(size: int) -> float:
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("sync", llm=ScriptedLLM([ANSWER], repeat=True)))
+        expect(seen=agent.run(short(0)).text, wanted=ANSWER, what="answer")
+        watch = Stopwatch()
+        for number in range(size):
+            agent.run(short(number))
+        return watch.cpu_us(size)
+
+
+async def _carry_in_asyncio(size: int) -> float:
+    async with open_portal() as portal:
+        agent = await portal.start(BareAgent("asyncio", llm=ScriptedLLM([ANSWER], repeat=True)))
+        expect(seen=(await agent.run(short(0))).text, wanted=ANSWER, what="answer")
+        watch = Stopwatch()
+        for number in range(size):
+            await agent.run(short(number))
+        return watch.cpu_us(size)

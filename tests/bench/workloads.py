@@ -98,6 +98,14 @@ WORKLOADS = (
         (Bar("steps_ratio", 1.5, "value"), Bar("plan_ratio", 1.5, "value"), Bar("goal_ratio", 1.5, "value")),
     ),
     Workload(
+        "PORTAL",
+        "carry_over",
+        "a turn through a portal, beyond one on trio",
+        2_000,
+        300,
+        (Bar("sync_us", 150, "scaled"), Bar("asyncio_us", 150, "scaled")),
+    ),
+    Workload(
         "LIMITS",
         "limited",
         "a tool loop with every limit that is shared, against one without",
