@@ -27,7 +27,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── DeadLetterGone         a dead letter that is not in the list, or is being sent by another task
     │   ├── ModeRefused            who asked may not switch the mode, or not now
     │   └── WouldDeadlock          a handler or tool waits for its own turn
-    │       └── WaitCycle          sessions that wait for each other in a circle, see `path`
+    │       └── WaitCycle          sessions or actors that wait for each other in a circle, see `path`
     ├── InboxFull                  back-pressure: try again later, or raise the bound
     ├── DeadlineExceeded           an ask got no answer in time
     ├── ActorFailed                the asked actor raised
@@ -351,15 +351,15 @@ class WouldDeadlock(UsageError):
 
 
 class WaitCycle(WouldDeadlock):
-    """A session waits for one that waits for it, itself or through others; `path` names them all."""
+    """A session or an actor waits for one that waits for it, itself or through others; `path` names them all."""
 
     def __init__(self, path: Sequence[str]) -> None:
         self.path = tuple(path)
-        """`agent/session`, from the one that asked last through all the others back to it."""
+        """`agent/session`, or the name of a plain actor, from the one that asked last through all the others back to it."""
         self.session_id = self.path[0].partition("/")[2]
         UsageError.__init__(
             self,
-            f"these sessions would wait for each other for ever: {' -> '.join(self.path)}; "
+            f"they would wait for each other for ever: {' -> '.join(self.path)}; "
             "let the last one answer with what it knows, or hand the task on without waiting for it (delegate)",
         )
 

@@ -720,3 +720,32 @@ async def test_a_copy_of_a_family_gets_the_results_of_its_own_tasks(autojump_clo
                 await trio.sleep(5)
                 assert "done by agent 'helper':\nfine" in session.history[-1].text
                 assert await other.unfinished("helper") == await other.unfinished("boss") == []
+
+
+async def test_a_result_that_its_session_cannot_take_is_a_dead_letter(autojump_clock, caplog):
+    """The parent comes back from the journal, and a function of the developer's fails for it: the result is kept for people."""
+
+    def helper(delay):
+        return BareAgent("helper", llm=ScriptedLLM(lambda _: "42", delay=delay))
+
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            lead = await runtime.start(BareAgent("lead", llm=ScriptedLLM(["heard"]), grace=0))
+            await runtime.start(helper(1000))
+            parent = await lead.create_session("ada", session_id="d")
+            await parent.delegate("helper", "dig", task_id="t")
+        async with open_runtime(journal=journal) as runtime:
+            lead = BareAgent("lead", llm=ScriptedLLM(["heard"]))
+
+            @lead.on_session
+            def fail(_session):
+                raise ValueError("no handlers today")
+
+            async with runtime.starting():
+                await runtime.start(lead)
+                await runtime.start(helper(1))
+            await trio.sleep(10)
+            (letter,) = runtime.dead_letters
+    assert (letter.actor, letter.reason) == ("lead", "it was not taken")
+    assert letter.payload.text == "Task t was done by agent 'helper':\n42"
+    assert "was not told of its result" in caplog.text

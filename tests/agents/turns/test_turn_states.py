@@ -1,11 +1,18 @@
 """The states of a turn: the table above `TurnControl` holds, whatever happens in whatever order."""
 
+import contextvars
+
 import pytest
 import trio
 from hypothesis import given, strategies as st
 
 from actgent.errors import Interrupted
-from actgent.sessions.turn import TRANSITIONS, TurnControl
+from actgent.messages import Message, Sender, Text
+from actgent.protocols.bare import Bare
+from actgent.runtime.turn_runner import End, FailWith, Suspend, next_step
+from actgent.sessions.approval_ledger import PendingCalls
+from actgent.sessions.turn import TRANSITIONS, Turn, TurnControl
+from actgent.sessions.turn_future import CallOptions
 
 STATES = {"running", "exposed", "suspended", "ending", "over"}
 
@@ -71,3 +78,23 @@ def test_a_suspended_turn_that_is_stopped_is_woken_to_end():
     control.stop_with(Interrupted("enough"))
     control.resume()
     assert (woken, control.state) == (["ending"], "ending")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("stop", [None, Interrupted("enough")])
+@pytest.mark.parametrize("error", [None, ValueError("bad")])
+def test_what_follows_the_passes_of_a_turn(waits, stop, error):
+    """Waiting for people comes before an end and before a stop, and after an error; who stopped it is named before its error."""
+    message = Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),))
+    turn = Turn(message, CallOptions(protocol=Bare()), 0.0, contextvars.copy_context())
+    turn.pending_approvals = PendingCalls(message, (), None) if waits else None
+    turn.control.stop, turn.control.error = stop, error
+    match next_step(turn):
+        case Suspend():
+            assert waits
+            assert error is None
+        case FailWith(found):
+            assert not waits or error is not None
+            assert found is (stop or error)
+        case End():
+            assert (waits, stop, error) == (False, None, None)
