@@ -106,7 +106,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
     Args:
         name: What it is called, in prompts, events and logs; not empty.
-        llm: An `LLM`, its settings, or `openai:MODEL`, `openai-responses:MODEL`, `anthropic:MODEL`.
+        llm: An `LLM`, its settings, or a text such as `openai:MODEL`, `anthropic:MODEL`, `groq:MODEL`; see docs/guides/models.md.
         role: Who it is, for the system prompt.
         goal: What it is there for.
         capabilities: What it can do, in words, or a list of them.

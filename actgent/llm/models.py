@@ -1,11 +1,13 @@
 """From the text `provider:model` to a client."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from actgent.errors import ConfigurationError, nearest
 
 from .base import LLM
+from .providers import COMPATIBLE
 
 # Imported when a model is named: httpx2 and the SDKs behind these clients take about a second.
 
@@ -28,10 +30,17 @@ def _anthropic(model: str, **options: Any) -> LLM:
     return Anthropic(model, **options)
 
 
+def _compatible(provider: str, model: str, **options: Any) -> LLM:
+    from .compatible import client_class  # noqa: PLC0415
+
+    return client_class(provider)(model, **options)
+
+
 _CLIENTS: dict[str, Callable[..., LLM]] = {
     "openai": _openai,
     "openai-responses": _openai_responses,
     "anthropic": _anthropic,
+    **{provider: partial(_compatible, provider) for provider in COMPATIBLE},
 }
 PROVIDERS = tuple(_CLIENTS)
 """What may stand before the colon."""
@@ -70,9 +79,29 @@ def _maker(model: str) -> str:
         "o3": "openai",
         "o4": "openai",
         "claude": "anthropic",
+        "gemini": "gemini",
+        "deepseek": "deepseek",
+        "mistral": "mistral",
     }
     provider = known.get(model.partition("-")[0].casefold())
     return f"did you mean {provider + ':' + model!r}? " if provider else ""
+
+
+def dialect_of(provider: str) -> str:
+    """The API that a provider speaks: `openai`, `openai-responses` or `anthropic`."""
+    return "openai" if provider in COMPATIBLE else provider
+
+
+def key_variables(provider: str) -> tuple[str, ...]:
+    """The variables in which the key of a provider may stand."""
+    row = COMPATIBLE.get(provider)
+    return row.key if row else (f"{provider.partition('-')[0].upper()}_API_KEY",)
+
+
+def url_variables(provider: str) -> tuple[str, ...]:
+    """The variables in which the address of a provider may stand."""
+    row = COMPATIBLE.get(provider)
+    return row.url if row else (f"{provider.partition('-')[0].upper()}_BASE_URL",)
 
 
 def split_model(model: str) -> tuple[str, str, str]:

@@ -20,7 +20,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.llm.base import LLM
-from actgent.llm.models import PROVIDERS, resolve_model, split_model
+from actgent.llm.models import PROVIDERS, key_variables, resolve_model, split_model, url_variables
 
 DEFAULT_PROVIDER = "openai"
 """Whose wire a model without `provider:` speaks, as most servers do."""
@@ -141,9 +141,12 @@ def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, A
                 found[field] = convert(text)
             except ValueError:
                 raise ConfigurationError(f"the variable {variable} has to be {wanted}") from None
-    provider = _with_provider(model).partition(":")[0].partition("-")[0].upper()
-    for field, own, general in (("api_key", "API_KEY", "API_KEY"), ("base_url", "BASE_URL", "PROVIDER_URL")):
-        names = (f"{provider}_{own}", f"LLM_{general}")
+    provider = split_model(_with_provider(model))[0]
+    own = {
+        "api_key": (*key_variables(provider), "LLM_API_KEY"),
+        "base_url": (*url_variables(provider), "LLM_PROVIDER_URL"),
+    }
+    for field, names in own.items():
         if text := next((set_ for name in names if (set_ := environment.get(name, "").strip())), ""):
             found[field] = text
     return found

@@ -21,7 +21,7 @@ from .rules import Problems, TranscriptTurn, adjacent_pairs, merged, no_prefill,
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect for dialect in (OpenAIChatDialect(), OpenAIResponsesDialect(), AnthropicDialect())
 }
-"""All of them, by the name of their provider in `provider:model`."""
+"""All of them, by name; `dialect_of` says which one a provider speaks."""
 
 __all__ = [
     "DIALECTS",

@@ -19,6 +19,7 @@ import orjson
 import trio
 
 from actgent.errors import ConfigurationError
+from actgent.llm.models import dialect_of
 from actgent.testing.dialects import (
     DIALECTS,
     Dialect,
@@ -94,7 +95,7 @@ class Provider:
 
     def url_for(self, provider: str) -> str:
         """Return the address for the clients of a provider, named as in `provider:model`."""
-        return f"http://127.0.0.1:{self.port}{DIALECTS[provider].base}"
+        return f"http://127.0.0.1:{self.port}{DIALECTS[dialect_of(provider)].base}"
 
     @property
     def requests(self) -> Sequence[ProviderRequest]:
