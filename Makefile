@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYRIGHT := tests/typing/node_modules/.package-lock.json
-SERVERS := tests/toolsets/mcp/node_modules/.package-lock.json
+OTHERS := $(addsuffix /node_modules/.package-lock.json,tests/toolsets/mcp tests/toolsets/openapi)
 # What flake8-async finds and ruff does not. ASYNC910-912 are left out: they want a checkpoint in every
 # private async function, and a checkpoint costs more than most of these steps.
 ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC913
@@ -36,7 +36,7 @@ tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
 demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a model on loopback; needs no key
 	$(BIN)/actgent demo
 
-test: $(INSTALLED) $(PYRIGHT) $(SERVERS) ## all tests, on two cores; ARGS="tests/journal -x"
+test: $(INSTALLED) $(PYRIGHT) $(OTHERS) ## all tests, on two cores; ARGS="tests/journal -x"
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 10 --durations-min 5 $(ARGS)
 
 soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants; minutes

@@ -160,6 +160,7 @@ _NAMES = {
     "toolsets.http.tool": ("HTTPTool", "api_tool"),
     "toolsets.mcp.config": ("mcp_servers",),
     "toolsets.mcp.server": ("MCPServer",),
+    "toolsets.openapi.toolset": ("OpenAPI",),
     "toolsets.toolset": ("StaticToolset", "Toolset", "open_toolset"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

