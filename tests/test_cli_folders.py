@@ -46,7 +46,8 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
 
     no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     assert "made helper" in await actgent("new", "helper", "--protocol", protocol)
-    assert "agent 'helper' is fine" in await actgent("check", "helper")
+    assert "agent 'helper' is fine" in (checked := await actgent("check", "helper"))
+    assert "cases: 1" in checked
     async with open_provider(SCRIPTS[protocol]) as provider:
         said = await actgent(
             "run", "helper", "1 + 2?", "--model", "openai:any", "--base-url", provider.openai_url
@@ -68,3 +69,17 @@ async def test_a_model_of_an_unknown_provider_does_not_pass(tmp_path, no_keys, c
             assert done.returncode != 0
             assert says in " ".join(done.stderr.decode().split())
             assert ("brain.md:3" in done.stderr.decode()) == (model == "opnai:gpt-5.2")
+
+
+async def test_a_case_of_a_folder_that_is_wrong_does_not_pass(tmp_path, commands):
+    """`check` names the file and what is wrong; what is no case is left alone."""
+    tests = tmp_path / "clerk" / "tests"
+    tests.mkdir(parents=True)
+    (tmp_path / "clerk" / "brain.md").write_text("---\nname: x\nllm: openai:gpt-5.2\n---\n", encoding="utf-8")
+    (tests / "test_clerk.py").write_text("", encoding="utf-8")
+    for text, code, said in ((None, 0, "cases: 0"), ("---\nexpects: x\n---\nHi", 2, "unknown key 'expects'")):
+        if text is not None:
+            (tests / "hi.md").write_text(text, encoding="utf-8")
+        line = [ACTGENT, "check", str(tmp_path / "clerk")]
+        done = await trio.to_thread.run_sync(partial(commands.run, line, capture_output=True))
+        assert (done.returncode, said in (done.stdout + done.stderr).decode()) == (code, True)

@@ -25,7 +25,7 @@ from actgent.evaluation import (
     save_cases,
     to_html,
 )
-from actgent.evaluation.page import cost_words
+from actgent.evaluation.page import cost_words, time_words
 from actgent.llm.base import LLM
 
 from .folders import is_folder, load_folder
@@ -270,8 +270,8 @@ def _cells(report: Report, variant: str) -> Sequence[str]:
         f"{row.usage.input_tokens:,}",
         f"{row.usage.output_tokens:,}",
         cost_words(row.usage),
-        f"{row.p50:.2f} s",
-        f"{row.p95:.2f} s",
+        time_words(row.p50),
+        time_words(row.p95),
     )
 
 

@@ -6,6 +6,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
 from actgent.definitions.instructions import BRAIN, read_folder
 from actgent.definitions.scaffold import new_folder
+from actgent.evaluation.loading import SUFFIXES, TESTS, load_cases
 from actgent.llm.settings import LLMSettings, load_settings
 
 from .models import live_models
@@ -17,7 +18,8 @@ def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
     """Make a folder in the current one."""
     made = new_folder(Path(), name, protocol=protocol)
     terminal.line(
-        f"made {made.path}: try `actgent check {name}`, `actgent run {name}`, and its test with pytest"
+        f"made {made.path}: try `actgent check {name}`, `actgent run {name}`, its test with pytest, and its case with "
+        f"`actgent eval {name}`"
     )
     return 0
 
@@ -28,8 +30,18 @@ def check(folder: str, terminal: Terminal) -> int:
     load_settings(read.llm).check_model()
     forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
     skills = ", ".join(skill.name for skill in read.skills) or "none"
-    terminal.line(f"{folder}: agent {read.name!r} is fine (instructions: {forms}; skills: {skills})")
+    cases = _count_cases(read.path)
+    terminal.line(
+        f"{folder}: agent {read.name!r} is fine (instructions: {forms}; skills: {skills}; cases: {cases})"
+    )
     return 0
+
+
+def _count_cases(folder: Path) -> int:
+    """How many cases stand below its `tests`, all of which are read; what is wrong with one is an error."""
+    tests = folder / TESTS
+    has_some = tests.is_dir() and any(path.suffix in SUFFIXES for path in tests.iterdir())
+    return len(load_cases(tests)) if has_some else 0
 
 
 def is_folder(place: str) -> bool:

@@ -71,6 +71,12 @@ def test_it_greets():
 '''
 
 
+_CASE = """\
+---
+contains: Ada
+---
+Hi, I am Ada.
+"""
 _SCRIPTS: Mapping[str, Sequence[str]] = {
     "bare": ["Hello, Ada!"],
     "simple": ['{"messageType": "greeting", "content": {"name": "Ada", "content": "Hello, Ada!"}}'],
@@ -103,6 +109,7 @@ def new_folder(parent: str | os.PathLike[str], name: str, *, protocol: str = "si
     files = {
         "brain.md": _BRAIN.format(name=name, protocol=protocol),
         "tools.py": _TOOLS,
+        "tests/greeting.md": _CASE,
         f"test_{name.replace('-', '_')}.py": _TEST.replace("{script}", f"[{script}\n    ]"),
     }
     if protocol in _WITH_INSTRUCTIONS:

@@ -28,6 +28,8 @@ KEYS = (
 )
 TESTS = "tests"
 """The folder of an agent's folder in which its cases stand."""
+SUFFIXES = (".md", ".jsonl", ".json")
+"""Of files that hold cases."""
 MAX_BYTES = 20_000_000
 
 
@@ -60,7 +62,7 @@ def load_cases(place: str | Path) -> list[Case]:
 
 def _of_folder(path: Path) -> list[Case]:
     folder = path / TESTS if (path / "brain.md").is_file() else path
-    files = sorted(each for each in folder.glob("*") if each.suffix in (".md", ".jsonl", ".json"))
+    files = sorted(each for each in folder.glob("*") if each.suffix in SUFFIXES)
     if not files:
         raise ConfigurationError(f"{folder} has no cases: add files such as {folder / 'greeting.md'}")
     return [case for file in files for case in load_cases(file)]

@@ -70,7 +70,7 @@ def _variants(report: Report) -> Iterator[str]:
             f"{usage.output_tokens:,}",
             cost_words(usage),
         )
-        times = (f"{row.p50:.2f} s", f"{row.p95:.2f} s")
+        times = (time_words(row.p50), time_words(row.p95))
         yield f"<tr><td>{escape(variant)}</td><td>{_badge(row)}</td>{_cells('td', (*figures, *times))}</tr>\n"
     yield "</tbody></table></div>\n"
     judged = report.judge_usage
@@ -106,7 +106,7 @@ def _case(report: Report, case: Case) -> Iterator[str]:
 
 def _run(trial: Trial) -> Iterator[str]:
     word, kind = ("passed", "good") if trial.passed else ("failed", "bad")
-    head = f"{escape(trial.variant)}, run {trial.run}, {trial.seconds:.2f} s"
+    head = f"{escape(trial.variant)}, run {trial.run}, {time_words(trial.seconds)}"
     yield f'<div class="run"><span class="{kind}">{word}</span> {head}<dl>'
     if trial.error:
         yield _entry("error", trial.error)
@@ -140,3 +140,8 @@ def _badge(row: Figures) -> str:
 def cost_words(usage: Usage) -> str:
     """US dollars, or that nobody knows."""
     return "not known" if usage.cost is None else f"${usage.cost:.4f}"
+
+
+def time_words(seconds: float) -> str:
+    """Milliseconds below a second."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
