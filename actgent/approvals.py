@@ -65,7 +65,7 @@ class Approval:
     question: str = ""
     form: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
     again: bool = True
-    """Whether an approved call runs (once more); else what is decided is its result."""
+    """True if an approved call runs (once more); else what is decided is its result."""
     created_at: float = attrs.field(factory=time.time)
     """Unix time in seconds."""
     deadline: float = math.inf

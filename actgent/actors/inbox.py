@@ -95,7 +95,7 @@ class _Line(Generic[M]):
     """Other messages that wait or have a place reserved, here or with their sender at the inbox's gate."""
     followups: deque[M] | None = None
     is_urgent: bool = False
-    """Whether the message that is out is URGENT."""
+    """True if the message that is out is URGENT."""
     owner: str | None = None
     """Once it was asked for."""
     listing: "Ticket[_Line[M]] | None" = None
@@ -119,7 +119,7 @@ class _Urgency:
     run: int = 0
     """URGENT turns since the last other one."""
     is_flooded: bool = False
-    """Whether others had to wait for URGENT turns."""
+    """True if others had to wait for URGENT turns."""
 
 
 @attrs.frozen(kw_only=True)

@@ -89,11 +89,11 @@ from .validation import (
 
 R = TypeVar("R")
 Query = str | None | Awaitable[str | None]
-"""What a function of `on_query` adds to a message."""
+"""The text that a function of `on_query` adds to a message."""
 Q = TypeVar("Q", bound=Query)
 
 STREAM_CAPACITY = 100
-"""How many deliveries of a stream may wait for their reader before the next token does."""
+"""The number of deliveries of a stream that may wait for their reader before the next token does."""
 
 
 @for_agents
@@ -242,7 +242,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self.system_prompt = self._render_system(prompt, system_prompt)
         """The same for all sessions and turns that have no layer of their own."""
         self.prompts = PromptManager(self.protocol, self.profile, system=self.system_prompt)
-        """What its models are told round what they remember."""
+        """Renders the prompts round what its models remember."""
         self._options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
         check_reducers(reducers)
         self._reducers = reducers

@@ -26,7 +26,7 @@ from .validation import renamed_deadline
 Run = Callable[..., Awaitable[Reply]]
 """`Agent.run`."""
 MAX_FOUND = 50
-"""How many agents a model is told of at a time."""
+"""The number of agents a model is told of at a time."""
 
 
 class AgentRef(Address):

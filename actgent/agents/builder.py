@@ -115,9 +115,9 @@ class AgentBuilder:
     """Arguments of `Agent`, as they were given."""
     _schemas: SchemaBuilder = attrs.field(factory=SchemaBuilder, repr=False)
     _file: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """What a folder says of the model."""
+    """Settings of the model in the folder."""
     _model: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """What the program says of the model."""
+    """Settings of the model by the program."""
     _strategy: Strategy | None = attrs.field(default=None, repr=False)
     _hooks: tuple[Callable[[Agent], object], ...] = attrs.field(default=(), repr=False)
 

@@ -113,13 +113,13 @@ class GoalResult(Generic[DataT_co]):
     text: str
     status: Status
     achieved: bool
-    """Whether an evaluation said so."""
+    """True if an evaluation said so."""
     error: str | None
     """Why it ended otherwise than it should; None if it did not."""
     evaluation: Mapping[str, Any] | None
     """The last one: achieved, feedback, missing_items, suggestions."""
     raw_data: Mapping[str, Any]
-    """What tools and custom actions wrote into the state."""
+    """Values that tools and custom actions wrote into the state."""
     tool_results: tuple[ToolResult, ...]
     used_tools: tuple[str, ...]
     iterations: int

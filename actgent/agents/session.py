@@ -82,9 +82,9 @@ class Session(Generic[DataT_co]):
         self._held = context
         self._services = services
         self.own_deps = deps
-        """What was given to it as deps of its own; None: nothing."""
+        """The deps that were given to this session; None if there are none."""
         self._made_deps: Any = None
-        """What its agent's function returned for it."""
+        """The deps that its agent's function returned for it."""
 
     def __repr__(self) -> str:
         return f"<Session {self.id} of {self.owner.name!r}, {self.status}>"

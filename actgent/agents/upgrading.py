@@ -36,7 +36,7 @@ class Outlook:
     goes_on: tuple[str, ...] = ()
     """As it would without a change."""
     changes: tuple[str, ...] = ()
-    """What somebody should know before: calls that are not run, or of which nobody knows what came."""
+    """Facts that somebody should know before: calls that are not run, or of which nobody knows what came."""
 
 
 async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> Outlook:

@@ -145,7 +145,7 @@ class _Begun:
     leader: _Waiting | None
     """Who waits for it in the place of the task that writes."""
     is_left: bool = False
-    """Whether that one waits no more."""
+    """True if that one waits no more."""
 
 
 @attrs.define(eq=False)
@@ -176,11 +176,11 @@ class GroupedJournal(Journal):
         self._retry_at = 0.0
         self._arrived = trio.Event()
         self._is_awaited = False
-        """Whether someone waits for a step in the queue, or it is time to write."""
+        """True if someone waits for a step in the queue, or it is time to write."""
         self._writer: trio.lowlevel.Task | None = None
         """The task that writes, while it has nothing to do; see `_wait_called`."""
         self._is_resting = False
-        """Whether that has nothing to do, or waits for what the storage has begun with."""
+        """True if that has nothing to do, or waits for what the storage has begun with."""
         self._unwritten: Counter[SessionKey] = Counter()
         self._kept: dict[SessionKey, list[JournalStep]] = {}
         self._heads: OrderedDict[SessionKey, Head] = OrderedDict()

@@ -71,7 +71,7 @@ _LAST = "\U0010ffff"
 """Behind every character of an id."""
 _ORDER = ("listing.changed_at", "listing.agent", "listing.session_id")
 KEPT_SQL = "length(pending) > 0 OR suspended OR (due > 0 AND NOT closed)"
-"""Whether something in a session is still to come; see `Head.is_kept`."""
+"""True if something in a session is still to come; see `Head.is_kept`."""
 STATE_SQL = (
     "CASE WHEN closed THEN 'closed' WHEN suspended THEN 'suspended' "
     "WHEN length(pending) > 0 THEN 'working' ELSE 'idle' END"

@@ -248,9 +248,9 @@ class PostgresJournal(GroupedJournal):
         self._connection: Connection | None = None
         self._thread: StorageThread | None = None
         self._is_owner = False
-        """Whether a new connection has to be that of the owner of before."""
+        """True if a new connection has to be that of the owner of before."""
         self._is_new = False
-        """Whether nothing was written through this connection yet."""
+        """True if nothing was written through this connection yet."""
 
     async def _take(self) -> int:
         if self._thread is None:

@@ -40,9 +40,9 @@ class Job:
     done: int
     """The end of the pipe that tells of it."""
     is_begun: bool = False
-    """Whether the thread has been given it."""
+    """True if the thread has been given it."""
     is_left: bool = False
-    """Whether who waits for it is to wait no more."""
+    """True if who waits for it is to wait no more."""
     result: outcome.Outcome[Any] | None = None
 
 

@@ -150,7 +150,7 @@ class ShortTermView(ModelView):
     """Only grows, as calls are shown it by `Shown`; whoever changes what stands in it makes another list."""
     _characters: int = 0
     _is_too_long: bool = False
-    """Whether what stands at the end and cannot be taken apart takes more than there is."""
+    """True if what stands at the end and cannot be taken apart takes more than there is."""
     _left_out: int = 0
     _notices: dict[str, ChatMessage] | None = None
     """The last of each source."""

@@ -13,7 +13,7 @@ from actgent.tools.base import Tool, ToolContext
 Actor = Literal["user", "agent", "admin"]
 """Who switches: someone who talks to the agent, the model itself, or whoever runs it."""
 ModeRule = Callable[[ToolCall, Tool, ToolContext], bool]
-"""Whether a mode allows a call; sync and pure."""
+"""True if a mode allows a call; sync and pure."""
 
 DEFAULT_MESSAGE = "The mode has changed from {{previous}} to {{mode}}."
 _ACTORS: tuple[Actor, ...] = get_args(Actor)

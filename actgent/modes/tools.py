@@ -167,9 +167,9 @@ class SuggestedAction:
     value: str = ""
     """What is sent when it is chosen; empty is the label."""
     primary: bool = False
-    """Whether it is the one that is recommended."""
+    """True if it is the one that is recommended."""
     is_other: bool = False
-    """Whether the user says something of their own instead."""
+    """True if the user says something of their own instead."""
 
 
 @tool(thread=False, effect="pure")

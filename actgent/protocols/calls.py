@@ -60,7 +60,7 @@ class CallForm:
     wanted: str
     """What is said of a value that names no tool."""
     decodes: bool = False
-    """Whether arguments may come as the text of a JSON object, and a call in the provider's form."""
+    """True if arguments may come as the text of a JSON object, and a call in the provider's form."""
 
     def read(self, value: Any) -> WrittenCall:
         """The call that an object stands for.

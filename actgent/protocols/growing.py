@@ -84,7 +84,7 @@ class Growth:
     """Characters of what is visible that were given out."""
     _follower: Follower | None = None
     _looks_again: bool = False
-    """Whether the next piece is worth a look: what is shown ends in an escape, so that nobody could follow yet."""
+    """True if the next piece is worth a look: what is shown ends in an escape, so that nobody could follow yet."""
 
     def add(self, piece: str) -> str:
         """Take the next piece, and give what may be shown that was not."""

@@ -59,9 +59,9 @@ class Retention:
     """
 
     closed: float | timedelta | None = attrs.field(default=None, converter=_seconds)
-    """Those that were closed; seconds, or a timedelta."""
+    """The age at which closed sessions leave: seconds, or a timedelta."""
     idle: float | timedelta | None = attrs.field(default=None, converter=_seconds)
-    """Those that are open, in which nothing is still to come; they are closed by that."""
+    """The same of open sessions in which nothing is still to come; they are closed by that."""
 
     @property
     def pause(self) -> float:
@@ -83,7 +83,7 @@ class Sweeper:
     _ended: dict[SessionKey, None] = attrs.field(factory=dict)
     """Sessions that were opened for one question, and are over."""
     _kept: dict[SessionKey, None] = attrs.field(factory=dict)
-    """Those of them below which something is still to come."""
+    """Sessions among them below which something is still to come."""
     _arrived: trio.Event = attrs.field(factory=trio.Event)
 
     def note(self, key: SessionKey) -> None:

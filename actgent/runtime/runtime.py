@@ -46,7 +46,7 @@ from .slots import find_waiter
 
 Durability = typing.Literal["full", "relaxed"]
 SAID = 10
-"""How many agents one line of the log names."""
+"""The number of agents one line of the log names."""
 THREAD_GRACE = 5.0
 """Seconds that leaving a runtime waits for threads that nobody waits for any more."""
 
@@ -86,7 +86,7 @@ class Runtime:
         self.stream = events
         self.watch = watch
         self.is_redacted = is_redacted
-        """Whether texts are taken out of what is written, so that the log has none of errors either."""
+        """True if texts are taken out of what is written, so that the log has none of errors either."""
         self.threads = threads
         self.journal = journal
         self.epoch = epoch

@@ -54,7 +54,7 @@ class SessionLifecycle:
         self.is_draining = False
         """True if it takes them from turns and actors that still run."""
         self.openers: dict[str, trio.lowlevel.Task] = {}
-        """Who calls the handlers of a session that comes back, before what waits in it goes on."""
+        """Calls the handlers of a session that comes back, before what waits in it goes on."""
         self._turn_lifecycle = runner.turn_lifecycle
         self._timers = timers
         self._epoch = epoch

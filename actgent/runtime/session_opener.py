@@ -66,7 +66,7 @@ class _Opening:
     """A session that is just made, made again, or erased."""
 
     task: trio.lowlevel.Task | None
-    """Who does that, and waits for nobody else who does; None is a task that only erases."""
+    """The task that does that, and waits for no other that does; None is a task that only erases."""
     done: trio.Event = attrs.field(factory=trio.Event)
 
 
@@ -82,7 +82,7 @@ class SessionOpener:
     starting: Starting
     reducers: Mapping[str, Reducer] | None
     on_busy: OnBusy
-    """What messages do while their session works, where nothing else is said."""
+    """The rule of messages whose session works, where nothing else is said."""
     on_session: Sequence[OnSession]
     """Called before the first message of each."""
     deps_missing: DepsMissingCheck
@@ -483,7 +483,7 @@ class Making:
     _opener: SessionOpener
     _context: SessionContext
     ends: bool = False
-    """Whether the session ends with what is said in the block."""
+    """True if the session ends with what is said in the block."""
 
     async def __aenter__(self) -> SessionContext:
         context = self._context

@@ -28,7 +28,7 @@ class Starting:
 
     is_over: bool = False
     blocks: int = 0
-    """How many blocks of `Runtime.starting` are open."""
+    """The number of blocks of `Runtime.starting` that are open."""
     _over_at: float = -math.inf
     """By trio's clock."""
     _came_back: "WeakSet[SessionContext]" = attrs.field(factory=WeakSet)

@@ -31,20 +31,20 @@ from actgent.support.logs import Each, logger_of
 _log = logger_of(__name__)
 
 WORKERS = 128
-"""How many sessions fire side by side: they share reads and writes of the journal, however slow its disk is."""
+"""The number of sessions that fire side by side: they share reads and writes of the journal, however slow its disk is."""
 COALESCE_SECONDS = 0.05
-"""How long after one look at what is due the next one follows: timers close to each other share the journal's work."""
+"""The pause after one look at what is due, until the next: timers close to each other share the journal's work."""
 CLOCK_CHECK_SECONDS = 2.0
-"""How often the clock is checked, since somebody may have set it."""
+"""The interval at which the clock is checked, since somebody may have set it."""
 RETRY_FULL_SECONDS = 1.0
 """When a timer fires again whose message found the inbox full."""
 RETRY_FAILED_SECONDS = 30.0
 """When a timer fires again whose handler failed."""
 INBOX_POLL_SECONDS = 0.05
-"""How often an inbox without room for timers is looked at."""
+"""The interval at which an inbox without capacity for timers is looked at."""
 
 TimerHandlers = Mapping[type[DurableTimer], Callable[..., Awaitable[None]]]
-"""What timers do, by their type: called with the session's context, which is loaded, and the timer, which is of that type.
+"""Handlers of timers, by their type: called with the session's context, which is loaded, and the timer, which is of that type.
 
 A handler removes the timer or sets its next time, in one step of the journal with what it does. If the timer stays due, it
 fires again: a second later after `InboxFull`, half a minute later after another exception.
@@ -65,7 +65,7 @@ class TimerService:
         self._handlers: TimerHandlers
         self._queue: deque[str] = deque()
         self._firing = 0
-        """How many sessions are with a worker."""
+        """The number of sessions that are with a worker."""
         self._workers = 0
         self._nursery: trio.Nursery | None = None
         self._handle: TimerHandle | None = None

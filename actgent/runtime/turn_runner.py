@@ -83,7 +83,7 @@ class TurnRunner:
         self.inbox = inbox
         self.sessions = sessions
         self.has_failed = False
-        """Whether something in the agent raised that nobody caught, so that all else is cut, and it starts again."""
+        """True if something in the agent raised that nobody caught, so that all else is cut, and it starts again."""
         self._core = core
         self._timer = timer
         self._wait_started = wait_started
@@ -98,7 +98,7 @@ class TurnRunner:
         self._settling = 0
         """Turns that have just ended, and give their places away in a moment."""
         self._is_cut_off = False
-        """Whether the agent was cancelled, by a failure of its own or from outside of it."""
+        """True if the agent was cancelled, by a failure of its own or from outside of it."""
 
     def connect(
         self,

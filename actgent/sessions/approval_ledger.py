@@ -36,7 +36,7 @@ from actgent.journal.records import Decided, PersonAsked, Record, Resumed, Said,
 from actgent.messages import Message, ToolCall
 
 REMEMBERED = 1000
-"""How many decisions a session remembers, the newest: who decides again is told."""
+"""The number of decisions a session remembers, the newest: who decides again is told."""
 
 DENIED = "User denied access to tool execution"
 
@@ -96,7 +96,7 @@ class ApprovalLedger:
     open: dict[str, Approval] = attrs.field(factory=dict)
     """Nobody decided yet; in the order in which they were asked."""
     is_suspended: bool = False
-    """Whether the journal has the turn as suspended."""
+    """True if the journal has the turn as suspended."""
     _making: dict[str, Approval] = attrs.field(factory=dict)
     """Decided, but not durably yet."""
     _verdicts: dict[str, Verdict] = attrs.field(factory=dict)

@@ -107,7 +107,7 @@ class SessionContext:
     owner: Sender
     conversation: SessionConversation
     agent: str = ""
-    """Whose session it is: its id is unique for this agent."""
+    """The agent's name: the id is unique for this agent."""
     is_former: bool = False
     """True: it is of a journal in which ids were unique without an agent; what it gives to others is named as it was."""
     handlers: Handlers = attrs.field(factory=Handlers)

@@ -34,7 +34,7 @@ class MessagePage:
     first: int
     """The place of the first of them, from 0: what is `before` it is the page before."""
     total: int
-    """How many the session has."""
+    """The number that the session has."""
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -48,7 +48,7 @@ class RecordedMessages(Sequence[Message]):
 
     def __init__(self, missing: int, held: Iterable[Message], earlier: EarlierMessages | None = None) -> None:
         self.missing = missing
-        """How many of the first are not in memory."""
+        """The number of the first that are not in memory."""
         self._held = list(held)
         self._earlier = earlier
 
@@ -120,11 +120,11 @@ class SessionConversation:
     """All messages of a session, in their order, and what they came to."""
 
     view: ModelView
-    """What a model is shown of them."""
+    """The view that a model is shown of them."""
     messages: list[Message] | RecordedMessages = attrs.field(factory=list)
     usage: Usage = NO_USAGE
     unwritten: Usage | None = None
-    """What sessions below took since the last record of this one; the next record has it."""
+    """Usage of the sessions below since the last record of this one; the next record has it."""
     system: str | None = None
     """The session's system prompt; None is the agent's."""
     open_calls: tuple[ToolCall, ...] = ()

@@ -38,7 +38,7 @@ class Handlers:
         self._had = 0
         """The kinds that have had a handler."""
         self._missed = 0
-        """Those of which something went to nobody before they had one."""
+        """Kinds of which something went to nobody before they had a handler."""
 
     def add(self, kind: HandlerKind, handler: Handler) -> Attached:
         """Attach a handler; returns what `drop` takes.

@@ -32,15 +32,15 @@ class Acceptance:
     # Not made by attrs: a turn that starts at once needs none of the defaults, and setting them costs it half a percent.
 
     baggage: Mapping[str, Any] = NOTHING
-    """What the journal has of its variables, if it came from there."""
+    """Its variables as the journal has them, if it came from there."""
     options: TurnOptions | None = None
-    """Of its turn, if it came before a restart."""
+    """Options of its turn, if it came before a restart."""
     place: Place[Message] | None = None
     """Its place in the inbox, as soon as it has one."""
     log: SessionLog | None = None
     """The session's end of the journal that may have it."""
     is_in: bool = False
-    """Whether it is accepted."""
+    """True if it is accepted."""
     settled: trio.Event | None = None
     """Made by a caller that repeats its id, and waits until it is in or refused."""
     guests: tuple[TurnFuture, ...] = ()
@@ -76,7 +76,7 @@ class Acceptance:
 
 
 ACCEPTED_IDS = 10_000
-"""How many message ids given by callers a session remembers, the newest."""
+"""The number of message ids given by callers a session remembers, the newest."""
 
 
 @attrs.define(eq=False)
@@ -92,7 +92,7 @@ class SessionMail:
     pins: int = 0
     """The callers that keep the session in memory."""
     acceptances: dict[str, Acceptance] | None = None
-    """Those of the messages that were sent and have not had their turn, by their ids."""
+    """Acceptances of messages that were sent and have not had their turn, by their ids."""
     outcomes: dict[str, Outcome] | None = None
     """Outcomes of messages that may be repeated; see `repetitions`."""
     unkept: TurnCheckpoint | None = None

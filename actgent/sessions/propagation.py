@@ -38,9 +38,9 @@ class Propagation:
     """Which context variables a runtime's journal keeps with each message, and what those that come back begin with."""
 
     variables: Mapping[str, ContextVar[Any]] = NOTHING  # type: ignore[assignment]
-    """Those that the program registered, by their names."""
+    """Variables that the program registered, by their names."""
     base: Context = attrs.field(factory=copy_context)
-    """Those of the program when it opened the runtime."""
+    """Variables of the program when it opened the runtime."""
     _unknown: set[str] = attrs.field(factory=set)
     """Names in the journal that nothing is registered for, as far as the log was told."""
 

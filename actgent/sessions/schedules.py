@@ -21,7 +21,7 @@ T = TypeVar("T")
 MAX_SCHEDULES = 100
 """Schedules of one session that may be set at a time."""
 MAX_REMEMBERED_IDS = 1000
-"""How many ids of schedules a session remembers, the newest: setting one again does nothing."""
+"""The number of ids of schedules a session remembers, the newest: setting one again does nothing."""
 
 
 def _of_schedule(value: Callable[[Schedule], T]) -> T:
@@ -35,11 +35,11 @@ class ScheduleTimer(DurableTimer):
 
     schedule: Schedule
     last_id: str = ""
-    """Of the message that it sent last."""
+    """The id of the message that it sent last."""
     variables: Context | None = None
     """The context variables of whoever set it; None if it comes from the journal."""
     baggage: Mapping[str, Any] = NOTHING
-    """What the journal has of them."""
+    """Variables that the journal has of it."""
     traceparent: str | None = None
     id: str = attrs.field(init=False, default=_of_schedule(lambda schedule: _timer_id(schedule.id)))
     at: float = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.at))
@@ -203,9 +203,9 @@ class SavedSchedules:
     """The schedules of a session, for a snapshot of it."""
 
     due: tuple[SavedSchedule, ...] = ()
-    """Those that are set."""
+    """Schedules that are set."""
     known: tuple[Scheduled, ...] = ()
-    """Those whose ids may not be set again, oldest first."""
+    """Ids that may not be set again, oldest first."""
 
 
 def save_schedules(context: SessionContext) -> SavedSchedules:

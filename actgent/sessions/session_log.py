@@ -41,9 +41,9 @@ class SessionLog:
     _finished: set[str] = attrs.field(factory=set)
     """Calls of the answer that is dealt with whose results were written."""
     _steps: int = 0
-    """How many the journal was given."""
+    """The number that the journal was given."""
     _durable: int = 0
-    """How many of them are known to be written, the oldest."""
+    """The number of them that are known to be written, the oldest."""
     _is_over: bool = False
     _is_closed: bool = False
     is_unused: bool = False

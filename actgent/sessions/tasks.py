@@ -26,7 +26,7 @@ from actgent.tools.results import to_text
 from .turn_future import TurnFuture
 
 MAX_TASKS = 100
-"""How many delegated tasks of one session may be out."""
+"""The number of delegated tasks of one session that may be out."""
 TASK_DEADLINE = WEEK
 """Seconds that a delegated task may take where nobody says."""
 _MAX_ID = 200
@@ -45,13 +45,13 @@ class Task:
     reports: bool = False
     """True: nobody waits, and the answer goes to the parent as a message."""
     name: str = ""
-    """What the parent calls it, where it said so; else it is called by the id of its session."""
+    """The parent's name for it, where it said so; else it is called by the id of its session."""
     is_unclaimed: bool = False
     """True: it goes on after a restart, and the turn that waits for it has not asked for it yet."""
     deadline: float = 0.0
     """Unix time in seconds at which it ends, done or not; 0 is never."""
     seconds: float = 0.0
-    """How long that was when it was given."""
+    """The same in seconds when it was given."""
 
 
 TASK_TIMER = "task"
@@ -63,7 +63,7 @@ class TaskDeadline(DurableTimer):
     """When a delegated task ends that is not done by then."""
 
     seconds: float
-    """How long that was when the task was given."""
+    """The same in seconds when the task was given."""
     id: str = attrs.field(default=TASK_TIMER, init=False)
     is_delay: bool = attrs.field(default=True, init=False)
 

@@ -37,11 +37,11 @@ class Children(dict[SessionKey, C], Generic[C]):
     def __init__(self) -> None:
         super().__init__()
         self.reporting: set[SessionKey] = set()
-        """Those whose tasks are to report what they came to."""
+        """Children whose tasks are to report what they came to."""
         self.unclaimed: dict[SessionKey, C] = {}
-        """Those that an earlier process asked, and this one did not ask again when it was last looked."""
+        """Children that an earlier process asked, and this one did not ask again when it was last looked."""
         self.asking: dict[SessionKey, C] = {}
-        """Those that may ask something of people, themselves or in sessions below them; see `open_approvals`."""
+        """Children that may ask something of people, themselves or in sessions below them; see `open_approvals`."""
 
     def add(self, child: C) -> None:
         self[child.key] = child

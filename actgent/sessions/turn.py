@@ -87,7 +87,7 @@ class TurnCheckpoint:
     started: set[str] = attrs.field(factory=set)
     """Calls of the last answer that may have run."""
     finished: dict[str, ToolResult] = attrs.field(factory=dict)
-    """Those that have their result."""
+    """Calls that have their result."""
     limits: Mapping[str, float] = NO_LIMITS
     """The bounds of the turn."""
     spent: Amounts = NOTHING
@@ -308,7 +308,7 @@ class Turn:
     results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has seen yet."""
     reported: int = 0
-    """How many messages of the history handlers of `on_message` have got."""
+    """The number of messages of the history that handlers of `on_message` have got."""
     pending_approvals: PendingCalls | None = None
     """Calls that wait for people, once all else of their answer is done."""
     progress: TurnProgress = attrs.field(factory=TurnProgress)
@@ -402,9 +402,9 @@ class Suspension:
     turn: Turn | None = None
     """None: it began before a restart, and goes on by `SessionContext.checkpoint`."""
     guests: tuple[TurnFuture, ...] = ()
-    """Who came to hear what comes of it, where there is no turn yet."""
+    """Futures of callers that came while there was no turn."""
     messages: int = 1
-    """How many outside messages are answered in it."""
+    """The number of outside messages that are answered in it."""
 
     def add_guest(self, guest: TurnFuture) -> None:
         """One comes to hear what comes of the turn, besides those that wait for it."""

@@ -50,7 +50,7 @@ class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
         self._ended = False
         self._closed = False
         self.is_heeded = False
-        """Whether what reads it tells people itself of failures and of calls that wait for them; see `heed`."""
+        """True if what reads it tells people itself of failures and of calls that wait for them; see `heed`."""
 
     async def receive(self) -> T:
         """The next delivery.
@@ -121,9 +121,9 @@ class CallOptions:
     tail: str = ""
     """Said at the end of the prompt, in each call of this turn, and not remembered."""
     limits: Limits | None = None
-    """Of this turn alone; None is the agent's."""
+    """Limits of this turn alone; None is the agent's."""
     deps: Any = attrs.field(default=None, repr=False)
-    """What tools of this turn alone are given."""
+    """Deps that tools of this turn alone are given."""
     journal_form: TurnOptions | None = None
     """The per-turn overrides in this object, in the form that a journal stores."""
 
@@ -170,7 +170,7 @@ class TurnFuture:
     def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
         self.options = options
         self.is_patient = is_patient
-        """Whether it waits for people, too."""
+        """True if it waits for people, too."""
         self.done = trio.Event()
         self.reply: Reply | None = None
         self.event: Event | None = None
@@ -178,11 +178,11 @@ class TurnFuture:
         self.turn: AwaitedTurn | None = None
         self.abandoned = False
         self.is_sent_away = False
-        """Whether its message was taken out of the inbox again."""
+        """True if its message was taken out of the inbox again."""
         self.is_guest = False
-        """Whether it came when the turn waited for people already."""
+        """True if it came when the turn waited for people already."""
         self.is_joined = False
-        """Whether it repeated a message that others said before, so that it stops nothing by leaving."""
+        """True if it repeated a message that others said before, so that it stops nothing by leaving."""
         self.suspended: SuspendedError | None = None
         """Names what the turn waits for, where it was suspended."""
         self._asker: AskingSession | None = None
@@ -191,7 +191,7 @@ class TurnFuture:
         """The deadline of who waits, where a scope of its own sets it."""
         self._holds = 0
         self._held: tuple[TurnFuture, ...] = ()
-        """Who waits for the turn that waits here, and is held by this one."""
+        """Futures of the turn that waits here, held by this one."""
 
     def abandon(self) -> None:
         """Wait no more: if nobody else does, the turn stops, now or when it begins."""

@@ -22,7 +22,7 @@ Effect = Literal["pure", "idempotent", "once"]
 
 
 AskFor = Callable[[ToolCall], bool | Ask]
-"""Whether a person has to approve this call; sync, and it only looks."""
+"""True if a person has to approve this call; sync, and it only looks."""
 
 DepsT = TypeVar("DepsT", default=Any)
 """The type of what a program gives the tools of its agents."""
@@ -66,9 +66,9 @@ class ToolContext(Generic[DepsT_co]):
     approval: Grant | None = None
     """What a person said who let this call run: `Approve` or `Edit`; None: nobody was asked."""
     has_begun: bool = attrs.field(default=False, init=False, repr=False)
-    """Whether an attempt was made before, which may have done something."""
+    """True if an attempt was made before, which may have done something."""
     waits_to_begin: bool = attrs.field(default=False, init=False, repr=False)
-    """Whether it was stopped while it waited for a thread, so that nothing of it was done."""
+    """True if it was stopped while it waited for a thread, so that nothing of it was done."""
 
     def never_began(self) -> None:
         """The call was stopped while it waited for a thread."""
@@ -148,7 +148,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     alone: bool = False
     """A barrier: calls before it finish first, it runs by itself, later ones are checked after it."""
     approval: bool | Ask | AskFor = False
-    """Whether a person has to approve each call; an `Ask` words the question, a function decides for each call."""
+    """True if a person has to approve each call; an `Ask` words the question, a function decides for each call."""
     hooks: Sequence[ToolHooks] = ()
     deps_type: Any = None
     """The type of the deps that it needs, and without which no turn begins; None: it needs none."""

@@ -55,7 +55,7 @@ class Batch:
     check: Check | None = attrs.field(default=None, kw_only=True)
     """Asked when a call is about to start, after the calls that it has to wait for."""
     ask: Callable[[ToolCall, Tool], Ask | None] | None = attrs.field(default=None, kw_only=True)
-    """Whether a person has to decide first, besides what the tool says; such a call ends up in `asked`."""
+    """True if a person has to decide first, besides what the tool says; such a call ends up in `asked`."""
     grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
     """By their calls' ids what persons said who let them run."""
     timeout: float = attrs.field(default=DEFAULT_TIMEOUT, kw_only=True)
@@ -75,7 +75,7 @@ class Batch:
     asked: Mapping[int, AskPerson] = attrs.field(default=_NOTHING_ASKED, init=False, repr=False)
     """By their places the calls that wait for a person."""
     is_refused: bool = attrs.field(default=False, init=False)
-    """Whether the answer as a whole was refused."""
+    """True if the answer as a whole was refused."""
     _asks: Mapping[int, Ask] = attrs.field(default=_NO_ASKS, init=False, repr=False)
 
     # --- what came of them -----------------------------------------------------------------

@@ -77,7 +77,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self._is_async = _is_async(inner, name)
         self.inline = not thread and not self._is_async
         self.is_unbound = _is_unbound_method(func)
-        """Whether it is a method that was decorated in its class, and belongs to no object yet."""
+        """True if it is a method that was decorated in its class, and belongs to no object yet."""
         self._read_signature(parameters)
         check_options(self)
 

@@ -287,7 +287,7 @@ class CompiledType:
     _type: Any = attrs.field(repr=False)
     _sources: Mapping[type, type] = attrs.field(repr=False)
     has_placeholders: bool = attrs.field(default=False, repr=False)
-    """Whether some of it is not read by msgspec: types of pydantic, and unions whose members look alike."""
+    """True if some of it is not read by msgspec: types of pydantic, and unions whose members look alike."""
 
     def convert(self, value: Any) -> Any:
         """A decoded JSON value as the type. Nothing is guessed: "5" and true are no int; 1 is a float, and 1.0 an int.

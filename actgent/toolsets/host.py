@@ -70,7 +70,7 @@ class _Life:
     """The same for developers, with what the error says."""
     error: Exception | None = None
     is_settled: bool = False
-    """Whether it has connected or failed."""
+    """True if it has connected or failed."""
     changed: trio.Event = attrs.field(factory=trio.Event)
     """Set when it has connected or failed; a new one then."""
     tries: int = 0

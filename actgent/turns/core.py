@@ -74,9 +74,9 @@ class AgentCore:
 
     profile: Profile
     memory: Memory
-    """What sessions remember, and what of it the model is shown."""
+    """Opens a session's memory, which decides what the model is shown."""
     prompts: PromptManager
-    """What the model is told round that."""
+    """Renders the prompts round that."""
     models: ModelCaller
     calling: ToolCaller
     inbox: PriorityInbox[Message]

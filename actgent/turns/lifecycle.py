@@ -39,7 +39,7 @@ class TurnLifecycle:
     agent: str
     limits: Limits
     options: CallOptions
-    """What each turn gets that was not started with options of its own."""
+    """Options of turns that were started with none of their own."""
     dispatcher: Dispatcher
     observer: Observer
     timer: Timer

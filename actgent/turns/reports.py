@@ -46,7 +46,7 @@ class Reports:
 
     agent: str
     debug: bool = False
-    """Whether failures are told that somebody hears of, too, each with its traceback."""
+    """True if failures are told that somebody hears of, too, each with its traceback."""
     is_redacted: bool = False
 
     # --- handlers ------------------------------------------------------------------------

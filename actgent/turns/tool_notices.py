@@ -21,7 +21,7 @@ from actgent.tools.registry import ToolRegistry
 from .notices import add_notices
 
 SAID = 50
-"""How many tools a notice names."""
+"""The number of tools a notice names."""
 
 
 def offer_tools(context: SessionContext, turn: Turn, registry: ToolRegistry) -> None:

@@ -56,7 +56,7 @@ class Watch:
         self.busy: tuple[Handler, str, float] | None = None
         """Handler, session and monotonic time of its start."""
         self.named: tuple[Handler, str, float] | None = None
-        """What was reported already."""
+        """The stall that was reported already."""
         self._thread = threading.get_ident()
         self._token = trio.lowlevel.current_trio_token()
         self._asked: float | None = None

@@ -106,9 +106,9 @@ class AgentAnswer(Generic[DataT_co]):
     is_complete: bool = False
     """True: the run ended with an answer."""
     failure: Failure | None = None
-    """What it ended with instead."""
+    """The error that it ended with instead."""
     usage: Usage = NO_USAGE
-    """What the run took, as its answer says."""
+    """Usage of the run, as its answer says."""
 
     def __str__(self) -> str:
         return self.text

@@ -18,7 +18,7 @@ class StepsEvent:
     """Something that happened in a step."""
 
     type: ClassVar[str]
-    """What it is called on a wire."""
+    """Its name as JSON."""
     step_id: str
 
 

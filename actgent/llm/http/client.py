@@ -96,7 +96,7 @@ class Fold(abc.ABC):
     """Puts the events of one stream together."""
 
     begun = False
-    """Whether an event has come; what fails after that is a broken answer."""
+    """True if an event has come; what fails after that is a broken answer."""
 
     @abc.abstractmethod
     def feed(self, event: Body) -> str:

@@ -63,7 +63,7 @@ class Progress:
     found: int = 0
     """Results that hold something."""
     has_failed: bool = False
-    """Whether one of the last tools failed."""
+    """True if one of the last tools failed."""
     actions: Sequence[str] = ()
     """The last actions, oldest first, each with what it was done with."""
     tries: int = 0

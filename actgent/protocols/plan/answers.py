@@ -51,7 +51,7 @@ class Planned:
     calls: tuple[ToolCall, ...] = ()
     thoughts: str | None = None
     has_list: bool = False
-    """Whether it gave a todo list, be it an empty one."""
+    """True if it gave a todo list, be it an empty one."""
 
 
 @attrs.frozen(kw_only=True)

@@ -80,11 +80,11 @@ class Restored:
     """Accepted and not ended, in the order in which they are to go on; the first may be half done."""
     is_closed: bool
     due: float
-    """What the journal has for the earliest date; see `SessionLog.due`."""
+    """The earliest date in the journal; see `SessionLog.due`."""
     spent: Amounts
     """From the budget of the session as a whole."""
     bounded: tuple[Accepted, ...]
-    """Those of the waiting messages whose turns draw on more than their agent says."""
+    """Waiting messages whose turns draw on more than their agent says."""
 
 
 def is_unused(records: Sequence[Record]) -> bool:

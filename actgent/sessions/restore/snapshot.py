@@ -55,7 +55,7 @@ class SessionSnapshot:
     opened: Opened
     view: bytes
     messages: int
-    """How many there are."""
+    """The number that there are."""
     recent: tuple[Message, ...]
     """The last of them."""
     marks: tuple[Mark, ...]

@@ -37,9 +37,9 @@ class RateLimits:
     burst: float = 1.0
     """The share of a period's allowance that may be spent at once."""
     is_told: bool = True
-    """Whether headers of every answer tell the limits, in the wire's own words."""
+    """True if headers of every answer tell the limits, in the wire's own words."""
     is_wished: bool = True
-    """Whether a 429 says when to come again."""
+    """True if a 429 says when to come again."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("requests", "tokens", "concurrency", "period", "burst"):
