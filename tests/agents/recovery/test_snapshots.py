@@ -5,7 +5,10 @@ repeated and failed messages, are recorded by a real runtime. Then each moment b
 the one before, and from it the session is made again up to later moments, in all of which nothing may differ.
 """
 
+import functools
 import random
+import sys
+from pathlib import Path
 
 import attrs
 import pytest
@@ -32,6 +35,7 @@ from actgent.agents.session import held_by
 from actgent.journal.base import Entry
 from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
 from actgent.journal.records import (
     Accepted,
     ActionFailed,
@@ -51,7 +55,7 @@ from actgent.journal.records import (
 )
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.restore import LoadedSession, keeper, restore_loaded
+from actgent.sessions.restore import LoadedSession, keeper, load_session, restore_loaded
 from actgent.sessions.restore.keeper import SnapshotMaker
 from actgent.sessions.restore.restoring import read_beginning
 from actgent.state.reducers import append
@@ -294,3 +298,38 @@ def test_the_lives_had_it_all():
         Decided,
     }
     assert expected | {Scheduled, Fired, Unscheduled, Prompted, Spent} <= SEEN
+
+
+LIVES = Path(__file__).with_name("snapshot_lives.py")
+KILLED = -9
+WRITES = range(7, 130, 29)
+"""Of which write of its life the process dies; the later ones are not reached by all."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request, tmp_path):
+    """The address of a journal that other processes can open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/journal.db"
+    return request.getfixturevalue("postgres_url")
+
+
+async def test_whenever_a_process_is_killed_its_session_comes_back_exactly(shared_url, lives):
+    """Before and behind any write, of records or snapshots: what was accepted is there, and both ways to open it agree."""
+    confirmed, covered, memory = [], set(), ShortTermMemory()
+    for write in WRITES:
+        command = [sys.executable, str(LIVES), shared_url, "25", str(write)]
+        done = await trio.to_thread.run_sync(
+            functools.partial(lives.run, command, capture_output=True, text=True, timeout=60)
+        )
+        assert done.returncode in (0, KILLED), done.stderr[-2000:]
+        confirmed += done.stdout.split()
+        async with open_journal(shared_url) as journal:
+            await journal.acquire()
+            records = await journal.load("s", agent="clerk")
+            loaded = await load_session(journal, KEY, memory, lookback=0)
+            whole = await made_of(records, memory, journal)
+            assert await made_of(loaded.records, memory, journal, loaded.beginning) == whole
+            covered.add(0 if loaded.beginning is None else loaded.beginning.records)
+            assert set(confirmed) <= {record.message.id for record in records if isinstance(record, Accepted)}
+    assert len(covered) > 1

@@ -1,0 +1,74 @@
+"""A life that talks in one long session, gets snapshots soon, and is ended by SIGKILL before or behind a chosen write.
+
+`python snapshot_lives.py URL TURNS WRITE`: prints the accepted ids as lines, each when it is confirmed.
+"""
+
+import os
+import signal
+import sys
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.opening import open_journal
+from actgent.journal.wrapped import WrappedJournal
+from actgent.sessions import session_log
+
+
+class DeadlyJournal(WrappedJournal):
+    """Counts what is written, snapshots twice: its process ends before they are kept, or behind that."""
+
+    def __init__(self, inner, writes):
+        super().__init__(inner)
+        self._left = writes
+
+    def _count(self):
+        self._left -= 1
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def commit(self, entry, *, epoch, durable=True):
+        await self.inner.commit(entry, epoch=epoch, durable=durable)
+        self._count()
+
+    def write_soon(self, entry, *, epoch):
+        self.inner.write_soon(entry, epoch=epoch)
+        self._count()
+
+    async def keep_snapshot(self, session_id, snapshot, *, agent, epoch):
+        self._count()
+        done = await self.inner.keep_snapshot(session_id, snapshot, agent=agent, epoch=epoch)
+        self._count()
+        return done
+
+
+@tool(effect="idempotent")
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"seen {what}"
+
+
+def answer(chat):
+    if chat.messages[-1].role == "tool" or len(chat.messages) % 3:
+        return f"answer {len(chat.messages)}"
+    return [ToolCall("look", {"what": str(len(chat.messages))})]
+
+
+def make():
+    return BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), tools=[look])
+
+
+async def live(url, turns, write):
+    """Go on from wherever the last life ended."""
+    session_log.LONG = 30
+    async with open_journal(url) as inner, open_runtime(journal=DeadlyJournal(inner, write)) as runtime:
+        session = await (await runtime.start(make())).ensure_session("ada", "s")
+        for _ in range(turns):
+            session.state.dispatch(("n", session.state.get("n", 0) + 1))
+            message = await session.chat("hello")
+            os.write(1, f"{message}\n".encode())
+            await session.wait_idle()
+
+
+if __name__ == "__main__":
+    trio.run(live, sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
