@@ -133,7 +133,11 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     description: str = ""
     """When to call it, in words for the model; real definitions often have none."""
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments (an object); checked before each call."""
+    """JSON Schema of the arguments (an object); checked before each call.
+
+    Arguments that its `properties` do not name are refused, unless it says that there may be others
+    (`additionalProperties`, or a combination of schemas); where it names none, all pass.
+    """
     effect: Effect = "once"
     timeout: float | None = None
     """Seconds a call may take, its repetitions and their delays included; None is the agent's default (60)."""

@@ -20,6 +20,23 @@ def _parameters_checked(name: str, parameters: Any) -> Mapping[str, Any]:
     return parameters
 
 
+_SAY_MORE = frozenset(
+    "additionalProperties unevaluatedProperties patternProperties propertyNames "
+    "allOf anyOf oneOf if dependentSchemas $ref $dynamicRef".split()
+)
+"""Where one of these stands, `properties` are not all that the schema says of what arguments there may be."""
+
+
+def _closed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse arguments that the schema does not name, unless it says that there may be others.
+
+    JSON Schema lets them pass, published tools seldom say anything, and models make some up: the tool would do
+    something else than what was meant, and say nothing.
+    """
+    is_open = not parameters.get("properties") or not _SAY_MORE.isdisjoint(parameters)
+    return parameters if is_open else {**parameters, "additionalProperties": False}
+
+
 _STILL = (str, int, float, bool, NoneType)
 """Most values are of these, and an `isinstance` against an abstract class is dear."""
 
@@ -56,7 +73,7 @@ class ArgumentsValidator:
         Raises:
             ConfigurationError: the schema is not usable.
         """
-        parameters = _parameters_checked(tool, parameters)
+        parameters = _closed(_parameters_checked(tool, parameters))
         self.__attrs_init__(tool, compile_schema(parameters, owner=f"tool {tool!r}"))
 
     def validate(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:

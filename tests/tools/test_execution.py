@@ -1,6 +1,7 @@
 """actgent.tools.execution: the calls of one answer."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -526,6 +527,49 @@ async def test_public_functions_and_calls(recorded_rows):
         ]
         ended = await results(*calls, tools=described(row))
         assert [each.error for each in ended] == [None] * len(calls), row["id"]
+
+
+WRONG = {
+    "string": [7, None],
+    "integer": ["seven", 7.5],
+    "number": ["seven", [7]],
+    "boolean": ["yes", 1],
+    "array": [{}, "a, b"],
+    "object": [[], "{}"],
+}
+"""Values that a type does not have."""
+
+
+def broken(call: ToolCall, parameters: dict[str, Any]) -> Iterator[ToolCall]:
+    """Calls as models get them wrong, made from one that is right."""
+    arguments = dict(call.arguments)
+    for name in (f"{call.name}s", call.name.swapcase()):
+        yield ToolCall(name, arguments)
+    for extra in ("undeclared", f"{next(iter(parameters['properties']))}_"):
+        yield ToolCall(call.name, {**arguments, extra: "x"})
+    for name in parameters.get("required", ()):
+        yield ToolCall(call.name, {key: value for key, value in arguments.items() if key != name})
+    for name in arguments:
+        form = parameters["properties"][name]
+        for wrong in WRONG[form["type"]]:
+            yield ToolCall(call.name, {**arguments, name: wrong})
+        if "enum" in form:
+            yield ToolCall(call.name, {**arguments, name: "none of these"})
+
+
+async def test_public_calls_that_are_broken(recorded_rows):
+    """An argument that is missing, unknown, of another type or outside its enum, or a wrong name: none of them runs."""
+    count = 0
+    for row in recorded_rows("function_calls.jsonl"):
+        schemas = {each["name"]: each["parameters"] for each in row["functions_json_schema"]}
+        for name, arguments in (pair for each in row["expected"] or () for pair in each.items()):
+            wrong = list(broken(ToolCall(name, first_choice(arguments)), schemas[name]))
+            ended = await results(*wrong, tools=described(row))
+            assert len(wrong) >= 5
+            assert {each.status for each in ended} == {"error"}, (row["id"], name)
+            assert all("Invalid arguments" in each.error or "not found" in each.error for each in ended)
+            count += len(wrong)
+    assert count > 106 * 5
 
 
 # --- calls that wait for a person ---------------------------------------------------------

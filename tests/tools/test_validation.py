@@ -133,3 +133,23 @@ def test_validate_returns_or_refuses(arguments):
         assert not fits
     else:
         assert fits or "code" in arguments
+
+
+@pytest.mark.parametrize(
+    ("more", "passes"),
+    [
+        ({}, False),
+        ({"additionalProperties": True}, True),
+        ({"patternProperties": {"^b": {}}}, True),
+        ({"allOf": [{"properties": {"b": {}}}]}, True),
+        ({"properties": {}}, True),
+    ],
+)
+def test_arguments_that_a_schema_does_not_name(more, passes):
+    """A published schema that says nothing of others has none; what it says itself goes before that."""
+    validator = ArgumentsValidator("x", {"type": "object", "properties": {"a": {}}, **more})
+    if passes:
+        assert validator.validate({"b": 1}) == {"b": 1}
+    else:
+        with pytest.raises(InvalidArguments, match="'b' was unexpected"):
+            validator.validate({"b": 1})
