@@ -93,6 +93,9 @@ class SnapshotMaker:
             return False
         await self._begin()
         made = await self._read_until(head.records, slack)
+        now = await self._journal.head(self._key.agent, self._key.session_id)
+        if now is None or now.created_at != head.created_at:  # another session has the id by now
+            return False
         return made is not None and await self._journal.keep_snapshot(
             self._key.session_id, made, agent=self._key.agent, epoch=epoch
         )

@@ -1,17 +1,21 @@
 """Long sessions get snapshots beside their turns, and come back from them as they were."""
 
+import functools
+
 import attrs
 import pytest
 import trio
 
 from actgent import BareAgent, Memory, ModelView, ScriptedLLM, ShortTermMemory, ToolCall, open_runtime, tool
 from actgent.errors import ConfigurationError, JournalFailed, SessionNotFound
-from actgent.journal.base import Snapshot
+from actgent.journal.base import Entry, Snapshot
+from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.sessions import session_log
 from actgent.sessions.conversation import RecordedMessages
 from actgent.sessions.restore import keeper, restoring
+from actgent.sessions.restore.keeper import SnapshotMaker
 
 TURNS = 40
 
@@ -360,3 +364,31 @@ async def test_tool_calls_are_whole_in_pages(url, monkeypatch):
         await talk(session, 5)
         calls = [call.id for message in session.history for call in message.tool_calls]
         assert len(set(calls)) == len(calls) == 70
+
+
+class Renewing(MemoryJournal):
+    """Erases the session that is being read, and begins another one under its id."""
+
+    async def read(self, session_id, *, agent, after=0, limit=1000):
+        page = await super().read(session_id, agent=agent, after=after, limit=limit)
+        if after + len(page) >= (await self.head(agent, session_id)).records:
+            records = [attrs.evolve(each, created_at=5.0) if not at else each for at, each in enumerate(page)]
+            await self.delete(session_id, agent=agent)
+            entry = Entry(session_id=session_id, agent=agent, records=tuple(records))
+            await self.commit(entry, epoch=self._epoch)
+        return page
+
+
+async def test_a_snapshot_is_of_the_session_that_was_read():
+    """Not of one that began under its id meanwhile, however alike they are."""
+    async with Renewing().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            session = await (await runtime.start(clerk())).create_session("ada", session_id="s")
+            await talk(session, 5)
+        epoch = await journal.acquire()
+        maker = SnapshotMaker(journal, SessionKey("clerk", "s"), ShortTermMemory())
+        assert not await maker.make(slack=3, epoch=epoch)
+        assert await journal.find_snapshot("s", agent="clerk") is None
+        plain = SnapshotMaker(journal, SessionKey("clerk", "s"), ShortTermMemory())
+        journal.read = functools.partial(MemoryJournal.read, journal)
+        assert await plain.make(slack=3, epoch=epoch)
