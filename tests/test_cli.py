@@ -1,6 +1,7 @@
 """The command line, as a process of its own where signals, pipes and terminals matter."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from actgent import (
     Ask,
     BareAgent,
     ConfigurationError,
+    Image,
     ModelError,
     NotAuthorized,
     ScriptedLLM,
@@ -39,6 +42,7 @@ from actgent.cli.signals import Shutdown, run_until_signalled
 from actgent.cli.terminal import ConversationView, Lines, Terminal, one_line, printable
 from actgent.llm.base import Chat
 from actgent.messages import ChatMessage
+from actgent.testing import open_provider
 
 ACTGENT = Path(sys.executable).with_name("actgent")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -368,6 +372,89 @@ def test_chat_goes_on_after_a_failure_and_ends_with_1(actgent):
     done = actgent("chat", "--model", "openai:any", "--base-url", "http://127.0.0.1:9/v1", said="One\nTwo\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert [line[:19] for line in done.stderr.splitlines()] == ["actgent: openai:any"] * 2
+
+
+def test_json_is_an_object_a_line(actgent):
+    """With the tool call, the reply and what it took; a failure is one, too."""
+    done = actgent("chat", "--offline", "--json", said="What is 17 * 23?\nHello\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    call, reply, second = map(json.loads, done.stdout.splitlines())
+    assert (call["type"], call["tool"], call["arguments"]) == ("tool_result", "multiply", {"a": 17, "b": 23})
+    assert (reply["type"], reply["text"], second["type"]) == ("reply", "17 * 23 = 391.", "reply")
+    assert reply["usage"]["input_tokens"] > 0
+    assert len({each["session"] for each in (call, reply, second)}) == 1
+    done = actgent(
+        "chat", "Hello there", "--json", "--model", "openai:any", "--base-url", "http://127.0.0.1:9/v1"
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads(done.stdout)["kind"] == "model"
+
+
+def test_one_message_as_an_argument_or_as_a_whole_pipe(actgent):
+    """Nothing else is read, and a message may be given once."""
+    done = actgent("chat", "What is 17 * 23?", "--offline", said="What is 2 * 2?\n")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "17 * 23 = 391.")
+    done = actgent("chat", "-m", "-", "--offline", said="What is 2 * 3,\nand 4 * 5?\n")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 * 3 = 6, and 4 * 5 = 20.")
+
+
+async def test_a_picture_goes_with_the_first_message(commands, tmp_path):
+    """As the provider's wire carries it; a text file stands in the message."""
+    picture = b"\x89PNG\r\n\x1a\n" + bytes(20)
+    (tmp_path / "photo.png").write_bytes(picture)
+    (tmp_path / "notes.txt").write_text("milk", encoding="utf-8")
+    seen = []
+
+    def look(request):
+        seen.append([part for message in request.chat.messages for part in message.parts])
+        return "I see."
+
+    async with open_provider(look) as provider:
+        command = [ACTGENT, "chat", "--model", "openai:any", "--base-url", provider.url_for("openai")]
+        files = ["--attach", tmp_path / "photo.png", "--attach", tmp_path / "notes.txt"]
+        run = partial(
+            commands.run,
+            [*command, *files, "-m", "What is it?"],
+            capture_output=True,
+            env=environment(OPENAI_API_KEY="x"),
+        )
+        done = await trio.to_thread.run_sync(run)
+    assert (done.returncode, done.stdout) == (0, b"I see.\n"), done.stderr
+    (parts,) = seen
+    assert [part.data for part in parts if isinstance(part, Image)] == [picture]
+    assert [part.text for part in parts if isinstance(part, Text)][-1] == "What is it?"
+    assert "milk" in str(parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--continue"], "--journal"),
+        (["--session", "ada"], "--journal"),
+        (["--journal", "x.db", "--continue", "--session", "ada"], "give one of them"),
+        (["Hello there", "-m", "Hello"], "given twice"),
+        (["Hello there", "--attach", "nothing.png"], "nothing.png"),
+        (["Hello there", "--journal", "no/such/folder.db"], "folder.db"),
+        (["nodir"], "no such file or folder"),
+        (["nodir", "Hello"], "no such file or folder"),
+    ],
+)
+def test_wrong_ways_to_talk(arguments, named, command, tmp_path, monkeypatch):
+    """The line says what is wrong or what to do."""
+    monkeypatch.chdir(tmp_path)
+    offline = [] if arguments[0] == "nodir" else ["--offline"]
+    done = command("chat", *arguments, *offline)
+    assert (done.returncode in (1, 2), done.stdout) == (True, "")
+    assert done.stderr.startswith("actgent: ")
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_nothing_to_continue(command, tmp_path, monkeypatch):
+    """A new journal has no session yet."""
+    monkeypatch.chdir(tmp_path)
+    done = command("chat", "Hello there", "--offline", "--journal", "x.db", "--continue")
+    assert (done.returncode, "no session of 'assistant' to continue" in done.stderr) == (2, True)
 
 
 def talk_on_a_terminal(popen, *arguments, keys, **variables):

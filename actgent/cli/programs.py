@@ -4,6 +4,7 @@ A program that makes its agent inside of `main()` runs as it would by itself, up
 with an agent. There it is held, with all that it has opened, and the conversation takes place instead of its own.
 """
 
+import asyncio
 import functools
 import runpy
 import sys
@@ -160,11 +161,19 @@ def _catching_main(mains: list[Main]) -> Iterator[None]:
     def note(async_fn: Callable[..., Awaitable[object]], *args: Any, **_: Any) -> None:
         mains.append(functools.partial(async_fn, *args))
 
+    def refuse(main: Any, **_: Any) -> NoReturn:
+        main.close()
+        raise ConfigurationError(
+            "the program runs on asyncio, and a conversation here on trio: define its agent at the top level of a file, "
+            "and name that file"
+        )
+
     real, trio.run = trio.run, note  # type: ignore[assignment]
+    real_asyncio, asyncio.run = asyncio.run, refuse
     try:
         yield
     finally:
-        trio.run = real
+        trio.run, asyncio.run = real, real_asyncio
 
 
 def _line_of(error: BaseException, path: str) -> int | None:
