@@ -96,8 +96,8 @@ class MCPServer(Toolset):
         self.trust_hints = trust_hints
         self.resources = resources
         self.lock = None if lock is None else Path(lock)
-        self._links: dict[object, Any] = {}
-        """The connection, by the run of trio that it belongs to."""
+        self._links: dict[object, list[Any]] = {}
+        """The connections, by the run of trio that they belong to: one, unless two runtimes of it have this server."""
 
     def __repr__(self) -> str:
         return f"<MCPServer {self.name!r}: {self.command or self.url}>"
@@ -112,11 +112,14 @@ class MCPServer(Toolset):
     @contextmanager
     def _kept(self, link: Any) -> Iterator[None]:
         run = trio.lowlevel.current_trio_token()
-        self._links[run] = link
+        links = self._links.setdefault(run, [])
+        links.append(link)
         try:
             yield
         finally:
-            del self._links[run]
+            links.remove(link)
+            if not links:
+                del self._links[run]
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[Any]:
@@ -142,10 +145,10 @@ class MCPServer(Toolset):
         Raises:
             ToolsetUnavailable: there is none.
         """
-        link = self._links.get(trio.lowlevel.current_trio_token())
-        if link is None:
+        links = self._links.get(trio.lowlevel.current_trio_token())
+        if not links:
             raise ToolsetUnavailable(self.name, "it is not connected")
-        return link
+        return links[-1]
 
     def unlocked(self, listed: Sequence[Any], link: Any) -> list[Tool]:
         """The tools of a server as an agent has them, but for those that the lock withholds."""

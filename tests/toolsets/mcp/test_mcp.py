@@ -77,6 +77,17 @@ async def test_tools_and_their_results(tmp_path):
         os.kill(pid, 0)
 
 
+async def test_one_server_in_two_runtimes(tmp_path):
+    """Each has a process of its own, and the end of one leaves the other its own."""
+    server = faulty(tmp_path)
+    async with open_toolset(server) as outer:
+        async with open_toolset(server) as inner:
+            assert await call(inner, "echo", text="in") == "echo: in"
+        assert await call(outer, "echo", text="out") == "echo: out"
+    with pytest.raises(ToolsetUnavailable, match="not connected"):
+        server.link()
+
+
 async def test_the_environment_stays_here(tmp_path, monkeypatch):
     """A server sees what it was given and what a program needs to start, and no key of ours."""
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
