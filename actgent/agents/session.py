@@ -92,7 +92,8 @@ class Session(Generic[DataT_co]):
     @property
     def _context(self) -> SessionContext:
         """The agent's end, loaded."""
-        return context_of(self)
+        held = self._held
+        return held if held.face is not None else context_of(self)
 
     @property
     def _agent(self) -> AgentActor:

@@ -1,6 +1,7 @@
 """An agent while its block is open: an actor of its runtime's system, whose body serves many sessions side by side."""
 
 from collections.abc import Awaitable, Callable
+from threading import get_ident
 
 import trio
 
@@ -53,6 +54,8 @@ class AgentActor:
         self.call_from_outside = call_from_outside.get()
         """Calls something where it runs, for other threads, if it runs in a portal."""
         self._loop = trio.lowlevel.current_trio_token()
+        self._thread: int | None = None
+        """The thread that it lives in, while it does."""
         self._on_stop = on_stop
         self._on_left = on_left
         self._cell: Cell | None = None
@@ -80,12 +83,10 @@ class AgentActor:
         Raises:
             OutsideTrio: it is one.
         """
-        try:
-            if trio.lowlevel.current_trio_token() is self._loop:  # as ever: each message comes by here
-                return
-        except RuntimeError:  # of what is wrong the next line tells
-            pass
-        check_loop(what or self._words, self._loop)
+        if (
+            get_ident() != self._thread
+        ):  # each message comes by here, and while it lives its thread runs no other loop
+            check_loop(what or self._words, self._loop)
 
     def run_in(self, cell: Cell) -> None:
         """Note the cell that runs this agent."""
@@ -95,6 +96,7 @@ class AgentActor:
     async def live(self) -> None:
         """Serve until cancelled."""
         await self.equipped.wait()
+        self._thread = get_ident()
         try:
             async with trio.open_nursery() as nursery:
                 self.runner.begin(nursery)
@@ -107,6 +109,7 @@ class AgentActor:
                 finally:
                     self.runner.cut_off()
         finally:
+            self._thread = None
             self.timer_service.end()
             self.runner.end()
 

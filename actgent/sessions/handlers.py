@@ -81,6 +81,8 @@ class Handlers:
 
     def take_missed(self, kind: HandlerKind) -> bool:
         """Return True, once, if something of a kind went to nobody before the first handler of it came."""
+        if not self._missed:
+            return False
         bit = _BITS.get(kind, 0)
         is_missed = bool(self._missed & bit)
         self._missed &= ~bit
