@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
+import orjson
 
 from actgent.errors import ConfigurationError, DuplicateTool, ToolNotFound, ToolsetUnavailable
 from actgent.errors.printable import shown
@@ -163,7 +164,7 @@ class ToolRegistry:
         One that no model can use is left out, with a warning. A name that a provider refuses is made fit, and one that
         is taken gets the toolset's name in front.
         """
-        usable = (_usable(tool, toolset) for tool in tools)
+        usable = [_usable(tool, toolset) for tool in tools]
         self._groups[toolset] = tuple(tool for tool in usable if tool is not None)
         self._unavailable.pop(toolset, None)
         self._merge()
@@ -238,13 +239,24 @@ def check_tool(tool: object) -> None:
 
 def _usable(tool: Tool, toolset: str) -> Tool | None:
     """The tool under a name that a model can use; None: no model can use it."""
-    fit = WrappedTool(tool, name=fit_name(tool.name), origin=toolset)
     try:
+        check_tool(tool)
+        fit = WrappedTool(tool, name=fit_name(tool.name), origin=toolset)
         check_options(fit)
-    except ConfigurationError as error:
-        _log.warning("toolset %s: a tool is left out: %s", shown(toolset), shown(str(error)))
+        _check_sendable(fit)
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: attributes of a stranger's tool
+        said = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+        _log.warning("toolset %s: a tool is left out: %s", shown(toolset), shown(said))
         return None
     return fit
+
+
+def _check_sendable(tool: Tool) -> None:
+    """Refuse a specification that cannot be written as JSON: with it, no request of the agent could be."""
+    try:
+        orjson.dumps([tool.name, tool.description, tool.parameters], default=dict)
+    except TypeError as error:
+        raise ConfigurationError(f"tool {tool.name!r} cannot be sent to a model: {error}") from None
 
 
 def fit_name(name: str) -> str:

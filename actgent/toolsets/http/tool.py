@@ -30,7 +30,7 @@ EFFECTS: Mapping[str, Effect] = {
     "DELETE": "idempotent",
 }
 """RFC 9110, 9.2: what is safe, and what may be repeated; the others happen once."""
-_OURS = frozenset(
+OURS = frozenset(
     "authorization connection content-length cookie host idempotency-key proxy-authorization te trailer "
     "transfer-encoding upgrade".split()
 )
@@ -253,7 +253,7 @@ def _object_schema(parameters: Parameters | None) -> dict[str, Any]:
 
 
 def _checked_headers(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    if wrong := sorted(header for header in schema["properties"] if header.lower() in _OURS):
+    if wrong := sorted(header for header in schema["properties"] if header.lower() in OURS):
         raise ConfigurationError(
             f"tool {name!r}: the header {wrong[0]!r} is not the model's to give: use fixed_headers= or auth="
         )

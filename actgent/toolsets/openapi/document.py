@@ -5,10 +5,12 @@ translated; one of 3.1 is JSON Schema already.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote, urljoin, urlsplit
 
 import attrs
 from ruamel.yaml import YAML
@@ -19,6 +21,9 @@ from actgent.errors import ConfigurationError
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 _CHAIN = 50
 """How many references may lead from one to the next."""
+_LARGEST = 5_000_000
+"""Values that a document may have once its aliases are written out; real ones have up to 500,000."""
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _DROPPED = frozenset(
     "discriminator xml externalDocs example examples deprecated readOnly writeOnly nullable".split()
 )
@@ -46,7 +51,8 @@ class Operation:
     @property
     def tags(self) -> tuple[str, ...]:
         """What it is filed under."""
-        return tuple(tag for tag in self.spec.get("tags") or () if isinstance(tag, str))
+        tags = self.spec.get("tags")
+        return tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
 
     @property
     def text(self) -> str:
@@ -66,7 +72,8 @@ class APIDocument:
 
     def __init__(self, data: object, *, origin: str = "") -> None:
         """Args: `origin` is the URL that it came from, for addresses that are relative to it."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("paths", {}), Mapping):
+        data = _plain(data)
+        if not isinstance(data, dict) or not isinstance(data.get("paths", {}), dict):
             raise ConfigurationError("this is not an OpenAPI document: it holds openapi, info and paths")
         version = str(data.get("openapi") or data.get("swagger"))
         if not version.startswith(("3.0", "3.1")):
@@ -83,20 +90,43 @@ class APIDocument:
         info = self.data.get("info")
         return str(info.get("title", "")) if isinstance(info, Mapping) else ""
 
-    def operations(self) -> Iterator[Operation]:
-        """All operations, in their order."""
-        for path, found in self.data.get("paths", {}).items():
-            item = self.resolved(found)
-            shared = item.get("parameters") or ()
+    def operations(self, skipped: dict[str, str] | None = None) -> list[Operation]:
+        """All operations that can be read, in their order; `skipped` learns why others cannot, by method and path."""
+        skipped = {} if skipped is None else skipped
+        found: list[Operation] = []
+        for path, node in self.data.get("paths", {}).items():
+            if path.startswith("x-"):
+                continue
+            try:
+                item = self.resolved(node)
+            except Unsupported as error:
+                skipped[path] = str(error)
+                continue
             for method in METHODS:
                 if isinstance(item.get(method), Mapping):
-                    own = item[method].get("parameters") or ()
-                    yield Operation(str(path), method, item[method], self._joined(shared, own))
+                    try:
+                        found.append(self._operation(path, method, item))
+                    except Unsupported as error:
+                        skipped[f"{method} {path}"] = str(error)
+        return found
+
+    def _operation(self, path: str, method: str, item: Mapping[str, Any]) -> Operation:
+        if not path.startswith("/"):
+            raise Unsupported("its path does not begin with /")
+        spec = item[method]
+        parameters = self._joined(item.get("parameters"), spec.get("parameters"))
+        return Operation(path, method, spec, parameters)
 
     def _joined(self, *lists: Any) -> tuple[Mapping[str, Any], ...]:
         """Parameters of path and operation; the operation's own go before the path's of the same name and place."""
-        found = [self.resolved(parameter) for parameters in lists for parameter in parameters]
-        return tuple({(each.get("name"), each.get("in")): each for each in found}.values())
+        found = [self.resolved(parameter) for parameters in lists for parameter in _list(parameters)]
+        return tuple({(str(each.get("name")), str(each.get("in"))): each for each in found}.values())
+
+    def security_schemes(self) -> Mapping[str, Any]:
+        """Its security schemes by name, references not followed."""
+        components = self.data.get("components")
+        schemes = components.get("securitySchemes") if isinstance(components, Mapping) else None
+        return schemes if isinstance(schemes, Mapping) else {}
 
     def server(self, operation: Operation | None = None) -> str:
         """The address of the API, or of an operation that is elsewhere.
@@ -107,9 +137,8 @@ class APIDocument:
         lists = [operation.spec.get("servers")] if operation is not None else []
         for servers in (*lists, self.data.get("servers")):
             if isinstance(servers, list) and servers and isinstance(servers[0], Mapping):
-                url = _filled(servers[0])
-                return (urljoin(self.origin, url) if self.origin else url).rstrip("/")
-        return self.origin.rstrip("/")
+                return _absolute(self.origin, _filled(servers[0]))
+        return _absolute(self.origin, "")
 
     def resolved(self, node: Any) -> Mapping[str, Any]:
         """What a reference leads to, through references; anything else as it is.
@@ -174,8 +203,9 @@ class SchemaTranslator:
     def _defined(self, reference: str) -> str:
         name = self._names.get(reference)
         if name is None:
-            last = reference.rpartition("/")[2].replace("~1", "_").replace("%", "_") or "schema"
-            name = last if last not in self.definitions else f"{last}_{len(self.definitions)}"
+            name = last = _UNFIT.sub("_", reference.rpartition("/")[2]) or "schema"
+            while name in self.definitions:
+                name = f"{last}_{len(self.definitions)}" if name == last else f"{name}_"
             self._names[reference] = name
             self.definitions[name] = True  # a place, before what it refers to may refer to it
             self.definitions[name] = self.translate(self._document.at(reference))
@@ -185,7 +215,7 @@ class SchemaTranslator:
         if key in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
             return {name: self.translate(each) for name, each in _object(value).items()}
         if key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            return [self.translate(each) for each in value]
+            return [self.translate(each) for each in _list(value)]
         is_schema = key in (
             "items",
             "additionalProperties",
@@ -201,6 +231,12 @@ class SchemaTranslator:
 
 def _is_kept(key: str) -> bool:
     return key not in _DROPPED and not key.startswith("x-")
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | None):
+        raise Unsupported("what is to be a list is none")
+    return value or ()
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -228,8 +264,71 @@ def _filled(server: Mapping[str, Any]) -> str:
     url = str(server.get("url", ""))
     variables = server.get("variables")
     for name, variable in variables.items() if isinstance(variables, Mapping) else ():
-        url = url.replace(f"{{{name}}}", str(variable.get("default", "")))
+        default = variable.get("default", "") if isinstance(variable, Mapping) else ""
+        url = url.replace(f"{{{name}}}", str(default))
     return url
+
+
+def _absolute(origin: str, url: str) -> str:
+    """The address of a server, which no argument of a call is a part of.
+
+    Raises:
+        ConfigurationError: it is no whole one.
+    """
+    try:
+        whole = urljoin(origin, url) if origin else url
+        is_whole = urlsplit(whole).scheme in ("http", "https") and bool(urlsplit(whole).hostname)
+    except ValueError:
+        is_whole = False
+    if not is_whole or "{" in whole:
+        raise ConfigurationError(f"the document names no server for it ({url!r:.200}): pass server=")
+    return whole.rstrip("/")
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def _plain(data: object) -> Any:
+    """A document as JSON has it: YAML has dates, keys that are no text, and aliases, by which 1 KB can mean 1 TB.
+
+    Raises:
+        ConfigurationError: it is too large or too deep, or it contains itself.
+    """
+    sizes: dict[int, tuple[Any, int]] = {}
+    try:
+        plain, size = _walked(data, sizes, {})
+    except RecursionError:
+        raise ConfigurationError("the document is nested too deeply") from None
+    if size > _LARGEST:
+        raise ConfigurationError(f"the document has more than {_LARGEST:,} values, its aliases written out")
+    return plain
+
+
+def _walked(node: Any, known: dict[int, tuple[Any, int]], above: dict[int, Any]) -> tuple[Any, int]:
+    """A node as JSON has it, and how many values it has; one that several refer to is walked once."""
+    if not isinstance(node, Mapping | list | tuple):
+        return _value_of(node), 1
+    if id(node) in known:
+        return known[id(node)]
+    if id(node) in above:
+        raise ConfigurationError("a part of the document contains itself")
+    above[id(node)] = node
+    if isinstance(node, Mapping):
+        each = {str(key): _walked(item, known, above) for key, item in node.items()}
+        plain: Any = {key: item for key, (item, _) in each.items()}
+        size = sum(size for _, size in each.values()) + 1
+    else:
+        items = [_walked(item, known, above) for item in node]
+        plain, size = [item for item, _ in items], sum(size for _, size in items) + 1
+    del above[id(node)]
+    known[id(node)] = plain, size
+    return plain, size
+
+
+def _value_of(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def read_document(text: str | bytes, *, name: str) -> Any:
@@ -242,10 +341,13 @@ def read_document(text: str | bytes, *, name: str) -> Any:
         return json.loads(text)
     except ValueError:
         pass
+    except RecursionError:
+        raise ConfigurationError(f"{name} is nested too deeply") from None
     try:
         return YAML(typ="safe").load(text)
-    except YAMLError as error:
-        raise ConfigurationError(f"{name} is neither JSON nor YAML: {str(error).splitlines()[0]}") from error
+    except (YAMLError, ValueError, TypeError, RecursionError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigurationError(f"{name} is neither JSON nor YAML: {first:.200}") from None
 
 
 def read_file(path: Path) -> Any:

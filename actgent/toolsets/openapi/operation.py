@@ -1,6 +1,7 @@
 """An operation of an API as a tool: its arguments, and the request that they make."""
 
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from actgent.errors import InvalidArguments
 from actgent.tools.base import Tool, ToolContext
 from actgent.toolsets.http.auth import Auth, credentials_of
 from actgent.toolsets.http.exchange import APIRequest, Connections, WorthRepeating
-from actgent.toolsets.http.tool import EFFECTS, plain, readable
+from actgent.toolsets.http.tool import EFFECTS, OURS, plain, readable
 
 from .document import APIDocument, Operation, SchemaTranslator, Unsupported
 
@@ -21,6 +22,11 @@ LONGEST_DESCRIPTION = 1_000
 _JSON = ("application/json", "+json")
 _FORM = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
+_NOT_GIVEN = OURS | {"accept", "content-type"}
+"""Headers that are no parameters: three are to be ignored, says the specification, and the rest is the connection's."""
+_UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
+_LONGEST_ARGUMENT = 64
+"""Characters that providers take for the name of an argument."""
 
 
 @attrs.frozen
@@ -141,12 +147,15 @@ def _parameters(
     names = [str(each.get("name")) for each in operation.parameters]
     found = []
     for given in operation.parameters:
-        name, place = str(given.get("name")), str(given.get("in"))
+        name, place = given.get("name"), str(given.get("in"))
+        if not isinstance(name, str) or not name:
+            raise Unsupported("a parameter has no name")
         if place not in PLACES:
             raise Unsupported(f"the parameter {name!r} stands in {place!r}")
-        if place == "header" and name.lower() in ("accept", "content-type", "authorization"):
-            continue  # to be ignored, says the specification
-        argument = name if names.count(name) == 1 and name != "body" else f"{name}_{place}"
+        if place == "header" and name.lower() in _NOT_GIVEN:
+            continue
+        is_alone = names.count(name) == 1 and name != "body"
+        argument = _argument(name if is_alone else f"{name}_{place}", properties)
         properties[argument] = _described(given, translator.translate(_schema_of(given)))
         style = str(given.get("style") or ("form" if place in ("query", "cookie") else "simple"))
         explode = given.get("explode", style == "form")
@@ -162,6 +171,16 @@ def _parameters(
     return found
 
 
+def _argument(name: str, taken: Mapping[str, Any]) -> str:
+    """A name for an argument that providers take, and that no other one has."""
+    fit = argument = _UNFIT.sub("_", name)[:_LONGEST_ARGUMENT]
+    number = 1
+    while argument in taken or argument == "body":
+        number += 1
+        argument = f"{fit[: _LONGEST_ARGUMENT - 5]}_{number}"
+    return argument
+
+
 def _places(path: str) -> list[str]:
     return [part.partition("}")[0] for part in path.split("{")[1:]]
 
@@ -172,8 +191,14 @@ def _schema_of(parameter: Mapping[str, Any]) -> Any:
         return parameter["schema"]
     content = parameter.get("content")
     if isinstance(content, Mapping) and content:
-        return next(iter(content.values())).get("schema", {})
+        return _schema_in(next(iter(content.values())))
     return {"type": "string"}
+
+
+def _schema_in(media: Any) -> Any:
+    if media is not None and not isinstance(media, Mapping):
+        raise Unsupported("a media type is no object")
+    return (media or {}).get("schema", {})
 
 
 def _described(given: Mapping[str, Any], schema: Any) -> Any:
@@ -198,7 +223,7 @@ def _body(
         if spec.get("required") is not True:
             return None
         raise Unsupported(f"its body is {next(iter(content))}")
-    properties["body"] = _described(spec, translator.translate((content[kind] or {}).get("schema", {})))
+    properties["body"] = _described(spec, translator.translate(_schema_in(content[kind])))
     return RequestBody(kind, spec.get("required") is True)
 
 

@@ -123,7 +123,8 @@ class OpenAPI(Toolset):
     def _made(self, document: APIDocument) -> tuple[Tool, ...]:
         auth = credentials_by_scheme(document, self._auth) if isinstance(self._auth, Mapping) else self._auth
         tools: dict[str, Tool] = {}
-        for operation in document.operations():
+        there = document.operations(self.skipped)
+        for operation in there:
             if not self._wants(operation):
                 continue
             try:
@@ -135,22 +136,19 @@ class OpenAPI(Toolset):
                     self.skipped[f"{operation.method} {operation.path}"] = (
                         f"another operation is {operation.id!r}"
                     )
-        self._check_wanted(document, tools)
+        self._check_wanted(there, tools)
         if self.skipped:
             names = ", ".join(f"{name} ({reason})" for name, reason in list(self.skipped.items())[:SAID])
             _log.warning("%d operations of an API are no tools: %s", len(self.skipped), shown(names))
         return tuple(tools.values())
 
     def _tool(self, document: APIDocument, operation: Operation, auth: Auth | None) -> Tool:
-        server = self._server or document.server(operation)
-        if not server.startswith(("http://", "https://")):
-            raise ConfigurationError(f"the document names no server for it ({server!r}): pass server=")
         tool = OperationTool(
             document,
             operation,
             connections=self._connections,
             auth=auth,
-            server=server,
+            server=self._server or document.server(operation),
             timeout=self._timeout,
             max_bytes=self._max_bytes,
         )
@@ -165,9 +163,8 @@ class OpenAPI(Toolset):
             and (self._keep is None or self._keep(operation))
         )
 
-    def _check_wanted(self, document: APIDocument, tools: Mapping[str, Tool]) -> None:
+    def _check_wanted(self, there: Sequence[Operation], tools: Mapping[str, Tool]) -> None:
         """Refuse names of operations and tags that the document does not have."""
-        there = list(document.operations())
         for kind, wanted, known in (
             ("operation", self._ids, {each.id for each in there}),
             ("tag", self._tags, {tag for each in there for tag in each.tags}),
@@ -187,11 +184,16 @@ def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic
     Raises:
         ConfigurationError: the document has no such scheme, or one that a text is not enough for.
     """
-    schemes = document.data.get("components", {}).get("securitySchemes", {})
-    parts = [
-        _by_scheme(name, document.resolved(schemes[name]), value) if name in schemes else None
-        for name, value in given.items()
-    ]
+    schemes = document.security_schemes()
+    try:
+        parts = [
+            _by_scheme(name, document.resolved(schemes[name]), value) if name in schemes else None
+            for name, value in given.items()
+        ]
+    except Unsupported as error:
+        raise ConfigurationError(
+            f"auth=: a security scheme of the document cannot be read: {error}"
+        ) from None
     if None in parts:
         missing = next(name for name in given if name not in schemes)
         raise ConfigurationError(

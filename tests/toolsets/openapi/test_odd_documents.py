@@ -1,0 +1,161 @@
+"""Documents that are wrong, odd or hostile: whatever cannot be a tool is left out, and nothing else goes wrong."""
+
+import copy
+import random
+
+import pytest
+
+from actgent import OpenAPI
+from actgent.errors import ConfigurationError
+from actgent.toolsets.openapi.document import APIDocument, read_document
+
+PETS = {
+    "openapi": "3.0.3",
+    "info": {"title": "Pets", "version": "1"},
+    "servers": [{"url": "https://{env}.example/v1", "variables": {"env": {"default": "api"}}}],
+    "paths": {
+        "/pets/{id}": {
+            "parameters": [{"$ref": "#/components/parameters/Id"}],
+            "get": {
+                "operationId": "getPet",
+                "summary": "One pet.",
+                "tags": ["pets"],
+                "parameters": [
+                    {
+                        "name": "q",
+                        "in": "query",
+                        "style": "deepObject",
+                        "schema": {
+                            "type": "object",
+                            "properties": {"x": {"type": "integer", "minimum": 1, "exclusiveMinimum": True}},
+                        },
+                    },
+                    {"name": "h", "in": "header", "content": {"application/json": {"schema": {"type": "string"}}}},
+                    {"name": "c", "in": "cookie", "schema": {"type": "string", "nullable": True, "enum": ["a"]}},
+                ],
+            },
+            "put": {"operationId": "put Pet!", "requestBody": {"$ref": "#/components/requestBodies/Pet"}},
+        },
+        "/form": {
+            "post": {"requestBody": {"content": {"multipart/form-data": {"schema": {"type": "object"}}}}}
+        },
+        "/again": {"$ref": "#/paths/~1form"},
+    },
+    "components": {
+        "parameters": {"Id": {"name": "id", "in": "path", "schema": {"$ref": "#/components/schemas/Id"}}},
+        "requestBodies": {
+            "Pet": {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}
+        },
+        "schemas": {
+            "Id": {"type": "integer"},
+            "Pet": {
+                "type": "object",
+                "properties": {
+                    "kids": {"type": "array", "items": {"$ref": "#/components/schemas/Pet"}},
+                    "tag": {"allOf": [{"$ref": "#/components/schemas/Id"}]},
+                },
+            },
+        },
+        "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}},
+    },
+}  # fmt: skip
+ODD = (
+    None, [], {}, 0, "x", True, [None], ["x"], {"x": None}, {1: 2}, float("nan"), [[]], b"\xff", "http://[",
+    {"$ref": "#/x"}, {"$ref": "#/components/schemas/Pet"}, {"$ref": 3},
+)  # fmt: skip
+
+
+def places(node, above=()):
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        yield (*above, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*above, key))
+
+
+def replaced(document, place, value):
+    changed = node = copy.deepcopy(document)
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    return changed
+
+
+def small(paths, **more):
+    return {"openapi": "3.1.0", "servers": [{"url": "https://api.example"}], "paths": paths, **more}
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
+def test_a_node_of_a_document_that_is_something_else_is_a_configuration_error_or_an_operation_less(version):
+    document = {**PETS, "openapi": version}
+    each_place = list(places(document))
+    chance = random.Random(version)
+    refused = made = 0
+    for place in each_place:
+        for value in chance.sample(ODD, 8):
+            try:
+                api = OpenAPI(replaced(document, place, value), auth={"key": "s"})
+            except ConfigurationError:
+                refused += 1
+            else:
+                made += len(api.tools)
+    assert refused > 20
+    assert made > 1_000
+
+
+def test_a_broken_path_leaves_the_others_and_is_named():
+    document = replaced(PETS, ("paths", "/form"), {"$ref": "#/nowhere"})
+    api = OpenAPI(document)
+    assert {tool.name for tool in api.tools} >= {"getPet"}
+    assert "leads nowhere" in api.skipped["/form"]
+
+
+def test_aliases_that_mean_a_billion_values_are_refused_before_they_are_written_out():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    text = "openapi: 3.1.0\nservers: [{url: 'https://api.example'}]\npaths: {}\n" + "\n".join(lines)
+    with pytest.raises(ConfigurationError, match="aliases"):
+        APIDocument(read_document(text, name="bomb"))
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]", "[" * 100_000, "{" * 1_500, "a: 2020-99-99"])
+def test_text_that_is_no_document_is_a_configuration_error(text):
+    with pytest.raises(ConfigurationError):
+        APIDocument(read_document(f"openapi: 3.1.0\npaths: {{}}\n{text}" if ":" in text else text, name="it"))
+
+
+@pytest.mark.parametrize("path", ["@evil.example/x", ".evil.example", ":81/x"])
+def test_a_path_cannot_continue_the_host(path):
+    with pytest.raises(ConfigurationError, match="does not begin with /"):
+        OpenAPI(small({path: {"get": {}}}), server="https://api.example").tools  # noqa: B018 - is made at once
+
+
+def test_an_argument_never_becomes_a_part_of_the_host():
+    where = {"name": "tenant", "in": "path", "schema": {"type": "string"}}
+    document = small(
+        {"/x/{tenant}": {"get": {"parameters": [where]}}}, servers=[{"url": "https://{tenant}.example"}]
+    )
+    with pytest.raises(ConfigurationError, match="pass server="):
+        OpenAPI(document)
+
+
+def test_arguments_have_names_that_providers_take_and_no_two_the_same():
+    given = [
+        ("filter[name]", "query"),
+        ("filter(name)", "query"),
+        ("body", "query"),
+        ("body_query", "query"),
+        ("x" * 80, "query"),
+    ]
+    parameters = [{"name": name, "in": place, "schema": {"type": "string"}} for name, place in given]
+    (tool,) = OpenAPI(small({"/x": {"get": {"parameters": parameters}}})).tools
+    names = list(tool.parameters["properties"])
+    assert len(names) == 5
+    assert all(len(name) <= 64 and name.replace("_", "").isalnum() for name in names)
+    request = tool.request(dict(zip(names, "abcde", strict=True)))
+    assert request.query == tuple((name, value) for (name, _), value in zip(given, "abcde", strict=True))
+
+
+def test_headers_of_the_connection_are_no_arguments():
+    parameters = [{"name": name, "in": "header"} for name in ("Host", "Content-Length", "Cookie", "X-Fine")]
+    (tool,) = OpenAPI(small({"/x": {"get": {"parameters": parameters}}})).tools
+    assert list(tool.parameters["properties"]) == ["X-Fine"]
