@@ -108,6 +108,7 @@ _NAMES = {
     "agents.presets": ("BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),
     "agents.agent_tools": ("delegation_tools",),
+    "journal.base": ("SessionSummary",),
     "runtime.directory": ("AgentCard",),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),
     "control.limits": ("Limits",),

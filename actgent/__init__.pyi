@@ -132,6 +132,9 @@ from .errors import (
     WouldDeadlock as WouldDeadlock,
     WrongOwner as WrongOwner,
 )
+from .journal.base import (
+    SessionSummary as SessionSummary,
+)
 from .llm.anthropic import (
     Anthropic as Anthropic,
 )

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 FACE = [
     "Agent",
+    "SessionSummary",
     "AgentCore",
     "BareAgent",
     "SimpleAgent",

@@ -51,6 +51,7 @@ from actgent.runtime.slots import running_session, slot_lent
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.handlers import Handler, check_called
+from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content, check_rule, question_to
 from actgent.sessions.turn import Turn
 from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, turn_options
@@ -299,6 +300,7 @@ class Agent(Generic[DataT_co, DepsT]):
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
+        history: Iterable[Former] = (),
     ) -> Session[DataT_co]:
         """Open a conversation; a `description` that is not empty is its first message.
 
@@ -307,17 +309,20 @@ class Agent(Generic[DataT_co, DepsT]):
 
         `limits` bound the session as a whole, with its children: of them the calls, tokens, cost and seconds count.
         `deps` are those of this session's tools, instead of the agent's.
+        `history` is what was said elsewhere: `ChatMessage`s, another session's messages, or `{"role": ..., "content": ...}`
+        of users and assistants. The model is shown it as if it had been said here; no turn answers it, and no hook hears it.
 
         Raises:
             NotRunning: the agent's block is not open.
-            ConfigurationError: the owner is empty, or the id is no printable text of at most 200 characters.
+            ConfigurationError: the owner is empty, the id is no printable text of at most 200 characters, or the history is
+                none that a model takes, e.g. a tool call without its result.
             SessionExists: this agent has a session of this id already; other agents may have one.
             WrongOwner: the parent is another user's.
             InboxFull: there was no room for the description.
         """
         check_id("session_id", session_id)
         opener = self._require_opener() if self._opener is not None else await self._await_opener()
-        system = None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
+        system = self._layered(prompt)
         context = await opener.create(
             owner,
             description,
@@ -327,6 +332,7 @@ class Agent(Generic[DataT_co, DepsT]):
             limits=limits,
             on_busy=on_busy,
             deps=self._checked_deps(deps),
+            history=history,
         )
         return face_of(context)
 
@@ -353,16 +359,38 @@ class Agent(Generic[DataT_co, DepsT]):
         session_id: str,
         *,
         parent: Session | None = None,
+        prompt: Prompt | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
         deps: DepsT | None = None,
+        history: Iterable[Former] = (),
     ) -> Session[DataT_co]:
         """This agent's session of this id, in memory or in the journal, created if there is none.
 
+        The rest is what `create_session` gives it then; a session that is there keeps what it was created with, but for
+        `deps`, which are those of its tools from now on. Callers that come together get the same session.
+
         Raises:
+            ConfigurationError: see `create_session`; also where there is such a session.
             WrongOwner: the session of this id is another owner's; names and kinds are compared.
             SessionClosed: it was closed.
         """
         opener, given = await self._await_opener(), self._checked_deps(deps)
-        return _with_deps(await opener.ensure(owner, session_id, parent=_below(parent), deps=given), deps)
+        context = await opener.ensure(
+            owner,
+            session_id,
+            parent=_below(parent),
+            system=self._layered(prompt),
+            on_busy=on_busy,
+            limits=limits,
+            deps=given,
+            history=history,
+        )
+        return _with_deps(context, deps)
+
+    def _layered(self, prompt: Prompt | None) -> str | None:
+        """The system prompt of a session with a layer of its own."""
+        return None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
 
     def _checked_deps(self, deps: Any) -> Any:
         """The deps of one session or run.

@@ -1,6 +1,6 @@
 """The portal of synchronous code: agents and sessions whose methods wait for what those on trio return."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -16,12 +16,14 @@ from actgent.control.limits import Limits
 from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed
 from actgent.events import Observation
+from actgent.journal.base import SessionSummary
 from actgent.messages import DataT_co, Delivery, Message, OnBusy, Reply, Sender, Usage
 from actgent.modes.changes import ModeChange
 from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.context import Status
 from actgent.sessions.handlers import Handler, check_called
+from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content
 from actgent.tools.base import DepsT
 
@@ -266,6 +268,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
+        history: Iterable[Former] = (),
         **handlers: Unpack[HandlerOptions],
     ) -> PortalSession[DataT_co]:
         """Open a conversation, as `Agent.create_session` does; handlers that are given here hear of the description, too."""
@@ -279,6 +282,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
             on_busy=on_busy,
             limits=limits,
             deps=deps,
+            history=history,
         )
         session = self.wait(create_listening, creating, self._portal.crossings(handlers))
         return PortalSession(self._portal, session)
@@ -297,10 +301,25 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         session_id: str,
         *,
         parent: PortalSession[Any] | None = None,
+        prompt: Prompt | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
         deps: DepsT | None = None,
+        history: Iterable[Former] = (),
     ) -> PortalSession[DataT_co]:
         """This agent's session of this id, created if there is none."""
-        session = self.wait(self.inner.ensure_session, owner, session_id, parent=unwrapped(parent), deps=deps)
+        ensuring = partial(
+            self.inner.ensure_session,
+            owner,
+            session_id,
+            parent=unwrapped(parent),
+            prompt=prompt,
+            on_busy=on_busy,
+            limits=limits,
+            deps=deps,
+            history=history,
+        )
+        session = self.wait(ensuring)
         return PortalSession(self._portal, session)
 
     def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
@@ -372,6 +391,19 @@ class Portal:
     def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
         """List the approvals of all agents, page by page, as `Runtime.approvals` does."""
         return self.call(self.runtime.approvals, after=after, limit=limit)
+
+    def sessions(
+        self,
+        *,
+        owner: Sender | str | None = None,
+        agent: str | None = None,
+        state: Status | None = None,
+        after: SessionSummary | None = None,
+        limit: int = 100,
+    ) -> tuple[SessionSummary, ...]:
+        """List sessions by their last change, page by page, as `Runtime.sessions` does."""
+        listing = partial(self.runtime.sessions, owner=owner, agent=agent, state=state, after=after)
+        return self.call(listing, limit=limit)
 
     def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
         """Close a session and its children, and erase all that the journal has of them; see `Runtime.delete_session`."""

@@ -1,7 +1,7 @@
 """The portal of asyncio: agents and sessions whose methods are awaited there and run on trio."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -17,12 +17,14 @@ from actgent.control.limits import Limits
 from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed, UsageError
 from actgent.events import Observation
+from actgent.journal.base import SessionSummary
 from actgent.messages import DataT_co, Delivery, Message, OnBusy, Reply, Sender, Usage
 from actgent.modes.changes import ModeChange
 from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.context import Status
 from actgent.sessions.handlers import Handler, check_called
+from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content
 from actgent.tools.base import DepsT
 
@@ -264,6 +266,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
+        history: Iterable[Former] = (),
         **handlers: Unpack[HandlerOptions],
     ) -> AsyncPortalSession[DataT_co]:
         """Open a conversation, as `Agent.create_session` does; handlers that are given here hear of the description, too."""
@@ -277,6 +280,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
             on_busy=on_busy,
             limits=limits,
             deps=deps,
+            history=history,
         )
         session = await self.wait(create_listening, creating, self._portal.crossings(handlers))
         return AsyncPortalSession(self._portal, session)
@@ -295,12 +299,25 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         session_id: str,
         *,
         parent: AsyncPortalSession[Any] | None = None,
+        prompt: Prompt | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
         deps: DepsT | None = None,
+        history: Iterable[Former] = (),
     ) -> AsyncPortalSession[DataT_co]:
         """This agent's session of this id, created if there is none."""
-        session = await self.wait(
-            self.inner.ensure_session, owner, session_id, parent=unwrapped(parent), deps=deps
+        ensuring = partial(
+            self.inner.ensure_session,
+            owner,
+            session_id,
+            parent=unwrapped(parent),
+            prompt=prompt,
+            on_busy=on_busy,
+            limits=limits,
+            deps=deps,
+            history=history,
         )
+        session = await self.wait(ensuring)
         return AsyncPortalSession(self._portal, session)
 
     def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
@@ -383,6 +400,19 @@ class AsyncPortal:
     async def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
         """List the approvals of all agents, page by page, as `Runtime.approvals` does."""
         return await self.call(self.runtime.approvals, after=after, limit=limit)
+
+    async def sessions(
+        self,
+        *,
+        owner: Sender | str | None = None,
+        agent: str | None = None,
+        state: Status | None = None,
+        after: SessionSummary | None = None,
+        limit: int = 100,
+    ) -> tuple[SessionSummary, ...]:
+        """List sessions by their last change, page by page, as `Runtime.sessions` does."""
+        listing = partial(self.runtime.sessions, owner=owner, agent=agent, state=state, after=after)
+        return await self.call(listing, limit=limit)
 
     async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
         """Close a session and its children, and erase all that the journal has of them; see `Runtime.delete_session`."""

@@ -23,10 +23,11 @@ from actgent.control.arguments import at_least_one
 from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, JournalError, ThreadsLeft, UsageError, WouldDeadlock
 from actgent.events import EventReader, EventStream
-from actgent.journal.base import Backup, Journal, one_of
-from actgent.journal.listing import SessionKey
+from actgent.journal.base import Backup, Journal, SessionSummary, one_of
+from actgent.journal.listing import Cursor, SessionKey, State
 from actgent.journal.opening import open_journal
 from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
+from actgent.messages import Sender
 from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.propagation import Propagation, propagation_of
@@ -42,6 +43,7 @@ from .approval_decisions import list_approvals
 from .delegation import Delegation
 from .directory import Directory
 from .retention import Retention, Sweeper
+from .session_lists import filter_of, page_of
 from .slots import find_waiter
 
 Durability = typing.Literal["full", "relaxed"]
@@ -281,6 +283,28 @@ class Runtime:
                     return found
         await trio.lowlevel.checkpoint()
         return ()
+
+    async def sessions(
+        self,
+        *,
+        owner: Sender | str | None = None,
+        agent: str | None = None,
+        state: State | None = None,
+        after: SessionSummary | Cursor | None = None,
+        limit: int = 100,
+    ) -> tuple[SessionSummary, ...]:
+        """List at most `limit` sessions that fit, by their last change, the newest first.
+
+        Pass the last one as `after` for the next page; an empty page is the end. With a journal all that it has are listed,
+        also those of agents that do not run, without loading any; without one, the open sessions in memory.
+
+        Raises:
+            ConfigurationError: there is no such state, or the limit is below 1.
+            JournalError: the journal cannot be read.
+        """
+        wanted = filter_of(owner, agent, state)
+        contexts = (context for running in self._agents() for context in running.sessions.values())
+        return tuple(await page_of(self.journal, contexts, wanted, after=after, limit=limit))
 
     async def backup(self, path: Path | str) -> Backup:
         """Copy the journal to a new file, which is read from end to end; meanwhile the agents go on.

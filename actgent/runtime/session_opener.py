@@ -1,10 +1,10 @@
 """Creates, finds and restores the sessions of an agent."""
 
 import typing
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import attrs
 import trio
@@ -29,6 +29,7 @@ from actgent.messages import Message, OnBusy, Sender, new_secret
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.handlers import name_of, to_awaitable
+from actgent.sessions.history import Former, add_history, check_history
 from actgent.sessions.incoming import Content, check_rule, message_to
 from actgent.sessions.mail import SessionMail
 from actgent.sessions.restore import LoadedSession, is_unused, load_session, restore_loaded
@@ -50,6 +51,16 @@ class DepsMissingCheck(typing.Protocol):
     """Returns the error of a session whose tools would find no deps; `was_given`: it had some that no journal holds."""
 
     def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
+
+
+class NewSession(TypedDict, total=False):
+    """What a session is given that is created."""
+
+    parent: SessionContext | None
+    system: str | None
+    on_busy: OnBusy | None
+    limits: Limits | None
+    history: Iterable[Former]
 
 
 OnSession = Callable[[Any], Any]
@@ -104,6 +115,7 @@ class SessionOpener:
         task: Task | None = None,
         is_transient: bool = False,
         deps: object = None,
+        history: Iterable[Former] = (),
     ) -> SessionContext:
         """A session that nobody has been told of yet.
 
@@ -131,6 +143,8 @@ class SessionOpener:
             opened = _opened(context, bounds, on_busy, is_transient=is_transient, now=now)
             context.log.add(opened if deps is None else attrs.evolve(opened, deps=True))
             context.log.is_temporary = is_transient and task is None
+        if history:
+            add_history(context, check_history(history), now=self.running.clock.now())
         if task is not None and task.deadline:
             context.set_timer(TaskDeadline(task.deadline, task.seconds))
         return context
@@ -148,32 +162,20 @@ class SessionOpener:
         description: Content = "",
         *,
         session_id: str | None = None,
-        parent: SessionContext | None = None,
-        system: str | None = None,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
         deps: object = None,
+        **given: Unpack[NewSession],
     ) -> SessionContext:
         """See `Agent.create_session`."""
-        if limits is not None:
-            check_limits(limits)
+        check_new(given)
         owner = to_owner(owner)
-        if parent is not None:
+        if (parent := given.get("parent")) is not None:
             _check_parent(self.running.name, owner, parent)
         if session_id is not None:
             await self.wait_opened(session_id)
         with _NOBODY_ELSE if session_id is None else self.opens(session_id):
             if session_id is not None:
                 await self._check_unused(session_id)
-            context = self.new(
-                owner,
-                session_id=session_id,
-                parent=parent,
-                system=system,
-                limits=limits,
-                on_busy=on_busy,
-                deps=deps,
-            )
+            context = self.new(owner, session_id=session_id, deps=deps, **given)
             if description or self.on_session or self.running.journal is not None:
                 await self._begin(context, description)
             else:  # nothing happens in it, so only its caller's cancellation can take it back
@@ -294,10 +296,11 @@ class SessionOpener:
         owner: Sender | str,
         session_id: str,
         *,
-        parent: SessionContext | None = None,
         deps: object = None,
+        **new: Unpack[NewSession],
     ) -> SessionContext:
         """See `Agent.ensure_session`."""
+        check_new(new)
         wanted = to_owner(owner)
         await self.wait_opened(session_id)
         with self.opens(session_id):
@@ -308,7 +311,7 @@ class SessionOpener:
                 raise
             except SessionNotFound:
                 check_id("session_id", session_id)
-                return await self.create(owner, session_id=session_id, parent=parent, deps=deps)
+                return await self.create(owner, session_id=session_id, deps=deps, **new)
         self._check_owner(context, wanted)
         return context
 
@@ -519,6 +522,19 @@ async def _load_tail(running: AgentActor, journal: Journal, session_id: str) -> 
         await journal.delete(session_id, agent=running.name)
         return LoadedSession()
     return loaded
+
+
+def check_new(new: NewSession) -> None:
+    """Refuse what no session can be given, also where there is one already.
+
+    Raises:
+        ConfigurationError: the text says what.
+    """
+    if (limits := new.get("limits")) is not None:
+        check_limits(limits)
+    if (rule := new.get("on_busy")) is not None:
+        check_rule(rule)
+    new["history"] = check_history(new.get("history", ()))
 
 
 def to_owner(owner: Sender | str) -> Sender:

@@ -1,0 +1,266 @@
+"""Lists of sessions, and sessions that begin with what was said elsewhere."""
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ChatMessage,
+    ConfigurationError,
+    LimitReached,
+    Limits,
+    ScriptedLLM,
+    SessionClosed,
+    ShortTermMemory,
+    Text,
+    ToolCall,
+    ToolResult,
+    WrongOwner,
+    open_runtime,
+    tool,
+)
+from actgent.testing import check_transcript
+
+SAID = (
+    ChatMessage("user", (Text("2 + 3?"),)),
+    ChatMessage(
+        "assistant", (Text("I add."), ToolCall("add", {"a": 2}, id="c1"), ToolCall("add", {"a": 3}, id="c2"))
+    ),
+    ChatMessage(
+        "tool",
+        (
+            ToolResult(call_id="c1", tool_name="add", content="2"),
+            ToolResult(call_id="c2", tool_name="add", content="5"),
+        ),
+    ),
+    ChatMessage("assistant", (Text("5."),)),
+)
+TEXTS = ["2 + 3?", "I add.", "", "5."]
+
+
+@pytest.fixture(params=["none", "memory", "sqlite"])
+def journal(request, tmp_path):
+    """Without a journal, and with each kind that needs no server."""
+    return {"none": None, "memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/agents.db"}[request.param]
+
+
+def clerk(name="clerk", *answers, **options):
+    return BareAgent(name, llm=ScriptedLLM(list(answers) or ["Noted."], repeat=True), **options)
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+async def all_of(runtime, **wanted):
+    """The ids of all pages."""
+    found, last = [], None
+    while page := await runtime.sessions(after=last, **wanted):
+        found += [each.session_id for each in page]
+        last = page[-1]
+    return found
+
+
+async def test_pages_come_newest_first_and_fit_what_is_wanted(journal):
+    """By owner, agent and state; each session stands in one page."""
+    async with open_runtime(journal=journal) as runtime:
+        first, second = await runtime.start(clerk("first")), await runtime.start(clerk("second"))
+        for agent in (first, second):
+            for number in range(3):
+                owner = "ada" if number else "bob"
+                session = await agent.create_session(owner, "Hello", session_id=f"{agent.name}-{number}")
+                await session.wait_idle()
+        assert await all_of(runtime, limit=2) == [
+            f"{name}-{number}" for name in ("second", "first") for number in (2, 1, 0)
+        ]
+        assert await all_of(runtime, owner="ada", agent="first", limit=1) == ["first-2", "first-1"]
+        assert await all_of(runtime, state="working") == []
+        assert len(await all_of(runtime, state="idle")) == 6
+        summary = (await runtime.sessions(owner="bob", limit=1))[0]
+        assert (summary.agent, summary.owner, summary.state) == ("second", "bob", "idle")
+        assert summary.created_at <= summary.updated_at
+
+
+async def test_what_works_is_listed_as_working(journal):
+    """A session whose turn runs, and nobody else's."""
+    going = trio.Event()
+
+    async def answer(chat):
+        going.set()
+        await trio.sleep_forever()
+
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([answer, answer]), grace=0))
+        await agent.create_session("ada", "Hello", session_id="busy")
+        await agent.create_session("ada", session_id="idle")
+        await going.wait()
+        assert await all_of(runtime, state="working") == ["busy"]
+        assert await all_of(runtime, state="idle") == ["idle"]
+
+
+@pytest.mark.parametrize("wrong", [{"state": "wroking"}, {"limit": 0}, {"limit": "2"}])
+async def test_what_cannot_be_listed(journal, wrong):
+    """The error names what is wrong."""
+    async with open_runtime(journal=journal) as runtime:
+        with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+            await runtime.sessions(**wrong)
+
+
+# --- a history --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("also", [False, True])
+async def test_a_history_stands_before_what_is_said(journal, also):
+    """The model is shown it, with the calls and their results; hooks and handlers hear nothing of it."""
+    heard, shown = [], []
+
+    def answer(chat):
+        shown.append(chat)
+        return "Noted."
+
+    agent = BareAgent("clerk", llm=ScriptedLLM(answer))
+    agent.on_message(lambda message: heard.append(message.text))
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        description = "And now?" if also else ""
+        session = await agent.create_session("ada", description, session_id="s", history=SAID)
+        if not also:
+            await session.chat("And now?")
+        await session.wait_idle()
+        assert [message.text for message in session.history] == [*TEXTS, "And now?", "Noted."]
+        assert session.history[0].sender == session.owner
+    assert shown[0].messages[:4] == SAID
+    assert check_transcript(shown[0]) == []
+    assert heard == ["And now?", "Noted."]
+
+
+async def test_a_history_survives_a_restart(tmp_path):
+    """It is in the journal with the session's first step, whether anything was said behind it or not."""
+    url, llm = f"sqlite:///{tmp_path}/agents.db", ScriptedLLM(["Noted."], repeat=True)
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=llm))
+        quiet = await agent.create_session("ada", session_id="quiet", history=SAID)
+        spoken = await agent.create_session("ada", "And now?", session_id="spoken", history=quiet.history)
+        await spoken.wait_idle()
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=llm))
+        for name in ("quiet", "spoken"):
+            session = await agent.open_session(name)
+            assert [message.text for message in session.history][:4] == TEXTS
+            await agent.run("And then?", session=session)
+            assert llm.chats[-1].messages[:4] == SAID
+
+
+async def test_calls_of_a_history_keep_their_ids(journal):
+    """A provider that gives an id of them again gets another one."""
+    again = ToolCall("add", {"a": 4}, provider_id="c1")
+
+    async def add(a: int) -> int:
+        """Add."""
+        return a
+
+    agent = BareAgent("clerk", llm=ScriptedLLM([[again], "Done."]), tools=[tool(add)])
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", history=SAID)
+        assert str(await agent.run("And 4?", session=session)) == "Done."
+        ids = [call.id for message in session.history for call in message.tool_calls]
+        assert len(ids) == len(set(ids)) == 3
+
+
+async def test_a_history_is_made_from_dictionaries(journal):
+    """As other programs keep it; memory counts it like what was said here."""
+    old = [{"role": role, "content": "long " * 50} for role in ("user", "assistant") * 10]
+    agent = clerk(memory=ShortTermMemory(max_tokens=200))
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", history=old)
+        await agent.run("Hello", session=session)
+        assert len(session.history) == 22
+
+
+WRONG = {
+    "text": ("Hello", "a list of messages"),
+    "role": (
+        [{"role": "system", "content": "Be kind."}],
+        r"history\[0\]: its role is 'system'.*system_prompt=",
+    ),
+    "fields": ([{"role": "user", "text": "x"}], r"history\[0\]: it is a ChatMessage"),
+    "empty": ([{"role": "user", "content": " "}], r"history\[0\]: it says nothing"),
+    "no text": ([{"role": "user", "content": 7}], r"history\[0\]"),
+    "no result": (SAID[:2], "ends with calls that have no results: ."),
+    "results left out": ([*SAID[:2], SAID[3]], r"history\[2\]: results of the calls .'c1', 'c2'. are due"),
+    "no call": ([SAID[0], SAID[2]], r"history\[1\]: results of the calls .. are due"),
+    "the same id": ([*SAID, *SAID], r"history\[5\]: the id 'c1'"),
+    "no id": ([ChatMessage("assistant", (ToolCall("add", {}),))], "the id '' of a call is empty"),
+    "a user's call": ([ChatMessage("user", (ToolCall("add", {}, id="a"),))], "role user has no ToolCall"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("way", ["create", "ensure"])
+async def test_what_is_no_history_is_refused(journal, wrong, way):
+    """Its place is named, and there is no session by that."""
+    history, says = WRONG[wrong]
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk())
+        call = agent.create_session if way == "create" else agent.ensure_session
+        with pytest.raises(ConfigurationError, match=says):
+            await call("ada", session_id="s", history=history)
+        assert await runtime.sessions() == ()
+
+
+# --- found or made ------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_made_once_with_what_it_is_given(tmp_path):
+    """Of callers that come together one makes it; later ones find it as it is, after a restart, too."""
+    url, llm = f"sqlite:///{tmp_path}/agents.db", ScriptedLLM(["Noted."], repeat=True)
+    found = []
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=llm))
+
+        async def ensure(number):
+            found.append(
+                await agent.ensure_session(
+                    "ada",
+                    "ada-1",
+                    prompt=f"Number {number}.",
+                    history=SAID,
+                    limits=Limits(model_calls=2),
+                    on_busy="reject",
+                )
+            )
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(ensure, number)
+        assert len({id(session) for session in found}) == 1
+        assert len(found[0].history) == 4
+        await agent.run("One", session=found[0])
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=llm))
+        session = await agent.ensure_session(
+            "ada", "ada-1", prompt="Another.", limits=Limits(model_calls=100)
+        )
+        await agent.run("Two", session=session)
+        systems = {chat.system for chat in llm.chats}
+        assert len(systems) == 1
+        assert "Number " in systems.pop()
+
+        with pytest.raises(LimitReached):
+            await agent.run("Three", session=session)
+        with pytest.raises(WrongOwner):
+            await agent.ensure_session("bob", "ada-1", limits=Limits(model_calls=100))
+        await session.aclose()
+        with pytest.raises(SessionClosed):
+            await agent.ensure_session("ada", "ada-1")
+
+
+@pytest.mark.parametrize("wrong", [{"limits": 7}, {"on_busy": "wait"}, {"history": "x"}])
+async def test_wrong_options_are_refused_also_where_there_is_a_session(journal, wrong):
+    """A mistake shows at the first call, and not when the first user without a session comes."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(clerk())
+        await agent.ensure_session("ada", "ada-1")
+        with pytest.raises(ConfigurationError):
+            await agent.ensure_session("ada", "ada-1", **wrong)
