@@ -1,6 +1,6 @@
 """The event loop that something belongs to, and a clear error for calls from anywhere else."""
 
-import asyncio
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -30,8 +30,8 @@ def check_loop(what: str, loop: trio.lowlevel.TrioToken | None = None) -> None:
 
 
 def _in_asyncio() -> bool:
+    asyncio = sys.modules.get("asyncio")  # where nobody has imported it, it does not run
     try:
-        asyncio.get_running_loop()
+        return asyncio is not None and asyncio.get_running_loop() is not None
     except RuntimeError:
         return False
-    return True

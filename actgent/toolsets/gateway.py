@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from actgent.errors import ToolNotFound
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.registry import CALL_TOOL, FIND_TOOLS, ToolRegistry
+from actgent.tools.results import to_text
 
 from .toolset import Toolset
 
@@ -52,7 +51,7 @@ class FindTools(Tool):
         size = 0
         for tool in best:
             told = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-            size += len(orjson.dumps(told, default=str))
+            size += len(to_text(told))
             found.append(told if size <= LONGEST_FOUND else {"name": tool.name})
         return {"tools": found, "searched": len(reachable)}
 
