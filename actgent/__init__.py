@@ -82,6 +82,7 @@ _NAMES = {
     ),
     "approvals": ("Approval", "Approve", "Ask", "Edit", "Reject", "Respond"),
     "messages": (
+        "CallProgress",
         "ChatMessage",
         "Event",
         "Failure",

@@ -170,6 +170,7 @@ from .memory.short_term import (
     ShortTermMemory as ShortTermMemory,
 )
 from .messages import (
+    CallProgress as CallProgress,
     ChatMessage as ChatMessage,
     Event as Event,
     Failure as Failure,

@@ -127,6 +127,16 @@ class ModelAnswered(SessionObservation):
 
 
 @attrs.frozen(kw_only=True)
+class ToolProgressed(SessionObservation):
+    """A tool call has come further."""
+
+    call_id: str
+    tool_name: str
+    done: float | None
+    total: float | None
+
+
+@attrs.frozen(kw_only=True)
 class ToolFinished(SessionObservation):
     """A tool call has its result."""
 

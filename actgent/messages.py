@@ -524,5 +524,24 @@ class Token:
     """Rises with each retry or fallback, and voids the text of the former attempts."""
 
 
-Delivery = Reply[DataT_co] | Event | Route | Failure | ToolResult | Token | Approval
+@attrs.frozen(kw_only=True)
+class CallProgress:
+    """How far a tool call has come, as its tool says; only the latest of each call waits for who hears of it."""
+
+    call_id: str
+    tool_name: str
+    done: float | None = None
+    """How much is done, in a unit of the tool's; None: it did not say."""
+    total: float | None = None
+    """How much there is to do, in the same unit; None: not known."""
+    text: str = ""
+    """What it does, in words of the tool's."""
+
+    @property
+    def id(self) -> str:
+        """The same for all progress of a call."""
+        return f"{self.call_id}/progress"
+
+
+Delivery = Reply[DataT_co] | Event | Route | Failure | ToolResult | Token | Approval | CallProgress
 """Something that a stream tells; `Delivery[Offer]` where `Reply.data` is an `Offer`."""

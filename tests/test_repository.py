@@ -68,6 +68,7 @@ FACE = [
     "Credentials",
     "Guard",
     "Message",
+    "CallProgress",
     "ChatMessage",
     "Thinking",
     "ToolSpec",

@@ -15,6 +15,7 @@ from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
 from actgent.errors import UsageError
 from actgent.messages import (
+    CallProgress,
     DataT_co,
     Event,
     Failure,
@@ -126,6 +127,14 @@ class Session(Generic[DataT_co]):
         return self._on("tool_result", handler)
 
     @overload
+    def on_tool_progress(self, handler: Hears[CallProgress, R]) -> Hears[CallProgress, R]: ...
+    @overload
+    def on_tool_progress(self, handler: HearsIn[CallProgress, R]) -> HearsIn[CallProgress, R]: ...
+    def on_tool_progress(self, handler: Any) -> Any:
+        """Have `handler(progress)` called with the latest `CallProgress` of each call while tools run."""
+        return self._on("tool_progress", handler)
+
+    @overload
     def on_exception(self, handler: Hears[Failure, R]) -> Hears[Failure, R]: ...
     @overload
     def on_exception(self, handler: HearsIn[Failure, R]) -> HearsIn[Failure, R]: ...
@@ -178,6 +187,7 @@ class Session(Generic[DataT_co]):
         on_conversation: HandlerOf[Reply[DataT_co]] | None = None,
         on_event: HandlerOf[Event] | None = None,
         on_tool_result: HandlerOf[ToolResult] | None = None,
+        on_tool_progress: HandlerOf[CallProgress] | None = None,
         on_exception: HandlerOf[Failure] | None = None,
         on_routing: HandlerOf[Route] | None = None,
         on_token: HandlerOf[Token] | None = None,
@@ -193,6 +203,7 @@ class Session(Generic[DataT_co]):
             "conversation": on_conversation,
             "event": on_event,
             "tool_result": on_tool_result,
+            "tool_progress": on_tool_progress,
             "exception": on_exception,
             "routing": on_routing,
             "token": on_token,

@@ -17,6 +17,7 @@ class HandlerOptions(TypedDict, total=False):
     on_conversation: Handler | None
     on_event: Handler | None
     on_tool_result: Handler | None
+    on_tool_progress: Handler | None
     on_exception: Handler | None
     on_routing: Handler | None
     on_token: Handler | None
@@ -43,6 +44,11 @@ class AttachesHandlers(ABC):
     def on_tool_result(self, handler: H) -> H:
         """Have `handler(result)` called with each `ToolResult`, of failed tools too."""
         self._attach(Session.on_tool_result, handler)
+        return handler
+
+    def on_tool_progress(self, handler: H) -> H:
+        """Have `handler(progress)` called with the latest `CallProgress` of each call while tools run."""
+        self._attach(Session.on_tool_progress, handler)
         return handler
 
     def on_exception(self, handler: H) -> H:

@@ -10,7 +10,9 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.tools.generators import NO_GENERATOR, is_generator, yields
 
-HandlerKind = Literal["conversation", "event", "tool_result", "exception", "routing", "token", "approval"]
+HandlerKind = Literal[
+    "conversation", "event", "tool_result", "tool_progress", "exception", "routing", "token", "approval"
+]
 Handler = Callable[..., Any]
 _BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
 """The kinds of which the log says nothing where nobody hears them, as flags."""

@@ -9,7 +9,7 @@ import json
 import math
 import typing
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -22,6 +22,7 @@ from actgent.journal.records import (
 )
 from actgent.llm.base import Answer
 from actgent.messages import (
+    CallProgress,
     Event,
     Failure,
     Message,
@@ -91,6 +92,14 @@ class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
         if not self._closed:
             self._items.append(item)
             self._readers.unpark()
+
+    def put_latest(self, item: T, is_older: Callable[[T], bool]) -> None:
+        """Deliver something in place of an older one that was not read yet, if there is one."""
+        for place, waiting in enumerate(self._items):
+            if is_older(waiting):
+                self._items[place] = item
+                return
+        self.put(item)
 
     async def wait_room(self) -> None:
         """Wait while the reader is `capacity` deliveries behind."""
@@ -384,7 +393,11 @@ class TurnStream(TurnFuture):
         return True
 
     def hear(self, delivery: object) -> None:
-        self._reader.put(delivery)
+        if isinstance(delivery, CallProgress):
+            call = delivery.id
+            self._reader.put_latest(delivery, lambda each: isinstance(each, CallProgress) and each.id == call)
+        else:
+            self._reader.put(delivery)
 
     async def wait_room(self) -> None:
         await self._reader.wait_room()

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from actgent.approvals import Ask, Grant
 from actgent.errors import DepsMissing
-from actgent.messages import ToolCall, ToolResult, ToolSpec
+from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 
 from .results import ResultCache
 from .threads import Threads, ThreadShare
@@ -20,6 +20,9 @@ from .validation import ArgumentsValidator
 Effect = Literal["pure", "idempotent", "once"]
 """What a tool does outside, and so what a restart may repeat: nothing; the same again; something that counts."""
 
+
+LONGEST_PROGRESS = 2000
+"""Characters of a text that tells of progress."""
 
 AskFor = Callable[[ToolCall], bool | Ask]
 """True if a person has to approve this call; sync, and it only looks."""
@@ -63,12 +66,29 @@ class ToolContext(Generic[DepsT_co]):
     """The `Session`, for tools that talk to it; None outside of an agent."""
     threads: Threads | ThreadShare | None = attrs.field(default=None, repr=False)
     """Where sync functions run; None outside of an agent."""
+    tool_name: str = ""
+    report: Callable[[CallProgress], object] | None = attrs.field(default=None, repr=False)
+    """Takes what `progress` says, in any thread; None: nobody wants to know, or the call has ended."""
     approval: Grant | None = None
     """What a person said who let this call run: `Approve` or `Edit`; None: nobody was asked."""
     has_begun: bool = attrs.field(default=False, init=False, repr=False)
     """True if an attempt was made before, which may have done something."""
     waits_to_begin: bool = attrs.field(default=False, init=False, repr=False)
     """True if it was stopped while it waited for a thread, so that nothing of it was done."""
+
+    def progress(self, done: float | None = None, total: float | None = None, text: str = "") -> None:
+        """Tell `on_tool_progress`, events, streams and the terminal how far the call has come; also from a thread.
+
+        Never waits. Who is slow hears of the latest only. Of a longer text 2000 characters are told.
+        """
+        report = self.report
+        if report is not None:
+            shown = text[:LONGEST_PROGRESS]
+            report(
+                CallProgress(
+                    call_id=self.call_id, tool_name=self.tool_name, done=done, total=total, text=shown
+                )
+            )
 
     def never_began(self) -> None:
         """The call was stopped while it waited for a thread."""
@@ -106,6 +126,8 @@ class ToolContext(Generic[DepsT_co]):
             deps=self._deps,
             session=self.session,
             threads=self.threads,
+            tool_name=call.name,
+            report=self.report,
             approval=approval,
         )
 

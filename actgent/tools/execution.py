@@ -242,6 +242,8 @@ class Batch:
         except AskPerson as question:
             self.asked = {**self.asked, place: question}
             return
+        finally:
+            told.report = None  # a thread that goes on after its time has nothing more to tell
         if self.grants and isinstance(self.grants.get(call.id), Edit):
             result = attrs.evolve(result, content=_with_arguments(result.content, arguments))
         self._finished[place] = result

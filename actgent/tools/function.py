@@ -16,6 +16,7 @@ from actgent.support.logs import logger_of
 
 from .base import AskFor, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
 from .checking import MAX_LEVELS, is_deep
+from .generators import last_of
 from .options import check_options
 from .schema import compile_signature, description_of, parameter_texts
 from .threads import Threads
@@ -30,7 +31,8 @@ _log = logger_of(__name__)
 class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
     """A function as a tool; calling it calls the function.
 
-    An async function is awaited. A sync one runs in a worker thread, or with `thread=False` right in the event
+    An async function is awaited. Of an async generator each value is told as progress when it is yielded, and the last
+    one is the result. A sync one runs in a worker thread, or with `thread=False` right in the event
     loop: only for functions that never block, as nothing else runs meanwhile and no timeout can stop them.
 
     The schema comes from the signature and the docstring, unless `parameters` gives it; then the arguments reach
@@ -141,7 +143,8 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         keywords = self._bind(arguments, context)
         func: Callable[..., Any] = self.func
         if self._is_async:
-            return await func(**keywords)
+            begun = func(**keywords)
+            return await (last_of(begun, context) if isinstance(begun, types.AsyncGeneratorType) else begun)
         if self.inline:
             return func(**keywords)
         threads = context.threads or Threads()
@@ -175,9 +178,11 @@ def _undecorated(func: Any) -> Callable[..., Any]:
 
 
 def _is_async(func: Callable[..., Any], name: str) -> bool:
-    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        raise ConfigurationError(f"tool {name!r} is a generator: return a list instead")
-    return inspect.iscoroutinefunction(func)
+    if inspect.isgeneratorfunction(func):
+        raise ConfigurationError(
+            f"tool {name!r} is a generator: return a list instead, or write `async def` to yield progress"
+        )
+    return inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func)
 
 
 def _is_unbound_method(func: Callable[..., Any]) -> bool:

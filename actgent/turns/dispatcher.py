@@ -10,6 +10,7 @@ from actgent.approvals import Approval
 from actgent.errors import HandlerFailed, kind_of
 from actgent.journal.records import Delivered
 from actgent.messages import (
+    CallProgress,
     Delivery,
     Event,
     Failure,
@@ -39,6 +40,7 @@ _KINDS: dict[type[Delivery], HandlerKind] = {
     ToolResult: "tool_result",
     Approval: "approval",
     Token: "token",
+    CallProgress: "tool_progress",
 }
 
 
@@ -176,10 +178,10 @@ class Dispatcher:
     ) -> None:
         """Tell the session that a handler failed; where the failing one is to be told, only the log is left."""
         turn = context.turn
-        if turn is not None and isinstance(delivery, Token):
-            if turn.answer.token_failed == delivery.reply_id:
+        if turn is not None and isinstance(delivery, (Token, CallProgress)):
+            if turn.answer.token_failed == delivery_id(delivery):
                 return
-            turn.answer.token_failed = delivery.reply_id
+            turn.answer.token_failed = delivery_id(delivery)
         if not isinstance(error, HandlerFailed):
             failed = HandlerFailed(name_of(handler), worded(error))
             failed.__cause__ = error

@@ -14,10 +14,11 @@ from actgent.events import (
     ModelAnswered,
     PassStarted,
     ToolFinished,
+    ToolProgressed,
     TurnEnded,
 )
 from actgent.llm.base import Answer
-from actgent.messages import Message, ToolResult
+from actgent.messages import CallProgress, Message, ToolResult
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
 
@@ -61,6 +62,19 @@ class Observer:
                     call_id=result.call_id,
                     tool_name=result.tool_name,
                     status=result.status,
+                )
+            )
+
+    def take_progress(self, context: SessionContext, progress: CallProgress) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                ToolProgressed(
+                    agent=self.agent,
+                    session_id=context.id,
+                    call_id=progress.call_id,
+                    tool_name=progress.tool_name,
+                    done=progress.done,
+                    total=progress.total,
                 )
             )
 

@@ -11,7 +11,7 @@ from actgent.control.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.control.excess import excess_of
 from actgent.errors import LimitReached
 from actgent.journal.records import Said, Started
-from actgent.messages import Message, ToolCall, Usage
+from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.approval_ledger import PendingCalls, edited, grants_of
 from actgent.sessions.context import SessionContext
 from actgent.sessions.restore import TOOLS
@@ -25,6 +25,7 @@ from actgent.tools.threads import ThreadShare
 from .approval_requests import ApprovalRequests
 from .dispatcher import Dispatcher
 from .observer import Observer
+from .progress import ProgressBoard
 
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
 """A rule: why a call may not run at this moment, in words for the model; None: it may. It must be sync and free of side effects."""
@@ -101,7 +102,11 @@ class ToolCaller:
             if turn.listeners:
                 await self._tell_readers(context, turn, known)
             turn.control.expose()
-            await batch.run()
+            if (board := self._board(context, turn)) is None:
+                await batch.run()
+            else:
+                batch.context.report = board.put
+                await board.run(batch.run)
             turn.control.cover()
             if batch.asked:
                 await self.approvals.ask(context, turn, batch)
@@ -144,6 +149,18 @@ class ToolCaller:
         batch.on_stage = partial(self._begin_stage, context.log, turn, batch)
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
             batch.on_finish = context.log.finish
+
+    def _board(self, context: SessionContext, turn: Turn) -> ProgressBoard | None:
+        """Return where tools put their progress; None: nobody would hear of it."""
+        is_heard = context.handlers.any_of("tool_progress") or (turn.listeners and turn.is_heard())
+        if not (is_heard or self.observer.stream.watched):
+            return None
+
+        async def tell(progress: CallProgress) -> None:
+            self.observer.take_progress(context, progress)
+            await self.dispatcher.dispatch(context, progress)
+
+        return ProgressBoard(tell)
 
     async def _tell_readers(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Tell the listeners of calls that are in the journal."""

@@ -360,10 +360,6 @@ def generator():
     yield 1
 
 
-async def agenerator():
-    yield 1
-
-
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -373,7 +369,6 @@ async def agenerator():
         (unfillable, "'unfillable': parameter 'callback' has a type"),
         (unresolved, "'unresolved': an annotation cannot be resolved"),
         (generator, "'generator' is a generator"),
-        (agenerator, "'agenerator' is a generator"),
         (lambda: 1, "a name is 1 to 64"),
         (5, "not from 5: write @tool"),
         (Account, "not from the class Account"),

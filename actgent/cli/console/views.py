@@ -9,7 +9,7 @@ import attrs
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.cli.terminal import ConversationView, Terminal
-from actgent.messages import Delivery, Event, Failure, Reply, Route, Token, ToolResult
+from actgent.messages import CallProgress, Delivery, Event, Failure, Reply, Route, Token, ToolResult
 
 
 class DeliveryView(Protocol):
@@ -35,6 +35,8 @@ class TextView:
                 shown.reply(delivery.text)
             case ToolResult():
                 shown.tool(delivery, arguments_of(session, delivery.call_id))
+            case CallProgress():
+                shown.aside(f"{delivery.tool_name}: {_how_far(delivery)}")
             case Event():
                 shown.aside(f"event: {delivery.name} {delivery.data}")
             case Route():
@@ -71,6 +73,9 @@ def _as_object(delivery: Delivery, session: Session) -> dict[str, Any] | None:
             given = arguments_of(session, call_id)
             known = {"type": "tool_result", "tool": name, "arguments": given, "status": status}
             known["content"] = delivery.text
+        case CallProgress(tool_name=name, call_id=call_id, done=done, total=total, text=text):
+            known = {"type": "tool_progress", "tool": name, "call": call_id}
+            known |= {"done": done, "total": total, "text": text}
         case Event(name=name, data=data):
             known = {"type": "event", "name": name, "data": data}
         case Route(action=action, data=data):
@@ -80,6 +85,13 @@ def _as_object(delivery: Delivery, session: Session) -> dict[str, Any] | None:
         case Failure(kind=kind, error=error):
             known = {"type": "failure", "kind": kind, "error": str(error)}
     return {"session": session.id, **known}
+
+
+def _how_far(progress: CallProgress) -> str:
+    share = "" if progress.done is None else f"{progress.done:g}"
+    if share and progress.total is not None:
+        share += f" of {progress.total:g}"
+    return " ".join(filter(None, (share, progress.text)))
 
 
 def arguments_of(session: Session, call_id: str) -> Mapping[str, Any] | str:

@@ -185,7 +185,12 @@ class MCPTool(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         grant = context.approval
         elicited = grant.content if isinstance(grant, Approve) else None
-        return await self._server.link().call(self._remote, arguments, elicited=elicited)
+        return await self._server.link().call(
+            self._remote,
+            arguments,
+            elicited=elicited,
+            on_progress=lambda done, total, text: context.progress(done, total, text or ""),
+        )
 
 
 class ListResources(Tool):

@@ -1,0 +1,214 @@
+"""Progress of tools: who hears of it, in which order, and who waits for whom."""
+
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import (
+    BareAgent,
+    CallProgress,
+    Failure,
+    Reply,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    open_runtime,
+    tool,
+)
+from actgent.events import ToolFinished, ToolProgressed
+
+
+@tool
+async def index(pages: int, context: ToolContext) -> str:
+    """Index pages."""
+    for page in range(1, pages + 1):
+        context.progress(page, pages, f"page {page}")
+        await trio.testing.wait_all_tasks_blocked()
+    return f"{pages} pages"
+
+
+@tool
+def scan(context: ToolContext) -> str:
+    """Scan in a thread."""
+    context.progress(1, 2, threading.current_thread().name)
+    return "scanned"
+
+
+@tool
+async def count(to: int):
+    """Count."""
+    for number in range(1, to + 1):
+        yield {"number": number}
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@tool
+async def flood(context: ToolContext) -> str:
+    """Tell more than anyone reads."""
+    for number in range(10_000):
+        context.progress(number)
+        if number % 100 == 0:
+            await trio.lowlevel.checkpoint()
+    return "flooded"
+
+
+def agent_with(*calls: ToolCall) -> BareAgent:
+    return BareAgent("a", llm=ScriptedLLM([list(calls), "done"]), tools=[index, scan, count, flood])
+
+
+async def test_handlers_hear_of_it_before_the_result():
+    """Every step, in order, sync and async handlers alike; then the result."""
+    heard: list[object] = []
+    async with agent_with(ToolCall("index", {"pages": 3})) as agent:
+        session = await agent.create_session("ada")
+        session.on_tool_result(heard.append)
+
+        @session.on_tool_progress
+        async def hear(progress: CallProgress) -> None:
+            await trio.lowlevel.checkpoint()
+            heard.append((progress.tool_name, progress.done, progress.total, progress.text))
+
+        await agent.run("go", session=session)
+    assert heard[:3] == [("index", n, 3, f"page {n}") for n in (1, 2, 3)]
+    assert isinstance(heard[3], ToolResult)
+    assert heard[3].content == "3 pages"
+
+
+async def test_a_thread_tells_it_too():
+    """From the thread that the function runs in."""
+    heard: list[CallProgress] = []
+    async with agent_with(ToolCall("scan", {})) as agent:
+        session = await agent.create_session("ada")
+        session.on_tool_progress(heard.append)
+        await agent.run("go", session=session)
+    assert [(p.done, p.total) for p in heard] == [(1, 2)]
+    assert heard[0].text != threading.main_thread().name
+
+
+async def test_the_last_value_that_a_generator_yields_is_its_result():
+    """The others are told as they come; without anyone who hears, it is the same result."""
+    heard: list[str] = []
+    for listens in (True, False):
+        async with agent_with(ToolCall("count", {"to": 3})) as agent:
+            session = await agent.create_session("ada")
+            if listens:
+                session.on_tool_progress(lambda progress: heard.append(progress.text))
+            await agent.run("go", session=session)
+            (result,) = (r for message in session.history for r in message.tool_results)
+        assert result.content == '{"number": 3}'
+    assert heard == [f'{{"number": {n}}}' for n in (1, 2, 3)]
+
+
+async def test_a_generator_is_closed_when_its_call_is_stopped():
+    """What it opened it closes, in its own task."""
+    closed = trio.Event()
+    begun = trio.Event()
+
+    @tool
+    async def endless():
+        """Never end."""
+        try:
+            while True:
+                yield "on"
+                begun.set()
+                await trio.lowlevel.checkpoint()
+        finally:
+            closed.set()
+
+    async with BareAgent("a", llm=ScriptedLLM([[ToolCall("endless", {})], "done"]), tools=[endless]) as agent:
+        session = await agent.create_session("ada")
+        heard: list[Failure] = []
+        session.on_exception(heard.append)
+        session.on_tool_progress(lambda _: None)
+        await session.chat("go")
+        await begun.wait()
+        await session.interrupt()
+        await session.wait_idle()
+    assert closed.is_set()
+    assert [failure.kind for failure in heard] == ["interrupted"]
+
+
+async def test_readers_of_a_stream_get_it_and_a_slow_one_the_latest_only():
+    """Nothing is queued for a reader that does not read: one progress of a call waits at most."""
+    calls = ToolCall("flood", {}), ToolCall("index", {"pages": 2})
+    async with agent_with(*calls) as agent, agent.stream("go") as deliveries:
+        await trio.testing.wait_all_tasks_blocked()
+        found = [delivery async for delivery in deliveries]
+    told = [each for each in found if isinstance(each, CallProgress)]
+    assert sorted((each.tool_name, each.done) for each in told) == [("flood", 9_999), ("index", 2)]
+    assert isinstance(found[-1], Reply)
+
+
+async def test_observers_see_numbers_and_no_words():
+    """Of two calls side by side, each with its own id."""
+    seen: list[object] = []
+
+    async def watch(runtime, task_status):
+        async with runtime.events() as events:
+            task_status.started()
+            seen.extend([event async for event in events])
+
+    calls = ToolCall("index", {"pages": 2}), ToolCall("count", {"to": 1})
+    async with trio.open_nursery() as nursery, open_runtime() as runtime:
+        await nursery.start(watch, runtime)
+        agent = await runtime.start(agent_with(*calls))
+        await agent.run("go")
+    told = [event for event in seen if isinstance(event, ToolProgressed)]
+    assert sorted((event.tool_name, event.done) for event in told if event.done) == [
+        ("index", 1),
+        ("index", 2),
+    ]
+    assert len({event.call_id for event in told}) == 2
+    assert "page" not in repr(told)
+    assert seen.index(told[-1]) < min(seen.index(e) for e in seen if isinstance(e, ToolFinished))
+
+
+async def test_a_handler_that_fails_fails_once():
+    """It is a failure of the handler, and neither the call nor the answer is lost."""
+    failures: list[Failure] = []
+
+    def broken(progress: CallProgress) -> None:
+        raise ValueError("no room")
+
+    async with agent_with(ToolCall("index", {"pages": 3})) as agent:
+        session = await agent.create_session("ada")
+        session.on_tool_progress(broken)
+        session.on_exception(failures.append)
+        assert str(await agent.run("go", session=session)) == "done"
+    assert [failure.kind for failure in failures] == ["handler"]
+
+
+async def test_after_its_time_a_call_tells_nothing(autojump_clock):
+    """A thread that goes on after the timeout is not heard any more."""
+    goes_on, told = threading.Event(), threading.Event()
+
+    @tool(timeout=1)
+    def late(context: ToolContext) -> str:
+        """Tell late."""
+        goes_on.wait(10)
+        context.progress(1, 1, "too late")
+        told.set()
+        return "late"
+
+    heard: list[CallProgress] = []
+    llm = ScriptedLLM([[ToolCall("late", {})], "done"])
+    async with BareAgent("a", llm=llm, tools=[late]) as agent:
+        session = await agent.create_session("ada")
+        session.on_tool_progress(heard.append)
+        await agent.run("go", session=session)
+        goes_on.set()
+        await trio.to_thread.run_sync(told.wait, 10)
+    assert heard == []
+
+
+def test_a_sync_generator_is_still_refused():
+    """It is named with what to write instead."""
+
+    def numbers():
+        yield 1
+
+    with pytest.raises(Exception, match="async def"):
+        tool(numbers)
