@@ -157,6 +157,7 @@ _NAMES = {
     "tools.function": ("FunctionTool", "tool"),
     "tools.registry": ("ToolRegistry",),
     "toolsets.deferred": ("Deferred",),
+    "toolsets.discovery": ("Discovery", "discover"),
     "toolsets.http.auth": ("APIKey", "Basic", "Bearer", "Credentials"),
     "toolsets.http.guard": ("Guard",),
     "toolsets.http.tool": ("HTTPTool", "api_tool"),

@@ -260,6 +260,10 @@ from .tools.registry import (
 from .toolsets.deferred import (
     Deferred as Deferred,
 )
+from .toolsets.discovery import (
+    Discovery as Discovery,
+    discover as discover,
+)
 from .toolsets.http.auth import (
     APIKey as APIKey,
     Basic as Basic,

@@ -57,6 +57,8 @@ FACE = [
     "StaticToolset",
     "Deferred",
     "open_toolset",
+    "discover",
+    "Discovery",
     "HTTPTool",
     "MCPServer",
     "OpenAPI",
