@@ -25,6 +25,11 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+# What is started in the background of a shell ignores Ctrl-C, and so would all that tests start, which press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True)
 def _signals():
     """The handlers of a test's own are gone after it: a command that ends ignores signals, as would all it starts."""
