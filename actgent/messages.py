@@ -470,6 +470,14 @@ class Reply(Generic[DataT_co]):
         return self.text
 
 
+@attrs.frozen
+class Refuse:
+    """What a guard returns for a message or an answer that it does not let through: see `Agent.guard`."""
+
+    reason: str
+    """For whoever said the message; it is in the error, and in the journal."""
+
+
 @attrs.frozen(kw_only=True)
 class Event:
     """The structured result of an instruction."""
@@ -496,7 +504,7 @@ class Failure:
     id: str = ""
     kind: str
     """`parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
-    `journal`, `deps`, `internal`."""
+    `guard`, `journal`, `deps`, `internal`."""
     error: Exception
     message_id: str
     """The outside message that it ended."""

@@ -43,6 +43,7 @@ def some(cls):
         "ToolNotFound": ("add", ["sub"]),
         "ToolTimeout": ("add", 3.0),
         "ToolsetUnavailable": ("github", "its connection failed"),
+        "GuardRefused": ("polite", "be polite"),
         "DepsMissing": ("tutor", "s", "no deps were given"),
         "AddressRefused": ("localhost", "loopback"),
     }

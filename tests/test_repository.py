@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 FACE = [
     "Agent",
     "SessionSummary",
+    "Refuse",
     "AgentCore",
     "BareAgent",
     "SimpleAgent",

@@ -65,6 +65,7 @@ from actgent.toolsets.toolset import Toolset
 from actgent.turns.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.core import AgentCore
 from actgent.turns.dispatcher import Dispatcher
+from actgent.turns.guards import GuardedKind, Guards
 from actgent.turns.hooks import Hooks
 from actgent.turns.model_calls import ModelCaller
 from actgent.turns.observer import Observer
@@ -92,6 +93,7 @@ R = TypeVar("R")
 Query = str | None | Awaitable[str | None]
 """The text that a function of `on_query` adds to a message."""
 Q = TypeVar("Q", bound=Query)
+GuardT = TypeVar("GuardT", bound=Handler)
 
 STREAM_CAPACITY = 100
 """The number of deliveries of a stream that may wait for their reader before the next token does."""
@@ -252,7 +254,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self._models: dict[str, LLM] | None = self._resolve_models()
         self._deps = AgentDeps(name, deps, self.tools)
         self._on_session: list[OnSession] = self._deps.first_hooks(modes)
-        self._hooks = Hooks()
+        self._hooks, self._guards = Hooks(), Guards()
         self._opener: SessionOpener | None = None
         """While it runs."""
         self._bury: Callable[[DeadLetter], None] | None = None
@@ -456,9 +458,34 @@ class Agent(Generic[DataT_co, DepsT]):
         self._hooks.add_listener(fn, priority)
         return fn
 
+    @overload
+    def guard(self, fn: GuardT, *, on: GuardedKind = "message") -> GuardT: ...
+    @overload
+    def guard(self, fn: None = None, *, on: GuardedKind = "message") -> Callable[[GuardT], GuardT]: ...
+    def guard(self, fn: Any = None, *, on: GuardedKind = "message") -> Any:
+        """Have `fn` look at each message from outside, or with `on="answer"` at each reply, before anybody hears of it.
+
+        It returns None where it agrees, or `Refuse(reason)`: the turn ends with `GuardRefused`, a `Failure` of the kind
+        `guard`. One of answers may also return a text, which is said instead; the record keeps what the model said. With a
+        second parameter it gets the session, too; it is awaited if it is async, for `handler_timeout` seconds.
+
+        Guards of messages run beside the model call, whose answer is held until they agree, and which a refusal cancels.
+        With one of answers there are no tokens. With a journal a decision is not made again after a crash. One that raises
+        lets nothing through: the turn ends with `HandlerFailed`.
+
+        Raises:
+            ConfigurationError: `on` is neither, or `fn` is no function that takes something.
+        """
+        if fn is None:
+            return partial(self.guard, on=on)
+        check_called("guard()", fn)
+        self._guards.add(fn, on)
+        return fn
+
     def remove_hook(self, fn: Handler) -> None:
-        """Call a function of `on_session`, `on_query` or `on_message` no more, however often it was given."""
+        """Call a function of `on_session`, `on_query`, `on_message` or `guard` no more, however often it was given."""
         self._hooks.remove(fn)
+        self._guards.remove(fn)
         self._on_session[:] = [
             each for each in self._on_session if each != fn
         ]  # its opener has the same list
@@ -989,6 +1016,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 dispatcher=dispatcher,
                 observer=observer,
                 timer=runtime.timer,
+                guards=self._guards,
             ),
             calling=ToolCaller(
                 agent=self.name,
@@ -1011,6 +1039,7 @@ class Agent(Generic[DataT_co, DepsT]):
             router=self._route,
             hooks=self._hooks,
             modes=self.modes,
+            guards=self._guards,
         )
 
     def _resolve_models(self) -> dict[str, LLM]:

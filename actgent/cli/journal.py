@@ -30,6 +30,7 @@ from actgent.journal.records import (
     Ended,
     Finished,
     Fired,
+    Guarded,
     Led,
     Opened,
     PersonAsked,
@@ -288,6 +289,9 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Answered: lambda r: f"{r.message_id} {'' if r.failed is None else r.failed}: {r.text}",
     Spent: _spent,
     Led: _spent,
+    Guarded: lambda r: (
+        f"{r.answer or r.message_id}{'' if r.refused is None else f' was refused by {r.guard}: {r.refused}'}"
+    ),
     PersonAsked: lambda r: f"{r.approval.id} {r.approval.tool_name}: {r.approval.question}",
     Decided: _decided,
     SuspendedRecord: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",

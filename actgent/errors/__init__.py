@@ -42,6 +42,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   └── JournalVersion         a newer actgent wrote the journal
     ├── WireError                  bytes that no version up to this one wrote
     ├── ThreadsLeft                sync code still runs in threads after its grace
+    ├── GuardRefused               a guard of the agent refused a message, or an answer
     ├── HandlerFailed              a session's handler raised or took too long
     ├── ForeignExit                a tool, model or handler raised what is no Exception, e.g. SystemExit
     ├── Interrupted                someone stopped the turn
@@ -518,6 +519,16 @@ class HandlerFailed(ActgentError):
         super().__init__(f"handler {handler} failed: {reason}")
 
 
+class GuardRefused(ActgentError):
+    """A guard of the agent refused a message, or an answer: see `Agent.guard`."""
+
+    def __init__(self, guard: str, reason: str) -> None:
+        self.guard = guard
+        """The name of the function."""
+        self.reason = reason
+        super().__init__(f"the guard {guard} refused: {reason}")
+
+
 class ForeignExit(ActgentError):
     """A tool, model, handler or rule raised something that is no `Exception`, e.g. `SystemExit`; the cause is chained.
 
@@ -838,6 +849,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (ContextOverflow, "context"),
     (PriceUnknown, "limit"),
     (HandlerFailed, "handler"),
+    (GuardRefused, "guard"),
     (Refusal, "refusal"),
     (ContentFiltered, "filter"),
     (TruncatedAnswer, "length"),

@@ -236,6 +236,22 @@ class Delivered:
 
 
 @attrs.frozen(kw_only=True)
+class Guarded:
+    """The guards have decided over what a turn answers, or over one of its answers."""
+
+    message_id: str
+    """The outside message of the turn."""
+    answer: str = ""
+    """The id of the answer; empty is what the turn answers."""
+    guard: str = ""
+    """The name of the function that refused."""
+    refused: str | None = None
+    """Why; None is that it may be said."""
+    text: str | None = None
+    """What is said instead of the answer's own text; None is that."""
+
+
+@attrs.frozen(kw_only=True)
 class Answered:
     """What a message came to, for the session that asked for it."""
 
@@ -372,6 +388,7 @@ Record = (
     | ActionFailed
     | RolledBack
     | Delivered
+    | Guarded
     | Answered
     | Ended
     | Due
@@ -420,6 +437,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "closed": Closed,
     "spent": Spent,
     "led": Led,
+    "guarded": Guarded,
 }
 
 WIRE = Wire({Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})

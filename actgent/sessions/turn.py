@@ -19,6 +19,7 @@ from actgent.journal.records import (
     NO_LIMITS,
     Delivered,
     Finished,
+    Guarded,
     Led,
     PersonAsked,
     Said,
@@ -96,6 +97,8 @@ class TurnCheckpoint:
     tree_spent: Amounts = NOTHING
     charged: set[str] = attrs.field(factory=set)
     """Answers whose tool calls are counted."""
+    guarded: dict[str, Guarded] = attrs.field(factory=dict)
+    """What guards decided, by the ids of answers; an empty one is what the turn answers."""
     is_redacted: bool = False
     """True if the last thing said stands in the journal with other words."""
     _asked: tuple[ToolCall, ...] = ()
@@ -133,7 +136,7 @@ class TurnCheckpoint:
         """Calls that may have run, and left no result."""
         return self.started - self.finished.keys()
 
-    def apply(self, record: Started | Finished | Delivered | PersonAsked) -> None:
+    def apply(self, record: Started | Finished | Delivered | Guarded | PersonAsked) -> None:
         """Apply what became of a call or an outcome."""
         match record:
             case PersonAsked(approval=approval):  # it has not started, or ended by asking
@@ -144,6 +147,8 @@ class TurnCheckpoint:
                 self.finished[result.call_id] = result
             case Delivered(ids=ids):
                 self.delivered.update(ids)
+            case Guarded(answer=answer):
+                self.guarded[answer] = record
 
 
 class TurnHost(typing.Protocol):
@@ -274,6 +279,8 @@ class TurnAnswer:
     """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
     growth: Growth | None = None
     """The part that is there while it grows: kept for the record if the answer is cut."""
+    gate: trio.Event | None = None
+    """Set when guards have agreed; until then nothing of the answer is shown or kept. None: there is nothing to agree to."""
     aside: str = ""
     """Additions of query pre-processors to the next model call."""
 

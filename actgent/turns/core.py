@@ -1,6 +1,7 @@
 """The only pipeline there is: remember, ask, read, reply, act. One message is one pass."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import cast
 
 import attrs
@@ -47,6 +48,7 @@ from actgent.support.foreign import failure_of
 
 from .answers import check_stop
 from .dispatcher import Dispatcher, to_deliveries
+from .guards import Guards
 from .hooks import Hooks
 from .model_calls import ModelCaller
 from .notices import add_notices
@@ -85,6 +87,7 @@ class AgentCore:
     router: Router
     hooks: Hooks = attrs.field(factory=Hooks)
     modes: Modes | None = None
+    guards: Guards = attrs.field(factory=Guards)
 
     # --- the turn ------------------------------------------------------------------------
 
@@ -169,7 +172,11 @@ class AgentCore:
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
         view = self._view(context, turn, message)
-        answer, calls = await self.ask(context, turn, view)
+        if self.guards.messages and message is turn.message:
+            asking = partial(self.ask, context, turn, view)
+            answer, calls = await self.guards.ask_beside(context, turn, self.dispatcher, asking)
+        else:
+            answer, calls = await self.ask(context, turn, view)
         view.state, view.calls = context.seen_state, turn.progress.calls
         await self._react(context, turn, view, answer, calls)
         if self.hooks.listeners:
@@ -337,6 +344,8 @@ class AgentCore:
 
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         """Let the session's handlers have what was answered, and other agents what is theirs."""
+        if self.guards.answers:
+            deliveries = [await self._guarded(context, turn, each) for each in deliveries]
         if context.log is not None:
             await context.log.flush()
         for delivery in deliveries:
@@ -344,6 +353,12 @@ class AgentCore:
         for delivery in deliveries:
             if isinstance(delivery, Route):
                 await self._hand_over(context, turn, delivery)
+
+    async def _guarded(self, context: SessionContext, turn: Turn, delivery: Delivery) -> Delivery:
+        """An answer as the guards leave it; all else as it is."""
+        if not isinstance(delivery, Reply):
+            return delivery
+        return await self.guards.check_answer(context, turn, delivery, self.dispatcher)
 
     async def _go_on(
         self,
@@ -374,6 +389,8 @@ class AgentCore:
             turn.control.cover()
         turn.check()
         if reply is not None:
+            if self.guards.answers:
+                reply = await self.guards.check_answer(context, turn, reply, self.dispatcher)
             await self.dispatcher.deliver(context, turn, reply)
 
 

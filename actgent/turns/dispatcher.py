@@ -119,6 +119,28 @@ class Dispatcher:
         await self._report(context, hook, message, error)
         return None
 
+    async def judge(
+        self, context: SessionContext, guard: Handler, payload: Reply | Message, *, takes_session: bool
+    ) -> object:
+        """Return what a guard says of a message or an answer.
+
+        Raises:
+            HandlerFailed: it raised, or took too long.
+        """
+        try:
+            result = self._call(context, guard, payload, takes_session=takes_session)
+            awaitable = to_awaitable(result)
+            return result if awaitable is None else await self._finish(guard, awaitable)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+            error = failure_of(raised, "guard", name_of(guard))
+        if isinstance(error, HandlerFailed):
+            raise error
+        raise HandlerFailed(name_of(guard), worded(error)) from error
+
+    def unusable(self, guard: Handler, said: object, wanted: str) -> HandlerFailed:
+        """The error of a guard that returned something else than it may."""
+        return HandlerFailed(name_of(guard), f"it returned {said!r:.100}, but {wanted}")
+
     async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
         """Hand an outcome to whoever waits for the turn, and to the handlers unless they got it before a restart."""
         for listener in turn.listeners:

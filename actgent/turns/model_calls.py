@@ -11,7 +11,7 @@ from actgent.actors.timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import LimitReached, ModelTimeout
 from actgent.journal.records import Said
-from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import (
     NO_USAGE,
     Message,
@@ -28,6 +28,7 @@ from actgent.support.foreign import failure_of
 
 from .answers import check_answer
 from .dispatcher import Dispatcher
+from .guards import Guards
 from .observer import Observer
 from .spending import Spending
 from .streaming import AnswerStream
@@ -44,6 +45,7 @@ class ModelCaller:
     observer: Observer
     timer: Timer
     spending: Spending = attrs.field(factory=Spending)
+    guards: Guards = attrs.field(factory=Guards)
 
     async def ask(
         self, context: SessionContext, turn: Turn, message: Message, chat: Chat, *, model: str, prompt: str
@@ -86,7 +88,8 @@ class ModelCaller:
     async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
         """The call itself, under its timeout and within reach of an interruption."""
         growing = None
-        if context.handlers.of("token") or (turn.listeners and turn.is_heard()):
+        shows = not self.guards.answers  # or it would be heard before they agree
+        if shows and (context.handlers.of("token") or (turn.listeners and turn.is_heard())):
             growing = AnswerStream(self.dispatcher, context, turn)
         control = turn.control
         control.expose()
@@ -94,12 +97,17 @@ class ModelCaller:
         handle = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
         chat.deadline = min(deadline, turn.deadline()) if turn.listeners or control.timer else deadline
         on_text = None if growing is None else growing.add
+        gate = turn.answer.gate
+        if gate is not None and on_text is not None:
+            on_text = partial(_show_later, gate, on_text)
         try:
             if turn.budget is None:
                 turn.progress.calls += 1
                 answer = check_answer(await llm.complete(chat, on_text=on_text), llm)
             else:
                 answer = await self.spending.complete(turn, turn.budget, llm, chat, on_text=on_text)
+            if gate is not None:
+                await gate.wait()
             if growing is not None:
                 await growing.finish(answer.text)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - one handler: a cancellation pays for each
@@ -178,6 +186,12 @@ class ModelCaller:
             context.conversation.usage += answer.usage
             if context.parent is not None:
                 _tell_parents(context, answer.usage)
+
+
+async def _show_later(gate: trio.Event, show: OnText, text: str, attempt: int) -> None:
+    """Show a piece of an answer as soon as guards agree; the model's stream waits for that."""
+    await gate.wait()
+    await show(text, attempt)
 
 
 def _tell_parents(context: SessionContext, usage: Usage) -> None:

@@ -21,6 +21,7 @@ from actgent.journal.records import (
     Changed,
     Decided,
     Finished,
+    Guarded,
     PersonAsked,
     Record,
     Said,
@@ -177,5 +178,6 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     Answered: _field("text", _value),
     PersonAsked: _field("approval", _approval),
     Decided: _field("decision", _decision),
+    Guarded: _fields(refused=_value, text=_value),
     Scheduled: _fields(description=_value, baggage=_value),
 }

@@ -26,6 +26,7 @@ from actgent.journal.records import (
     Ended,
     Finished,
     Fired,
+    Guarded,
     Led,
     Opened,
     PersonAsked,
@@ -146,7 +147,7 @@ class Reader:
                 self._end(message_id, failed)
             case Spent() | Led():
                 self._pay(record)
-            case Started() | Finished() | Delivered() if self._turn is not None:
+            case Started() | Finished() | Delivered() | Guarded() if self._turn is not None:
                 self._turn.apply(record)
             case _:
                 self._read_aside(record)

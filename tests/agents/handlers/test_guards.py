@@ -1,0 +1,359 @@
+"""Guards of messages, beside the model call, and of answers, before anybody hears of them."""
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    GuardRefused,
+    HandlerFailed,
+    LimitReached,
+    Limits,
+    Refuse,
+    ScriptedLLM,
+    SimpleAgent,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+
+
+@pytest.fixture(params=["none", "memory", "sqlite"])
+def journal(request, tmp_path):
+    """Without a journal, and with each kind that needs no server."""
+    return {"none": None, "memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/agents.db"}[request.param]
+
+
+class Slow:
+    """A model that answers when it is let, and knows whether it was cancelled."""
+
+    def __init__(self, text="Hello."):
+        self.text, self.asked, self.go, self.cancelled = text, trio.Event(), trio.Event(), False
+        self.llm = ScriptedLLM(self.answer)
+
+    async def answer(self, chat):
+        self.asked.set()
+        try:
+            await self.go.wait()
+        except trio.Cancelled:
+            self.cancelled = True
+            raise
+        return self.text
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+async def test_a_refused_message_cancels_the_call(journal, listen):
+    """Nobody hears an answer, the record has none, and the next message is answered."""
+    slow = Slow()
+    agent = BareAgent("clerk", llm=slow.llm)
+
+    @agent.guard
+    async def polite(message):
+        await slow.asked.wait()
+        return Refuse("be polite") if "fool" in message.text else None
+
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", "You fool")
+        heard = listen(session, tokens=True)
+        await session.wait_idle()
+        assert slow.cancelled
+        assert [(each.kind, str(each.error)) for each in heard] == [
+            ("guard", f"the guard {polite.__qualname__} refused: be polite")
+        ]
+        assert [message.text for message in session.history] == ["You fool"]
+        slow.go.set()
+        assert str(await agent.run("Please", session=session)) == "Hello."
+
+
+async def test_an_answer_is_held_until_the_guard_agrees(journal, listen):
+    """The model may be done before: no token, no reply and no record of its answer is there."""
+    agreed, done = trio.Event(), trio.Event()
+    agent = BareAgent("clerk", llm=ScriptedLLM(["Hello there, Ada."], chunk=3))
+
+    @agent.guard
+    async def patient(message):
+        done.set()
+        await agreed.wait()
+
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", "Hello")
+        heard = listen(session, tokens=True)
+        await done.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard == []
+        assert len(session.history) == 1
+        agreed.set()
+        await session.wait_idle()
+        assert "".join(str(each.text) for each in heard[:-1]) == heard[-1].text == "Hello there, Ada."
+
+
+async def test_the_guard_and_the_model_work_at_the_same_time(autojump_clock):
+    """A turn takes as long as the longer of the two."""
+
+    async def answer(chat):
+        await trio.sleep(3)
+        return "Hello."
+
+    agent = BareAgent("clerk", llm=ScriptedLLM(answer))
+
+    @agent.guard
+    async def slow(message):
+        await trio.sleep(2)
+
+    async with agent:
+        begun = trio.current_time()
+        await agent.run("Hello")
+        assert trio.current_time() - begun == pytest.approx(3)
+
+
+async def test_each_message_is_looked_at_once(journal):
+    """Tool results and the model's own words are not, and with collected messages each of them is."""
+    looked = []
+
+    @tool
+    def add(a: int) -> int:
+        """Add."""
+        return a
+
+    agent = BareAgent("clerk", llm=ScriptedLLM([[ToolCall("add", {"a": 1})], "1."]), tools=[add])
+
+    @agent.guard
+    def look(message, session):
+        looked.append((session.id, message.text))
+
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", session_id="s")
+        assert str(await agent.run("1?", session=session)) == "1."
+    assert looked == [("s", "1?")]
+
+
+async def test_all_of_collected_messages_are_looked_at():
+    """One that is refused lets none of those through that are answered with it."""
+    looked, slow = [], Slow()
+    agent = BareAgent("clerk", llm=slow.llm, on_busy="collect")
+
+    @agent.guard
+    def look(message):
+        looked.append(message.text)
+        return Refuse("no") if message.text == "two" else None
+
+    async with agent:
+        session = await agent.create_session("ada", "one")
+        failures = []
+        session.on_exception(failures.append)
+        await slow.asked.wait()
+        for text in ("two", "three"):
+            await session.chat(text)
+        slow.go.set()
+        await session.wait_idle()
+        assert looked == ["one", "two"]
+        assert [failure.kind for failure in failures] == ["guard", "guard"]
+
+
+@pytest.mark.parametrize("wrong", ["raises", "returns", "hangs"])
+async def test_a_guard_that_fails_lets_nothing_through(wrong, autojump_clock):
+    """What was not guarded is not heard, and the error names the guard."""
+    agent = BareAgent("clerk", llm=ScriptedLLM(["Hello."]), handler_timeout=5)
+
+    @agent.guard
+    async def broken(message):
+        if wrong == "hangs":
+            await trio.sleep_forever()
+        if wrong == "raises":
+            raise KeyError("x")
+        return "some text"
+
+    async with agent:
+        with pytest.raises(HandlerFailed, match="broken"):
+            await agent.run("Hello")
+
+
+async def test_an_error_of_the_model_ends_the_guard(autojump_clock):
+    """Whoever waits hears of it at once, and as it is."""
+    ended = []
+
+    def fail(chat):
+        raise LookupError("no model")
+
+    agent = BareAgent("clerk", llm=ScriptedLLM(fail))
+
+    @agent.guard
+    async def slow(message):
+        try:
+            await trio.sleep(20)
+        finally:
+            ended.append(trio.current_time())
+
+    async with agent:
+        begun = trio.current_time()
+        with pytest.raises(LookupError):
+            await agent.run("Hello")
+        assert ended == [begun]
+
+
+@pytest.mark.parametrize("how", ["interrupt", "cancel"])
+async def test_an_interruption_ends_both(how, autojump_clock):
+    """The next message has a turn of its own, with its own look."""
+    looked, slow = [], Slow()
+    agent = BareAgent("clerk", llm=slow.llm)
+
+    @agent.guard
+    async def look(message):
+        looked.append(message.text)
+        if message.text == "one":
+            await trio.sleep_forever()
+
+    async with agent:
+        session = await agent.create_session("ada")
+        if how == "cancel":
+            with trio.move_on_after(1):
+                await agent.run("one", session=session)
+        else:
+            await session.chat("one")
+            await slow.asked.wait()
+            await session.interrupt()
+        await session.wait_idle()
+        slow.go.set()
+        assert str(await agent.run("two", session=session)) == "Hello."
+        assert slow.cancelled
+        assert looked == ["one", "two"]
+
+
+async def test_a_refused_call_is_paid(autojump_clock):
+    """A call that was cancelled may be billed, so it counts."""
+    slow = Slow()
+    agent = BareAgent("clerk", llm=slow.llm)
+
+    @agent.guard
+    async def never(message):
+        await slow.asked.wait()
+        return Refuse("no")
+
+    async with agent:
+        session = await agent.create_session("ada", limits=Limits(model_calls=1))
+        with pytest.raises(GuardRefused):
+            await agent.run("Hello", session=session)
+        with pytest.raises(LimitReached):
+            await agent.run("Hello", session=session)
+
+
+# --- answers -------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_refused_or_said_otherwise(journal, listen):
+    """Handlers, those who wait and those who read along hear what the guard leaves, and no token of anything else."""
+    agent = BareAgent("clerk", llm=ScriptedLLM(["The code is 1234.", "It is secret.", "Hello."] * 2, chunk=4))
+
+    @agent.guard(on="answer")
+    def discreet(reply):
+        if "secret" in reply.text:
+            return Refuse("it tells a secret")
+        return reply.text.replace("1234", "****") if "1234" in reply.text else None
+
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada")
+        heard = listen(session, tokens=True)
+        assert str(await agent.run("Code?", session=session)) == "The code is ****."
+        with pytest.raises(GuardRefused, match="it tells a secret"):
+            await agent.run("Secret?", session=session)
+        assert str(await agent.run("Hello", session=session)) == "Hello."
+        assert [getattr(each, "text", "") or each.kind for each in heard] == [
+            "The code is ****.",
+            "guard",
+            "Hello.",
+        ]
+        read = []
+        async with agent.stream("Code?", session=session) as deliveries:
+            read = [each async for each in deliveries]
+        assert [each.text for each in read] == ["The code is ****."]
+
+
+async def test_guards_of_answers_follow_each_other():
+    """Each gets what the one before left of it, and one that was removed gets nothing."""
+    agent = BareAgent("clerk", llm=ScriptedLLM(["a"], repeat=True))
+    first = agent.guard(lambda reply: reply.text + "b", on="answer")
+    agent.guard(lambda reply: reply.text + "c", on="answer")
+    async with agent:
+        assert str(await agent.run("x")) == "abc"
+        agent.remove_hook(first)
+        assert str(await agent.run("x")) == "ac"
+
+
+async def test_events_are_not_heard_where_the_answer_is_refused(listen):
+    """They come before the reply, and wait for what is decided over it."""
+    said = '{"messageType": "conversation", "content": "Hello"}'
+    agent = SimpleAgent("clerk", llm=ScriptedLLM([said]))
+    agent.guard(lambda _: Refuse("no"), on="answer")
+    async with agent:
+        session = await agent.create_session("ada", "x")
+        heard = listen(session)
+        await session.wait_idle()
+        assert [type(each).__name__ for each in heard] == ["Failure"]
+
+
+# --- crashes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("on", ["message", "answer"])
+async def test_a_decision_is_not_made_again(mortal, on, refuses):
+    """Whatever write the process dies at: once a decision is written, the next process acts on it without asking."""
+    deaths = 0
+    for steps in range(1, 12):
+        asked, ends, written = [], [], []
+
+        def guard(thing, asked=asked):
+            asked.append(thing)
+            if refuses:
+                return Refuse("no")
+            return "Other words." if on == "answer" else None
+
+        async def life(journal, ends=ends, guard=guard, written=written):
+            async with open_runtime(journal=journal) as runtime:
+                agent = BareAgent("clerk", llm=ScriptedLLM(["Hello."], repeat=True))
+                agent.guard(guard, on=on)
+
+                @agent.on_session
+                def attach(session):
+                    session.on_conversation(lambda reply: ends.append(reply.text))
+                    session.on_exception(lambda failure: ends.append(failure.kind))
+
+                await runtime.start(agent)
+                session = await agent.ensure_session("ada", "s")
+                if not session.history and not session._context.mail.pending:
+                    await session.chat("Hello", message_id="m")
+                await session.wait_idle()
+
+        async with mortal().running() as journal:
+            died = await journal.live(life, steps=steps)
+            records = await journal.load("s", agent="clerk") if await journal.agents_of("s") else ()
+            decided = sum(type(record).__name__ == "Guarded" for record in records)
+            before = len(asked)
+            await journal.live(life)
+            deaths += died
+            assert decided <= 1
+            if decided:
+                assert len(asked) == before == 1
+            wanted = "guard" if refuses else "Other words." if on == "answer" else "Hello."
+            assert set(ends) - {"stopped"} == {wanted}  # the dying process may still say so
+    assert deaths >= 4
+
+
+# --- how they are attached ------------------------------------------------------------------------------
+
+
+def test_what_is_no_guard_is_refused():
+    """The error names what is wrong."""
+    agent = BareAgent("clerk", llm=ScriptedLLM([]))
+    with pytest.raises(ConfigurationError, match="did you mean 'answer'"):
+        agent.guard(print, on="answers")
+    with pytest.raises(ConfigurationError, match=r"guard\(\)"):
+        agent.guard(7)
