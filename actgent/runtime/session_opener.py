@@ -534,7 +534,8 @@ def check_new(new: NewSession) -> None:
         check_limits(limits)
     if (rule := new.get("on_busy")) is not None:
         check_rule(rule)
-    new["history"] = check_history(new.get("history", ()))
+    if (history := new.get("history", ())) != ():
+        new["history"] = check_history(history)
 
 
 def to_owner(owner: Sender | str) -> Sender:
