@@ -104,7 +104,7 @@ def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
 
 
 def _outcome(result: ToolResult) -> str:
-    return result.text if result.error is not None else f"Success: {result.content}"
+    return result.text if result.error is not None else f"Success: {result.text}"
 
 
 @attrs.frozen

@@ -182,6 +182,8 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """True: `execute` never waits, so it runs without a timer."""
     deferred: bool = False
     """True: a model finds it by `find_tools` and runs it by `call_tool`, in place of being offered it."""
+    outside: bool = False
+    """True: what it returns and raises was written by strangers; the model reads it between marks, as data."""
     origin: str = ""
     """The name of the toolset that it comes from; empty: the agent was given it by itself."""
 

@@ -23,6 +23,7 @@ from actgent.support.foreign import failure_of, leaves
 from actgent.support.logs import logger_of
 
 from .base import AskFor, Tool, ToolContext
+from .provenance import from_outside
 from .registry import ToolRegistry
 from .results import canonical, capped, describe, to_text
 from .time_limits import TimeLimit, time_limits
@@ -244,6 +245,8 @@ class Batch:
             return
         finally:
             told.report = None  # a thread that goes on after its time has nothing more to tell
+        if tool.outside:
+            result = from_outside(result, tool.origin or tool.name)
         if self.grants and isinstance(self.grants.get(call.id), Edit):
             result = attrs.evolve(result, content=_with_arguments(result.content, arguments))
         self._finished[place] = result

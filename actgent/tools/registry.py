@@ -158,13 +158,13 @@ class ToolRegistry:
             )
         self._groups[toolset] = ()
 
-    def publish(self, toolset: str, tools: Iterable[Tool]) -> None:
+    def publish(self, toolset: str, tools: Iterable[Tool], *, outside: bool = False) -> None:
         """Take these as the tools that a toolset has now, in place of those that it had.
 
         One that no model can use is left out, with a warning. A name that a provider refuses is made fit, and one that
-        is taken gets the toolset's name in front.
+        is taken gets the toolset's name in front. `outside`: what they return was written by strangers.
         """
-        usable = [_usable(tool, toolset) for tool in tools]
+        usable = [_usable(tool, toolset, outside=outside) for tool in tools]
         self._groups[toolset] = tuple(tool for tool in usable if tool is not None)
         self._unavailable.pop(toolset, None)
         self._merge()
@@ -237,11 +237,11 @@ def check_tool(tool: object) -> None:
         )
 
 
-def _usable(tool: Tool, toolset: str) -> Tool | None:
+def _usable(tool: Tool, toolset: str, *, outside: bool) -> Tool | None:
     """The tool under a name that a model can use; None: no model can use it."""
     try:
         check_tool(tool)
-        fit = WrappedTool(tool, name=fit_name(tool.name), origin=toolset)
+        fit = WrappedTool(tool, name=fit_name(tool.name), origin=toolset, outside=outside or tool.outside)
         check_options(fit)
         _check_sendable(fit)
     except Exception as error:  # noqa: BLE001 - the edge to foreign code: attributes of a stranger's tool

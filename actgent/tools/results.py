@@ -6,6 +6,7 @@ import decimal
 import enum
 import json
 import pathlib
+import re
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterable, Collection, Coroutine, Iterator, Mapping
@@ -19,6 +20,11 @@ from actgent.support.foreign import advice_on, leaves
 
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
 _TEMPORAL = (dt.date, dt.time)
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Control characters but for tab, line feed and carriage return: terminals and databases act on them."""
+_PICTURES = 0x2400
+"""Where the characters begin that show those below the space, such as that for NUL."""
+_DELETE = 0x7F
 _EXPORTS = ("model_dump", "tolist")
 """How values like those of pydantic and numpy name their way to plain data."""
 
@@ -85,6 +91,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).
 def to_text(value: object) -> str:
     """Text as it is, anything else as JSON; characters that UTF-8 cannot carry become `?`.
 
+    Control characters in text, but for tabs and ends of lines, become their pictures; JSON escapes them.
+
     attrs and dataclass instances, msgspec structs, pydantic models, enums, dates, sets and the like are written
     by their fields or elements.
 
@@ -92,7 +100,7 @@ def to_text(value: object) -> str:
         UnusableResult: JSON cannot carry it: bytes, a cycle, NaN, an object of another kind.
     """
     if isinstance(value, str):
-        return _carried(str.__str__(value))
+        return _visible(_carried(str.__str__(value)))
     if type(value) is int:  # the usual small result; the encoder takes ten times as long
         return str(value)
     try:
@@ -101,10 +109,19 @@ def to_text(value: object) -> str:
         raise UnusableResult(f"the result cannot be written as JSON: {describe(error)}") from error
 
 
+def _visible(text: str) -> str:
+    return text if _CONTROLS.search(text) is None else _CONTROLS.sub(_picture, text)
+
+
 def _carried(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(_PICTURES + code) if code < _DELETE else "\ufffd"
 
 
 def capped(text: str, limit: int) -> str:
@@ -117,7 +134,7 @@ def capped(text: str, limit: int) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in words for a model: a `ToolError` by its text, others with their class; groups flattened."""
-    return _carried("; ".join(dict.fromkeys(map(_advised, leaves(error)))))
+    return _visible(_carried("; ".join(dict.fromkeys(map(_advised, leaves(error))))))
 
 
 def _advised(error: BaseException) -> str:

@@ -50,7 +50,7 @@ class _Use:
             _log.exception("toolset %s: its tools cannot be derived", shown(self.toolset.name))
             self.withdraw(str(error))
         else:
-            self.registry.publish(self.toolset.name, derived)
+            self.registry.publish(self.toolset.name, derived, outside=self.toolset.source.outside)
 
     def withdraw(self, reason: str) -> None:
         self.registry.withdraw(self.toolset.name, reason)

@@ -38,6 +38,8 @@ class Toolset(abc.ABC):
     """True: an agent does not start without it. False: it starts, and the tools come as a notice."""
     connect_timeout: float = CONNECT_TIMEOUT
     """Seconds until it has to have published something for the first time."""
+    outside: bool = True
+    """True: what its tools return was written by strangers; see `Tool.outside`."""
     may_change: bool = True
     """False: it publishes the same tools once, and never fails."""
 
@@ -119,6 +121,7 @@ class DerivedToolset(Toolset):
         self.required = inner.required
         self.connect_timeout = inner.connect_timeout
         self.may_change = inner.may_change
+        self.outside = inner.outside
         self._derive = derive
 
     @property
@@ -140,6 +143,8 @@ class StaticToolset(Toolset):
     """
 
     may_change = False
+    outside = False
+    """The program's own, but for those of its tools that say otherwise."""
 
     def __init__(self, name: str, tools: Iterable[Tool]) -> None:
         self.name = check_name(name)

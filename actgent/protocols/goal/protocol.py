@@ -355,4 +355,6 @@ def closing_words(progress: Progress, record: Sequence[Message]) -> str:
 def _listed(progress: Progress, record: Sequence[Message]) -> str:
     """The results themselves, where nobody put them into words."""
     good = [result for result in results_of(progress, record) if result.error is None and result.content]
-    return "\n".join(f"- {result.tool_name}: {capped(result.content, SHOWN_CHARACTERS)}" for result in good)
+    return "\n".join(
+        f"- {result.tool_name}: {result.fenced(capped(result.content, SHOWN_CHARACTERS))}" for result in good
+    )

@@ -338,7 +338,7 @@ def _work(view: View, item: TodoItem) -> ItemWork:
         called = dict.fromkeys((*item.called_tools, *(result.tool_name for result in good)))
         item = attrs.evolve(item, called_tools=called)
     rounds = sum(message.stage == EXECUTE for message in messages)
-    return ItemWork(item, rounds, good[-1].content if good else None)
+    return ItemWork(item, rounds, good[-1].text if good else None)
 
 
 def _rounds(view: View, item: TodoItem) -> int:

@@ -170,6 +170,8 @@ class MCPServer(Toolset):
 class MCPTool(Tool):
     """A tool of a server."""
 
+    outside = True
+
     def __init__(self, server: MCPServer, listed: Any) -> None:
         self._server = server
         self._remote = listed.name
@@ -196,6 +198,7 @@ class MCPTool(Tool):
 class ListResources(Tool):
     """Lists what documents a server has."""
 
+    outside = True
     name = "list_resources"
     description = "List the documents that this server has, with their URIs."
     effect: Effect = "pure"
@@ -212,6 +215,7 @@ class ListResources(Tool):
 class ReadResource(Tool):
     """Reads a document of a server."""
 
+    outside = True
     name = "read_resource"
     description = "Read a document of this server by its URI."
     effect: Effect = "pure"
