@@ -122,14 +122,15 @@ class AgentBuilder:
     _hooks: tuple[Callable[[Agent], object], ...] = attrs.field(default=(), repr=False)
 
     @classmethod
-    def from_folder(cls, path: str | os.PathLike[str], *, tools: Iterable[Tool] = ()) -> Self:
-        """Start with what a folder says; `tools` come on top of those in its tools.py, which is run here.
+    def from_folder(cls, path: str | os.PathLike[str], *, tools: Iterable[Tool | Toolset] = ()) -> Self:
+        """Start with what a folder says; `tools` come on top of its own, whose code is run here.
 
         Raises:
             InvalidFolder: something is wrong in it; the text has a line for each thing that is.
+            ConfigurationError: a variable that its mcp_config.json names is not set.
         """
         given = tuple(tools)
-        read = read_folder(path, tools=[tool.name for tool in given])
+        read = read_folder(path, tools=[tool.name for tool in given if isinstance(tool, Tool)])
         named = (*load_tools(read), *given)
         builder = cls(
             read.name,

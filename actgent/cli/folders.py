@@ -31,9 +31,10 @@ def check(folder: str, terminal: Terminal) -> int:
     forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
     skills = ", ".join(skill.name for skill in read.skills) or "none"
     cases = _count_cases(read.path)
-    terminal.line(
-        f"{folder}: agent {read.name!r} is fine (instructions: {forms}; skills: {skills}; cases: {cases})"
-    )
+    holds = [f"instructions: {forms}", f"skills: {skills}", f"cases: {cases}"]
+    for what, names in (("APIs", read.documents), ("MCP servers", read.servers)):
+        holds += [f"{what}: {', '.join(names)}"] if names else []
+    terminal.line(f"{folder}: agent {read.name!r} is fine ({'; '.join(holds)})")
     return 0
 
 

@@ -129,7 +129,7 @@ class Folder:
         Raises:
             InvalidFile: it is there, and cannot be used.
         """
-        return self.read(path, limit=limit) if self._exists(path) else None
+        return self.read(path, limit=limit) if self.has(path) else None
 
     def names(self, path: str) -> list[str]:
         """List the entries of a folder below this one, sorted, without hidden ones; empty if it is not there.
@@ -137,7 +137,7 @@ class Folder:
         Raises:
             InvalidFile: it is no folder but a link, or has too many entries.
         """
-        if not self._exists(path):
+        if not self.has(path):
             return []
         with self._open(path, _FOLDER) as descriptor:
             entries = os.listdir(descriptor)  # noqa: PTH208 - a path could lead elsewhere by now
@@ -146,8 +146,8 @@ class Folder:
             raise InvalidFile(self.name_of(path), 1, f"the folder has more than {MAX_ENTRIES:,} entries")
         return names
 
-    def _exists(self, path: str) -> bool:
-        """Also for a link that leads nowhere; False for a path that cannot be right."""
+    def has(self, path: str) -> bool:
+        """Return True if there is something, also a link that leads nowhere; False for a path that cannot be right."""
         with suppress(OSError, ValueError):
             *way, last = steps_of(path)
             with self._walk(way, _FOLDER) as parent:

@@ -3,7 +3,9 @@
     tutor/
       brain.md             who it is (front matter), and what its prompt says further (the text below)
       instructions/*.md    its forms of answer: `schemaTemplate`, `tool`, and a description as the text
-      tools.py             its tools, functions with `@tool`
+      tools.py, tools/*.py its tools, functions with `@tool`
+      openapi/*.yaml       documents of APIs whose operations are tools
+      mcp_config.json      servers that speak MCP
       AGENTS.md, skills/*/SKILL.md
 
 Reading starts nothing and runs nothing: the tools' code is only looked at. Everything that is wrong is found at
@@ -12,7 +14,6 @@ once and named by file, line and key.
 
 import ast
 import difflib
-import json
 import os
 import re
 import warnings
@@ -31,17 +32,19 @@ from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS
 from actgent.protocols.base import Instruction, types_from
 
-from .folder import Folder, Unreachable, looks_secret, shown_text
-from .front_matter import MAX_DEPTH, Document, dotted, read_yaml, split_front_matter
+from .folder import Folder, Unreachable, shown_text
+from .front_matter import Document, dotted, split_front_matter
+from .json_object import json_object, short_reason
 from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
+from .toolset_files import read_documents, read_servers
 
 BRAIN = "brain.md"
 TOOLS = "tools.py"
+MORE_TOOLS = "tools"
 _WITHOUT_STRATEGY = tuple(name for name in PROTOCOLS if name != "react")
 STRATEGIES = ("keyword", "auto", "preference")
 MAX_INSTRUCTIONS = 500
 _MAX_NAME = 64
-_MAX_REASON = 300
 
 _TEXT = {"type": "string"}
 _NAME = {"type": "string", "pattern": r"\S", "maxLength": _MAX_NAME}
@@ -111,9 +114,13 @@ class AgentFolder:
     max_tokens: int | None = None
     """Of the conversation that the model is shown."""
     tool_names: tuple[str, ...] | None = None
-    """The tools of `tools.py` that it has; None is all of them."""
-    code: str = attrs.field(default="", repr=False)
-    """The text of `tools.py`."""
+    """The tools of its own code that it has; None is all of them."""
+    code: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """The text of `tools.py` and `tools/*.py`, by path."""
+    documents: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """The documents in `openapi/`, by path."""
+    servers: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """What `mcp_config.json` says of each server; may hold a key."""
     skills: tuple[Skill, ...] = ()
 
 
@@ -153,6 +160,8 @@ class _Reading:
         brain = self._brain()
         code, defined = self._code()
         known = None if defined is None else self.given_tools | defined
+        documents = read_documents(self.folder, self.problems)
+        servers = read_servers(self.folder, self.problems, documents)
         skills = read_skills(self.folder, self.problems)
         notes = self._notes()
         if brain is None:
@@ -185,6 +194,8 @@ class _Reading:
             max_tokens=values.get("memory", {}).get("max_tokens"),
             tool_names=named,
             code=code,
+            documents=documents,
+            servers=servers,
             skills=skills,
         )
 
@@ -331,7 +342,7 @@ class _Reading:
         try:
             types_from([instruction])
         except ConfigurationError as error:
-            self._add(path, document.line(("schemaTemplate",)), _capped(error), "schemaTemplate")
+            self._add(path, document.line(("schemaTemplate",)), short_reason(error), "schemaTemplate")
             return None
         return instruction
 
@@ -343,11 +354,11 @@ class _Reading:
         line = document.line(("schemaTemplate",))
         try:
             if schema.lstrip().startswith("{"):
-                return _json_object(schema, self.folder.name_of(path), line) or None
+                return json_object(schema, self.folder.name_of(path), line) or None
             target = (
                 schema if schema.startswith(("/", "~")) else f"{path.rpartition('/')[0]}/{schema}".lstrip("/")
             )
-            return _json_object(self.folder.read(target), self.folder.name_of(target), 1) or None
+            return json_object(self.folder.read(target), self.folder.name_of(target), 1) or None
         except Unreachable as error:
             self._add(path, line, f"{shown_text(schema)}: {error.reason}", "schemaTemplate")
         except InvalidFile as error:
@@ -356,18 +367,37 @@ class _Reading:
 
     # --- tools ---------------------------------------------------------------------------
 
-    def _code(self) -> tuple[str, frozenset[str] | None]:
-        """The text of tools.py and the names of the tools that it defines; None if it cannot be read."""
+    def _code(self) -> tuple[dict[str, str], frozenset[str] | None]:
+        """The text of each file of tools and the names of the tools that they define; None if one cannot be read."""
+        code: dict[str, str] = {}
+        defined: dict[str, str] = {}
+        count = len(self.problems)
+        for path in self._code_paths():
+            try:
+                code[path] = self.folder.read(path)
+                found = tool_lines(code[path])
+            except InvalidFile as error:
+                self.problems.append(error)
+            except SyntaxError as error:
+                self._add(path, error.lineno or 1, f"syntax error: {error.msg}")
+            except (ValueError, RecursionError, MemoryError):
+                self._add(path, 1, "syntax error")
+            else:
+                for name, line in found.items():
+                    if name in defined:
+                        self._add(path, line, f"{defined[name]} has a tool {shown_text(name)}, too")
+                    defined[name] = path
+        return code, frozenset(defined) if len(self.problems) == count else None
+
+    def _code_paths(self) -> list[str]:
+        """tools.py and tools/*.py, as far as they are there; a file whose name begins with _ is none of tools."""
         try:
-            code = self.folder.find(TOOLS) or ""
-            return code, frozenset(defined_tools(code))
+            names = [name for name in self.folder.names(MORE_TOOLS) if name.endswith(".py")]
         except InvalidFile as error:
             self.problems.append(error)
-        except SyntaxError as error:
-            self._add(TOOLS, error.lineno or 1, f"syntax error: {error.msg}")
-        except (ValueError, RecursionError, MemoryError):
-            self._add(TOOLS, 1, "syntax error")
-        return "", None
+            names = []
+        first = [TOOLS] if self.folder.has(TOOLS) else []
+        return [*first, *(f"{MORE_TOOLS}/{name}" for name in names if not name.startswith("_"))]
 
     def _tool_names(self, brain: Document, known: frozenset[str] | None) -> tuple[str, ...] | None:
         named = brain.values.get("tools")
@@ -419,7 +449,7 @@ def _worded(
         case "pattern":
             yield place, "it is empty, or not of the form that is needed"
         case _:
-            yield place, _capped(error.message)
+            yield place, short_reason(error.message)
 
 
 def _has_host(url: str) -> bool:
@@ -446,87 +476,45 @@ def _unknown_tool(name: str, known: Iterable[str]) -> str:
     return f"there is no tool {shown_text(name)} (there are: {there}): define it in {TOOLS}, or add it in the program"
 
 
-def _capped(reason: object) -> str:
-    words = str(reason).split()
-    text = " ".join("(not shown)" if looks_secret(word) else word for word in words)
-    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
-
-
-# --- JSON --------------------------------------------------------------------------------------
-
-
-def _json_object(text: str, name: str, first_line: int) -> dict[str, Any]:
-    """A JSON object without keys that are there twice.
-
-    Raises:
-        InvalidFile: it is none; with the line.
-    """
-    try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
-        if isinstance(value, dict) and _depth(value) <= MAX_DEPTH:
-            return value
-        reason = (
-            "the schema is not a JSON object"
-            if not isinstance(value, dict)
-            else f"more than {MAX_DEPTH} levels"
-        )
-        raise InvalidFile(name, first_line, reason)
-    except json.JSONDecodeError as error:
-        raise InvalidFile(name, first_line + error.lineno - 1, f"no JSON: {error.msg}") from None
-    except _Repeated:
-        read_yaml(text, name=name, first_line=first_line)  # knows the lines, and refuses the same
-        raise InvalidFile(name, first_line, "a key is there twice") from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidFile(name, first_line, f"no JSON: {_capped(error)}") from None
-
-
-class _Repeated(ValueError):
-    """A key is there twice."""
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise _Repeated
-    return members
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is not a JSON number")
-
-
-def _depth(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + max(map(_depth, value.values()), default=0)
-    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
-
-
 # --- tools.py ----------------------------------------------------------------------------------
 
-_FACTORIES = re.compile(r"(.*\.)?(tool|FunctionTool)")
+_FACTORIES = re.compile(r"(.*\.)?(tool|FunctionTool|HTTPTool)")
 
 
 def defined_tools(code: str) -> set[str]:
     """The names of the tools that a module defines at its top, read without running it.
 
-    Found are functions with `@tool`, `FunctionTool("name", ...)` that is assigned, and classes with a `name`.
+    Raises:
+        SyntaxError: it is no Python.
+    """
+    return set(tool_lines(code))
+
+
+def tool_lines(code: str) -> dict[str, int]:
+    """The tools that a module defines at its top, with their lines, read without running it.
+
+    Found are functions with `@tool`, `FunctionTool("name", ...)` or `HTTPTool("name", ...)` that is assigned, and
+    classes with a `name`.
 
     Raises:
         SyntaxError: it is no Python.
     """
-    names: set[str] = set()
+    lines: dict[str, int] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd escapes; they are for whoever runs the code
         tree = ast.parse(code)
     for node in tree.body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                names.update(_decorated_name(node))
+                names = _decorated_name(node)
             case ast.ClassDef():
-                names.update(_class_name(node))
+                names = _class_name(node)
             case ast.Assign(value=ast.Call() as call) | ast.AnnAssign(value=ast.Call() as call):
-                names.update(_called_name(call))
-    return names
+                names = _called_name(call)
+            case _:
+                continue
+        lines.update(dict.fromkeys(names, node.lineno))
+    return lines
 
 
 def _decorated_name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:

@@ -1,49 +1,61 @@
-"""The tools of an agent's folder: its tools.py is run, and what it defines are tools."""
+"""The tools of an agent's folder: tools.py and tools/*.py are run, and what they define are tools."""
 
-import sys
-import traceback
 from types import ModuleType
 
-from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.errors import InvalidFile, InvalidFolder
 from actgent.tools.base import Tool
+from actgent.toolsets.discovery import run_code
+from actgent.toolsets.toolset import Toolset
 
-from .instructions import TOOLS, AgentFolder
+from .instructions import AgentFolder
 from .skills import LoadSkill
+from .toolset_files import load_toolsets
 
 
-def load_tools(read: AgentFolder) -> tuple[Tool, ...]:
-    """Run a folder's tools.py, and give the tools that the agent has: those, and one for its skills.
+def load_tools(read: AgentFolder) -> tuple[Tool | Toolset, ...]:
+    """Run a folder's tools.py and tools/*.py, and give what the agent has.
+
+    That are their tools and toolsets, one tool for its skills, its documents of APIs and its MCP servers.
 
     Raises:
-        InvalidFolder: the code fails, or a tool that the folder names is not there after all.
+        InvalidFolder: the code fails.
+        ConfigurationError: a variable that a server needs is not set in the environment.
     """
-    loaded = _loaded(read) if read.code else {}
-    wanted = list(loaded) if read.tool_names is None else [n for n in read.tool_names if n in loaded]
+    tools, toolsets = _loaded(read)
+    wanted = list(tools) if read.tool_names is None else [name for name in read.tool_names if name in tools]
     skills = (LoadSkill(read.skills),) if read.skills else ()
-    return (*(loaded[name] for name in wanted), *skills)
+    others = load_toolsets(read.path, read.documents, read.servers)
+    return (*(tools[name] for name in wanted), *skills, *toolsets, *others)
 
 
-def _loaded(read: AgentFolder) -> dict[str, Tool]:
-    path = str(read.path / TOOLS)
-    name = f"actgent tools of {read.path.absolute()}"
-    # Registered, because dataclasses and attrs look their own module up there.
-    module = sys.modules[name] = ModuleType(name)
-    module.__file__ = path
-    try:
-        exec(compile(read.code, path, "exec"), module.__dict__)  # noqa: S102 - the developer's own code
-    except Exception as error:
-        lines = [step.lineno for step in traceback.extract_tb(error.__traceback__) if step.filename == path]
-        reason = str(error) if isinstance(error, ConfigurationError) else type(error).__name__
-        problem = InvalidFile(path, (lines and lines[-1]) or 1, f"the code cannot be run: {reason}")
-        raise InvalidFolder([problem]) from error
-    made = [_made(value, module.__name__) for value in vars(module).values()]
-    return {tool.name: tool for tool in made if tool is not None}
+def _loaded(read: AgentFolder) -> tuple[dict[str, Tool], list[Toolset]]:
+    """The tools by name, and the toolsets that are none."""
+    tools: dict[str, Tool] = {}
+    toolsets: dict[int, Toolset] = {}
+    problems: list[InvalidFile] = []
+    for path, code in read.code.items():
+        name = f"actgent tools of {(read.path / path).absolute()}"
+        try:
+            module = run_code(code, str(read.path / path), name=name)
+        except InvalidFile as error:
+            problems.append(error)
+            continue
+        for made in _made(module):
+            if isinstance(made, Tool):
+                tools[made.name] = made
+            else:
+                toolsets[id(made)] = made
+    if problems:
+        raise InvalidFolder(problems) from problems[0].__cause__
+    return tools, list(toolsets.values())
 
 
-def _made(value: object, module: str) -> Tool | None:
-    """A tool as it is; of a class of tools that the module defines, an object."""
-    if isinstance(value, Tool):
-        return value
-    if isinstance(value, type) and issubclass(value, Tool) and value.__module__ == module:
-        return value()
-    return None
+def _made(module: ModuleType) -> list[Tool | Toolset]:
+    """The tools and toolsets of a module; of a class of tools that it defines, an object."""
+    made: list[Tool | Toolset] = []
+    for value in vars(module).values():
+        if isinstance(value, Tool | Toolset):
+            made.append(value)
+        elif isinstance(value, type) and issubclass(value, Tool) and value.__module__ == module.__name__:
+            made.append(value())
+    return made

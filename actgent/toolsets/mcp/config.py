@@ -9,6 +9,7 @@ from typing import Any
 
 from actgent.errors import ConfigurationError
 
+from .lock import LOCK
 from .server import MCPServer
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -24,7 +25,8 @@ def mcp_servers(
 ) -> list[MCPServer]:
     """Read `{"mcpServers": {"name": {"command": ..., "args": [...]} | {"url": ...}}}`.
 
-    `${NAME}` in a text is that environment variable, `${NAME:-text}` with a text where it is not set.
+    `${NAME}` in a text is that environment variable, `${NAME:-text}` with a text where it is not set. A file
+    `mcp.lock.json` beside it is the lock of all servers that name none.
 
     Raises:
         ConfigurationError: the file cannot be read, a key is not known, or a variable is not set; the text says where.
@@ -36,19 +38,37 @@ def mcp_servers(
         raise ConfigurationError(f"{where} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigurationError(f"{where}: invalid JSON: {error}") from error
-    servers = data.get("mcpServers") if isinstance(data, dict) else None
-    if not isinstance(servers, dict):
-        raise ConfigurationError(f'{where}: it holds {{"mcpServers": {{"name": {{"command": ...}}}}}}')
     known = os.environ if environment is None else environment
     return [
-        _server(name, given, known, where)
-        for name, given in servers.items()
-        if not (isinstance(given, dict) and given.get("disabled") is True)
+        make_server(name, given, environment=known, folder=where.parent, at=f"{where}, server {name!r}")
+        for name, given in listed_servers(data, at=str(where)).items()
     ]
 
 
-def _server(name: str, given: object, environment: Mapping[str, str], where: Path) -> MCPServer:
-    at = f"{where}, server {name!r}"
+def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
+    """The servers of a file as it has them, but for those that are disabled.
+
+    Raises:
+        ConfigurationError: it is not of that form; `at` says where.
+    """
+    servers = data.get("mcpServers") if isinstance(data, dict) else None
+    if not isinstance(servers, dict):
+        raise ConfigurationError(f'{at}: it holds {{"mcpServers": {{"name": {{"command": ...}}}}}}')
+    return {
+        name: given
+        for name, given in servers.items()
+        if not (isinstance(given, dict) and given.get("disabled") is True)
+    }
+
+
+def make_server(
+    name: str, given: object, *, environment: Mapping[str, str], folder: Path, at: str
+) -> MCPServer:
+    """Make a server as a file has it; a lock is looked for in the file's folder.
+
+    Raises:
+        ConfigurationError: something is wrong with it; `at` says where.
+    """
     if not isinstance(given, dict):
         raise ConfigurationError(f"{at}: it is an object with a command or a url")
     if unknown := sorted(given.keys() - _KEYS - _IGNORED):
@@ -57,10 +77,12 @@ def _server(name: str, given: object, environment: Mapping[str, str], where: Pat
         key: _filled(value, environment, f"{at}, {key}") for key, value in given.items() if key in _KEYS
     }
     if isinstance(lock := options.get("lock"), str):
-        options["lock"] = where.parent / lock
+        options["lock"] = folder / lock
+    elif (folder / LOCK).is_file():
+        options["lock"] = folder / LOCK
     try:
         return MCPServer(name=name, **options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ConfigurationError) as error:
         raise ConfigurationError(f"{at}: {error}") from error
 
 

@@ -15,6 +15,8 @@ import attrs
 from actgent.errors import ConfigurationError
 
 VERSION = 1
+LOCK = "mcp.lock.json"
+"""The lock's file beside the file of the servers."""
 
 
 @attrs.frozen

@@ -219,6 +219,7 @@ async def test_a_new_folder_runs(tmp_path):
         "brain.md",
         "instructions",
         "test_tutor.py",
+        "tests",
         "tools.py",
     ]
     llm = ScriptedLLM(['{"messageType": "greeting", "content": {"name": "Ada", "content": "Hello, Ada!"}}'])
