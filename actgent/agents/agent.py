@@ -58,10 +58,10 @@ from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, Tu
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
 from actgent.support.hints import async_block, for_agents
-from actgent.tools.base import DepsT, Tool
+from actgent.tools.base import DepsT, Tool, innermost
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.toolsets.gateway import registry_of
-from actgent.toolsets.toolset import Toolset
+from actgent.toolsets.toolset import Toolset, static_tools
 from actgent.turns.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.core import AgentCore
 from actgent.turns.dispatcher import Dispatcher
@@ -905,7 +905,9 @@ class Agent(Generic[DataT_co, DepsT]):
 
     def _companions(self) -> "Iterable[Agent]":
         """The agents that this one needs to be running."""
-        return [tool.agent for tool in self.tools if isinstance(tool, AgentTool)]  # type: ignore[misc]
+        given = (*self.tools, *(tool for toolset in self.toolsets for tool in static_tools(toolset)))
+        inner = (innermost(tool) for tool in given)
+        return [tool.agent for tool in inner if isinstance(tool, AgentTool)]  # type: ignore[misc]
 
     def _access_rules(self) -> Iterable[Access]:
         """Rules that a call has to pass at the moment it is about to start."""

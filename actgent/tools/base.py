@@ -231,3 +231,10 @@ class WrappedTool(Tool):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+def innermost(tool: Tool) -> Tool:
+    """The tool that all wrappers are round."""
+    while isinstance(tool, WrappedTool):
+        tool = tool.inner
+    return tool

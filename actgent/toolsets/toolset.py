@@ -157,6 +157,12 @@ class StaticToolset(Toolset):
         await trio.sleep_forever()
 
 
+def static_tools(toolset: Toolset) -> Sequence[Tool]:
+    """The tools of a toolset that are known before it runs: those of a static one, without what is derived from them."""
+    source = toolset.source
+    return source.tools if isinstance(source, StaticToolset) else ()
+
+
 def check_name(name: object) -> str:
     """The name of a toolset.
 

@@ -10,6 +10,7 @@ from actgent import (
     Approve,
     BareAgent,
     Deferred,
+    EnvelopedTool,
     Mode,
     Modes,
     OpenAI,
@@ -299,6 +300,21 @@ async def test_names_that_collide_or_do_not_fit():
     assert names[-1] == "two_add"
     assert len(names) == len(set(names))
     assert all(0 < len(name) <= 64 for name in names)
+
+
+@pytest.mark.parametrize("given", [lambda t: StaticToolset("team", [t]).prefixed("my_"), EnvelopedTool])
+async def test_an_agent_among_the_tools_is_started(given):
+    """An agent's tool brings its agent along, also in a toolset or an envelope."""
+    helper = BareAgent("helper", llm=ScriptedLLM(["42"]))
+    tool = given(helper.as_tool())
+    name = "my_helper" if isinstance(tool, Toolset) else "helper"
+    llm = ScriptedLLM([[ToolCall(name, {"task": "6 * 7"})], "done"])
+    async with BareAgent("lead", llm=llm, tools=[tool]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await ask(session)
+    assert "42" in results[0].content
 
 
 def test_two_toolsets_of_one_name():
