@@ -545,7 +545,7 @@ async def test_a_limit_that_a_call_would_pass():
         ("send", "await session.chat(text)"),
         ("run", "await agent.run(text, session=session)"),
         ("close", "await session.aclose()"),
-        ("messages", "session.history"),
+        ("transcript", "session.history"),
         ("histroy", "did you mean history?"),
     ],
 )

@@ -216,7 +216,7 @@ for_sessions = leads(
         "run": "write await agent.run(text, session=session)",
         "stream": "write async with agent.stream(text, session=session) as events",
         **dict.fromkeys(("close", "end", "delete"), "write await session.aclose()"),
-        **dict.fromkeys(("messages", "conversation", "transcript"), "read session.history"),
+        **dict.fromkeys(("conversation", "transcript"), "read session.history"),
         **dict.fromkeys(("cancel", "stop", "abort"), "write await session.interrupt()"),
         **dict.fromkeys(("wait", "join"), "write await session.wait_idle()"),
         **dict.fromkeys(("approve", "reject"), "write await session.answer(approval, Approve()) or Reject()"),

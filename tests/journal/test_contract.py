@@ -403,7 +403,9 @@ async def test_what_is_no_file_of_a_journal_is_left_alone(tmp_path, monkeypatch,
 
 async def test_a_folder_that_is_not_there_is_named(tmp_path):
     """With what to do about it."""
-    with pytest.raises(JournalFailed, match=r"folder of the journal a.db cannot be written.*make it"):
+    with pytest.raises(
+        JournalFailed, match=r"no lock file can be written into the folder of the journal a.db .*: make it"
+    ):
         async with open_journal(f"sqlite:///{tmp_path}/missing/a.db") as journal:
             await journal.acquire()
 

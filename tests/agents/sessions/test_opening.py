@@ -272,8 +272,8 @@ async def test_a_session_stays_awake_while_something_is_done_in_it(call, monkeyp
             await trio.lowlevel.checkpoint()
             for _ in range(6):
                 for other in others:
-                    other._agent.sessions.stir(other._context)
-                    other._agent.sessions.rest(other._context)
+                    other._agent.sessions.mark_active(other._context)
+                    other._agent.sessions.mark_idle(other._context)
                 gc.collect()
                 await trio.lowlevel.checkpoint()
         journal.is_slow = False

@@ -225,7 +225,7 @@ async def test_what_happens_at_the_moment_of_erasure(autojump_clock, what):
             session = await agent.create_session("ada", "hello", session_id="s")
             await session.wait_idle()
             if what != "held":
-                agent._opener.running.sessions._let_sleep(agent._opener.running.sessions["s"])
+                agent._opener.running.sessions._unload(agent._opener.running.sessions["s"])
 
             async def act():
                 if what in ("open", "ensure"):
