@@ -193,7 +193,11 @@ class Modes(NoticeSource):
         self, mode: str, tool: Tool, *, call: ToolCall | None = None, told: ToolContext | None = None
     ) -> bool:
         """Return True if a mode has a tool; `call` and `told` are for rules of your own that look at them."""
-        if tool.name in self.universal or tool.name == FIND_TOOLS or tool.name in self._tools[mode]:
+        if (
+            tool.name in self.universal
+            or (tool.is_gateway and tool.name == FIND_TOOLS)
+            or tool.name in self._tools[mode]
+        ):
             return True
         if self._modes[mode] is ACT:
             return self._takes_rest and tool.name not in self._assigned

@@ -187,6 +187,9 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     origin: str = ""
     """The name of the toolset that it comes from; empty: the agent was given it by itself."""
 
+    is_gateway = False
+    """True for `find_tools` and `call_tool`, by which a model reaches other tools; one of a program's own is none."""
+
     @abc.abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> object:
         """Run one call with arguments that fit the schema, and return its result.

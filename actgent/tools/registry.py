@@ -126,7 +126,9 @@ class ToolRegistry:
 
     def resolve(self, call: ToolCall) -> ToolCall:
         """The call that a call of `call_tool` stands for; any other call as it is, and one that names no tool."""
-        if call.name != CALL_TOOL or not isinstance(call.arguments, Mapping) or CALL_TOOL not in self._own:
+        if call.name != CALL_TOOL or not isinstance(call.arguments, Mapping):
+            return call
+        if CALL_TOOL not in self._own or not self._own[CALL_TOOL].is_gateway:
             return call
         name = call.arguments.get("name")
         arguments = call.arguments.get("arguments", {})

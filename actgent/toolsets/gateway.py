@@ -10,12 +10,16 @@ from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.registry import CALL_TOOL, FIND_TOOLS, ToolRegistry
 from actgent.tools.results import to_text
 
-from .toolset import Toolset
+from .toolset import Toolset, check_toolset
 
 FOUND = 8
 """How many tools one search tells of."""
 LONGEST_FOUND = 12_000
 """Characters of one search's result; tools behind that are named only."""
+MOST_WORDS = 30
+"""Different words of a query that are looked for, in its first `LONGEST_TEXT` characters."""
+LONGEST_TEXT = 4_000
+"""Characters of a query, or of what a tool says of itself, that are searched."""
 SHORTEST_STEM = 4
 """Letters of a word that may end otherwise than the one that is looked for."""
 _WORD = re.compile(r"[a-z0-9]+")
@@ -32,6 +36,7 @@ class FindTools(Tool):
     )
     effect: Effect = "pure"
     inline = True
+    is_gateway = True
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"query": {"type": "string", "description": "What the tool is to do, in a few words."}},
@@ -63,6 +68,7 @@ class CallTool(Tool):
     description = "Run a tool that find_tools found, or that a notice named, by its name."
     effect: Effect = "once"  # after a restart nobody knows what a call did whose tool is not there any more
     inline = True
+    is_gateway = True
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
@@ -91,13 +97,14 @@ def registry_of(
     Where one of them may change, the registry has `find_tools` and `call_tool`, too.
 
     Raises:
-        ConfigurationError: as `ToolRegistry`; or two toolsets have one name.
+        ConfigurationError: as `ToolRegistry`; or two toolsets have one name, or one has none.
         DuplicateTool: two tools have one name.
     """
     each_given = tuple(given)
     toolsets = tuple(each for each in each_given if isinstance(each, Toolset))
     registry = ToolRegistry((each for each in each_given if not isinstance(each, Toolset)), mapped=mapped)
     for toolset in toolsets:
+        check_toolset(toolset)
         registry.declare(toolset.name)
     if any(toolset.may_change for toolset in toolsets):
         registry.add(FindTools(registry))
@@ -109,7 +116,7 @@ def ranked(tools: Sequence[Tool], query: str) -> list[Tool]:
     """Those tools that have a word of the query, best first: rare words count more, and those of a name three times."""
     texts = [_words_of(tool) for tool in tools]
     spread = Counter(word for words in texts for word in words)
-    asked = _words(query)
+    asked = list(dict.fromkeys(_words(query)))[:MOST_WORDS]
     scores = [
         sum(words[each] / spread[each] for each in words if any(_is_like(each, word) for word in asked))
         for words in texts
@@ -126,7 +133,7 @@ def _is_like(word: str, asked: str) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(_CAMEL.sub(" ", text).lower())
+    return _WORD.findall(_CAMEL.sub(" ", text[:LONGEST_TEXT]).lower())
 
 
 def _words_of(tool: Tool) -> Counter[str]:

@@ -45,12 +45,13 @@ class _Use:
         """Give the agent what the source published."""
         try:
             derived = self.toolset.tools_from(tools)
+            self.registry.publish(self.toolset.name, derived, outside=self.toolset.source.outside)
         except Exception as error:  # noqa: BLE001 - the edge to foreign code: functions of the user
             self.error = error
             _log.exception("toolset %s: its tools cannot be derived", shown(self.toolset.name))
             self.withdraw(str(error))
         else:
-            self.registry.publish(self.toolset.name, derived, outside=self.toolset.source.outside)
+            self.error = None
 
     def withdraw(self, reason: str) -> None:
         self.registry.withdraw(self.toolset.name, reason)
@@ -77,6 +78,10 @@ class _Life:
     """How often it failed since it was connected for a while."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     connecting: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    run: object = None
+    """Which run of the source may publish; None: none is under way."""
+    is_over: bool = False
+    """True once no agent has it any more."""
 
     def add(self, use: _Use) -> None:
         self.uses.append(use)
@@ -97,6 +102,7 @@ class ToolsetHost:
     def __init__(self, nursery: trio.Nursery, events: EventStream) -> None:
         self._nursery = nursery
         self._events = events
+        self._loop = trio.lowlevel.current_trio_token()
         self._lives: dict[Toolset, _Life] = {}
 
     async def open(self, registry: ToolRegistry, toolsets: Sequence[Toolset]) -> None:
@@ -110,8 +116,8 @@ class ToolsetHost:
             ConfigurationError: what is derived from one does not fit its tools.
         """
         uses = [_Use(toolset, registry) for toolset in toolsets]
-        lives = [self._enter(use) for use in uses]
         try:
+            lives = [self._enter(use) for use in uses]
             async with trio.open_nursery() as nursery:
                 for use, life in zip(uses, lives, strict=True):
                     if use.toolset.required:
@@ -132,6 +138,8 @@ class ToolsetHost:
             if not life.uses:
                 del self._lives[life.source]
                 life.scope.cancel()
+                life.is_over = True
+                life.tell()  # who waits for it to connect waits in vain
 
     def _enter(self, use: _Use) -> _Life:
         source = use.toolset.source
@@ -161,19 +169,35 @@ class ToolsetHost:
     async def _connect(self, life: _Life) -> Exception | None:
         """Run a toolset until its connection ends; returns the reason, None where it was silent for too long."""
         toolset = life.source
+        run = life.run = object()
         with trio.move_on_after(toolset.connect_timeout) as life.connecting:
             try:
-                await toolset.run(lambda tools: self._publish(life, tools))
+                await toolset.run(lambda tools: self._publish(life, run, tools))
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
                 error = failure_of(raised, "toolset", toolset.name)
             else:
                 error = ConnectionResetError("its connection ended")
+            finally:
+                life.run = None
             return error
         return None
 
-    def _publish(self, life: _Life, tools: Sequence[Tool]) -> None:
+    def _publish(self, life: _Life, run: object, tools: Sequence[Tool]) -> None:
+        """Give all agents the tools of a source; those of a run that is over are nobody's.
+
+        Raises:
+            RuntimeError: another thread calls it.
+        """
+        if not trio.lowlevel.in_trio_run() or trio.lowlevel.current_trio_token() is not self._loop:
+            raise RuntimeError(
+                f"toolset {life.source.name!r} publishes from another thread: "
+                "call it by trio.from_thread.run_sync(publish, tools)"
+            )
+        if run is not life.run:
+            return
+        life.tools = tuple(tools)
         life.connecting.deadline = math.inf
-        life.tools, life.reason, life.error = tuple(tools), "", None
+        life.reason, life.error = "", None
         for use in life.uses:
             use.publish(life.tools)
         if self._events.watched:
@@ -210,11 +234,12 @@ async def _require(life: _Life) -> None:
         ToolsetUnavailable: it is not there in time.
     """
     with trio.move_on_after(life.source.connect_timeout):
-        while life.tools is None:
+        while life.tools is None and not life.is_over:
             await life.changed.wait()
     if life.tools is None:
         silent = f"it did not answer within {life.source.connect_timeout:g} s"
-        raise ToolsetUnavailable(life.source.name, life.told or silent) from life.error
+        reason = "its agent was stopped meanwhile" if life.is_over else silent
+        raise ToolsetUnavailable(life.source.name, life.told or reason) from life.error
 
 
 async def _wait_patiently(lives: Sequence[_Life]) -> None:

@@ -176,6 +176,20 @@ def check_name(name: object) -> str:
     return name
 
 
+def check_toolset(toolset: Toolset) -> None:
+    """Refuse a toolset that cannot be run.
+
+    Raises:
+        ConfigurationError: it has no name, or nothing to wait for by its `connect_timeout`.
+    """
+    check_name(getattr(toolset, "name", None))
+    seconds: object = toolset.connect_timeout  # a subclass may have set anything
+    if not isinstance(seconds, int | float) or not seconds > 0:
+        raise ConfigurationError(
+            f"toolset {toolset.name!r}: connect_timeout= is a number of seconds above 0, not {seconds!r}"
+        )
+
+
 @asynccontextmanager
 async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence[Tool]]]:
     """Run a toolset without an agent: a block with a function that gives the tools as they are now.
