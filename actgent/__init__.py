@@ -115,6 +115,7 @@ _NAMES = {
     "runtime.directory": ("AgentCard",),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),
     "control.limits": ("Limits",),
+    "control.quotas": ("Quotas",),
     "control.schedule": ("Schedule",),
     "modes.mode": ("Mode",),
     "modes.modes": ("Modes",),

@@ -53,6 +53,9 @@ from .approvals import (
 from .control.limits import (
     Limits as Limits,
 )
+from .control.quotas import (
+    Quotas as Quotas,
+)
 from .control.schedule import (
     Schedule as Schedule,
 )

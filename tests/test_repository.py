@@ -22,6 +22,7 @@ FACE = [
     "Agent",
     "SessionSummary",
     "Refuse",
+    "Quotas",
     "AgentCore",
     "BareAgent",
     "SimpleAgent",

@@ -124,6 +124,10 @@ class Account:
     spent: Amounts = NOTHING
     reserved: Amounts = NOTHING
     """By calls under way."""
+    owner: str = ""
+    """Whose quota it is, where it is one."""
+    period: str = ""
+    """Of the quota: `day` or `month`."""
     log: AccountLog | None = attrs.field(default=None, repr=False)
     """Where it is written down, if anywhere: its session's end of the journal."""
     _calls: int = 0
@@ -152,6 +156,8 @@ class Account:
             agent=self.key.agent,
             session_id=self.key.session_id,
             is_session=not self.key.turn,
+            owner=self.owner,
+            period=self.period,
         )
 
     def _field(self, name: str) -> str:

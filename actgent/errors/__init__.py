@@ -583,6 +583,8 @@ class LimitReached(ActgentError):
         agent: str = "",
         session_id: str = "",
         is_session: bool = False,
+        owner: str = "",
+        period: str = "",
     ) -> None:
         self.limit = limit
         """In words, e.g. `model calls`."""
@@ -600,6 +602,10 @@ class LimitReached(ActgentError):
         """Whose limit it was; not always the session that met it."""
         self.is_session = is_session
         """True: of the session as a whole, from `create_session(limits=...)`; False: of one turn."""
+        self.owner = owner
+        """Whose quota it was, over all sessions; empty: it was no quota."""
+        self.period = period
+        """Of a quota: `day` or `month`."""
         what = "session" if is_session else "turn"
         spent = ", ".join(_counted(amount, name.replace("_", " ")) for name, amount in self.used.items())
         if reserved:
@@ -609,6 +615,12 @@ class LimitReached(ActgentError):
         if spent:
             spent = f" (used: {spent})"
         remedy = f"Limits({field}=...)" if field else "it with Limits(...)"
+        if owner:
+            super().__init__(
+                f"the owner {quoted(owner)} reached the quota of {_number(value)} {limit} a {period}{spent}: "
+                f"it begins anew with the next {period}; raise Quotas({period}=Limits({field}=...)) if that is too low"
+            )
+            return
         whose = (
             f" of {what + ' ' + quoted(session_id) + ' of ' if is_session else ''}agent {quoted(agent)}"
             if agent

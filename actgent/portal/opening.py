@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from actgent.actors.supervision import Supervision
+from actgent.control.quotas import Quotas
 from actgent.journal.base import Journal
 from actgent.journal.wrapped import Redact
 from actgent.runtime.retention import Retention
@@ -89,6 +90,7 @@ def open_portal(
     redact: Redact | None = None,
     context: Iterable[ContextVar[Any]] = (),
     retention: Retention | None = None,
+    quotas: Quotas | None = None,
     supervision: Supervision | None = None,
     threads: int = ALL_THREADS,
     thread_grace: float = THREAD_GRACE,
@@ -113,6 +115,7 @@ def open_portal(
         redact=redact,
         context=context,
         retention=retention,
+        quotas=quotas,
         supervision=supervision,
         threads=threads,
         thread_grace=thread_grace,

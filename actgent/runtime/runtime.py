@@ -21,6 +21,7 @@ from actgent.actors.system import ActorSystem
 from actgent.approvals import Approval
 from actgent.control.arguments import at_least_one
 from actgent.control.clock import Clock
+from actgent.control.quotas import Quotas
 from actgent.errors import ConfigurationError, Fenced, JournalError, ThreadsLeft, UsageError, WouldDeadlock
 from actgent.events import EventReader, EventStream
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
@@ -30,6 +31,7 @@ from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, che
 from actgent.messages import Sender
 from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.owner_accounts import OwnerAccounts
 from actgent.sessions.propagation import Propagation, propagation_of
 from actgent.sessions.turn import is_inside
 from actgent.support.hints import async_block
@@ -83,6 +85,7 @@ class Runtime:
         epoch: int,
         propagation: Propagation,
         retention: Retention,
+        quotas: Quotas | None = None,
         is_redacted: bool = False,
     ) -> None:
         self.stream = events
@@ -100,7 +103,8 @@ class Runtime:
         self.bury = around.bury
         """Keeps a message that nobody will deal with."""
         self.clock = Clock()
-        self.accounts = Accounts(journal, epoch)
+        owners = None if quotas is None else OwnerAccounts(quotas, journal, epoch, self.clock.now)
+        self.accounts = Accounts(journal, epoch, owners)
         self.agents = Directory()
         """The agents that run here, by name and by what they can do."""
         self.delegation = Delegation(self.agents, journal, epoch, propagation)
@@ -482,6 +486,7 @@ async def open_runtime(
     redact: Redact | None = None,
     context: Iterable[ContextVar[Any]] = (),
     retention: Retention | None = None,
+    quotas: Quotas | None = None,
     supervision: Supervision | None = None,
     threads: int = ALL_THREADS,
     thread_grace: float = THREAD_GRACE,
@@ -498,6 +503,7 @@ async def open_runtime(
     Sessions of `run` and `tell` without a session leave the journal when they have ended. `retention` has others leave it,
     too, when they are old.
 
+    `quotas` bound what the sessions of each owner take together in a day or a month, also over restarts.
     `threads` is how many sync tools of all agents run at a time.
 
     Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
@@ -527,8 +533,11 @@ async def open_runtime(
                 epoch=epoch,
                 propagation=propagation,
                 retention=retention or Retention(),
+                quotas=quotas,
                 is_redacted=redact is not None,
             )
+            if runtime.accounts.owners is not None:
+                await runtime.accounts.owners.load()
             nursery.start_soon(runtime.timer.run, name="timer")
             try:
                 yield runtime

@@ -11,6 +11,7 @@ from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.listing import Cursor, SessionFilter, State
 from actgent.messages import Sender
 from actgent.sessions.context import SessionContext
+from actgent.sessions.owner_accounts import is_holder
 
 
 def filter_of(owner: Sender | str | None, agent: str | None, state: State | None) -> SessionFilter:
@@ -44,11 +45,22 @@ async def page_of(
     at_least_one("limit", limit)
     cursor = after.cursor if isinstance(after, SessionSummary) else after
     if journal is not None:
-        return await journal.page(wanted, after=cursor, limit=limit)
+        return await _from_journal(journal, wanted, cursor, limit)
     await trio.lowlevel.checkpoint()
     known = [each for each in map(summary_of, contexts) if wanted.takes(each)]
     known.sort(key=lambda each: each.cursor, reverse=True)
     return [each for each in known if cursor is None or each.cursor < cursor][:limit]
+
+
+async def _from_journal(
+    journal: Journal, wanted: SessionFilter, cursor: Cursor | None, limit: int
+) -> Sequence[SessionSummary]:
+    """A page without what holds the quotas of owners; it is empty at the end only."""
+    while page := await journal.page(wanted, after=cursor, limit=limit):
+        if found := [each for each in page if not is_holder(each)]:
+            return found
+        cursor = page[-1].cursor
+    return []
 
 
 def summary_of(context: SessionContext) -> SessionSummary:

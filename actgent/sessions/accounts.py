@@ -14,6 +14,7 @@ from actgent.journal.records import AccountKey, Appended, Led, Opened, Record, S
 from actgent.messages import Message
 
 from .context import SessionContext
+from .owner_accounts import HOLDER, OwnerAccounts
 from .restore import Restored
 from .session_log import SessionLog
 from .turn import Turn
@@ -25,6 +26,8 @@ class Accounts:
 
     journal: Journal | None = None
     epoch: int = 0
+    owners: OwnerAccounts | None = None
+    """Of quotas, if there are any."""
     _accounts: WeakValueDictionary[AccountKey, Account] = attrs.field(factory=WeakValueDictionary)
 
     def open(
@@ -78,7 +81,9 @@ class Accounts:
         return tuple([account for key in keys if (account := await self.find(key)) is not None])
 
     async def find(self, key: AccountKey) -> Account | None:
-        """An account in use, or as the journal has it; None where its session was erased."""
+        """An account in use, or as the journal has it; None where its session was erased, or its period is over."""
+        if key.agent == HOLDER:
+            return None if self.owners is None else self.owners.find(key)
         if key in self._accounts or self.journal is None:
             return self._accounts.get(key)
         records = await self.journal.load(key.session_id, agent=key.agent or None)
@@ -103,6 +108,9 @@ class Accounts:
         if resume is not None and resume.limits:
             limits = resume.limits
         accounts = [account for each in fundings if each is not None for account in each.accounts]
+        shared = context.accounts
+        if self.owners is not None:
+            shared = (*shared, *self.owners.of(context.works_for))
         if resume is not None and resume.tree_limits:
             key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
             tree = self.open(key, resume.tree_limits, log=context.log, spent=resume.tree_spent)
@@ -110,7 +118,7 @@ class Accounts:
         for each in filter(None, fundings):
             turn.depth = max(turn.depth, each.depth)
             turn.deepest = min(turn.deepest or each.deepest, each.deepest or turn.deepest)
-        if not (limits or accounts or context.accounts):
+        if not (limits or accounts or shared):
             return
         spent = NOTHING
         if resume is not None:
@@ -119,7 +127,7 @@ class Accounts:
             )
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent)
         own = self.open(key, limits, log=context.log, spent=spent)
-        turn.budget = gather(own, context.accounts, accounts)
+        turn.budget = gather(own, shared, accounts)
 
     # --- trees -----------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ class TurnLifecycle:
             or context.accounts
             or turn.joined
             or turn.checkpoint is not None
+            or self.accounts.owners is not None
         ):
             earlier = [context.mail.take(each).funding for each in turn.joined]
             self.accounts.begin(context, turn, self.agent, fundings=[*earlier, acceptance.funding])

@@ -1,0 +1,108 @@
+"""The accounts of owners, from which all their sessions draw; see `Quotas`.
+
+In the journal each is a session of its own, of an agent that no program can have: it holds what was spent in one period,
+and leaves with the first start after it. So a quota is durable by the same records, and as exactly, as a session's limits.
+"""
+
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from actgent.control.budget import NOTHING, Account, Amounts, spent_in
+from actgent.control.quotas import Period, Quotas, Unit
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.listing import SessionFilter, SessionKey
+from actgent.journal.records import AccountKey, Due, Opened, Spent
+from actgent.messages import Sender
+
+from .session_log import SessionLog
+
+HOLDER = "quotas\n"
+"""The agent of these sessions; names of agents have one line."""
+_PAGE = 500
+
+
+@attrs.define(eq=False)
+class OwnerAccounts:
+    """The accounts of all owners in the periods that run."""
+
+    quotas: Quotas
+    journal: Journal | None
+    epoch: int
+    now: Callable[[], float]
+    """Unix time in seconds."""
+    _periods: dict[Unit, Period] = attrs.field(factory=dict)
+    _accounts: dict[tuple[Unit, str], Account] = attrs.field(factory=dict)
+    """By unit and owner."""
+    _spent: dict[str, Amounts] = attrs.field(factory=dict)
+    """What former processes spent, by the id of the session that holds it."""
+
+    async def load(self) -> None:
+        """Read what was spent in the periods that run, and erase what belongs to others."""
+        if self.journal is None:
+            return
+        running = {period.name for period in self._running()}
+        for summary in await self._held(self.journal):
+            if summary.session_id.partition(" ")[0] in running:
+                records = await self.journal.load(summary.session_id, agent=HOLDER)
+                self._spent[summary.session_id] = spent_in(
+                    [record for record in records if isinstance(record, Spent)]
+                )
+            else:
+                await self.journal.delete(summary.session_id, agent=HOLDER)
+
+    async def _held(self, journal: Journal) -> list[SessionSummary]:
+        found: list[SessionSummary] = []
+        while True:
+            after = found[-1].cursor if found else None
+            page = await journal.page(SessionFilter(agent=HOLDER), after=after, limit=_PAGE)
+            if not page:
+                return found
+            found += page
+
+    def of(self, owner: str) -> tuple[Account, ...]:
+        """The accounts of an owner in the day and the month that run."""
+        return tuple([self._account(period, owner) for period in self._running()])
+
+    def find(self, key: AccountKey) -> Account | None:
+        """The account of this key; None where its period is over, or is not bounded any more."""
+        name, _, owner = key.session_id.partition(" ")
+        for period in self._running():
+            if period.name == name:
+                return self._account(period, owner)
+        return None
+
+    def _running(self) -> Iterator[Period]:
+        now = self.now()
+        for unit in self.quotas.limits:
+            period = self._periods.get(unit)
+            if period is None or self.quotas.period(unit, now) != period:
+                period = self._periods[unit] = self.quotas.period(unit, now)
+                self._accounts = {key: each for key, each in self._accounts.items() if key[0] != unit}
+            yield period
+
+    def _account(self, period: Period, owner: str) -> Account:
+        account = self._accounts.get((period.unit, owner))
+        if account is None:
+            account = self._accounts[period.unit, owner] = self._open(period, owner)
+        return account
+
+    def _open(self, period: Period, owner: str) -> Account:
+        key = AccountKey(session_id=f"{period.name} {owner}", agent=HOLDER)
+        limits = self.quotas.limits[period.unit].shared
+        known = self._spent.pop(key.session_id, None)
+        log = None
+        if self.journal is not None:
+            log = SessionLog(key.session_id, HOLDER, self.journal, self.epoch)
+            if known is None:
+                # A date to come keeps it from leaving as an old session before its period is over.
+                log.add(
+                    Opened(owner=Sender(owner), agent=HOLDER, created_at=self.now(), limits=limits),
+                    Due(at=period.ends_at),
+                )
+        return Account(key, limits, known or NOTHING, log=log, owner=owner, period=period.unit)
+
+
+def is_holder(session: SessionKey | SessionSummary) -> bool:
+    """Return True for a session in which the quota of an owner is held."""
+    return session.agent == HOLDER

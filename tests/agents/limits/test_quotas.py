@@ -1,0 +1,190 @@
+"""What the sessions of one owner may take together in a day or a month."""
+
+import datetime as dt
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    LimitReached,
+    Limits,
+    Quotas,
+    Retention,
+    ScriptedLLM,
+    ToolCall,
+    Usage,
+    open_runtime,
+)
+from actgent.llm.base import Answer
+from actgent.messages import Text
+
+TWO = Quotas(day=Limits(model_calls=2))
+DAY = 86_400.0
+
+
+@pytest.fixture(params=["none", "memory", "sqlite"])
+def journal(request, tmp_path):
+    """Without a journal, and with each kind that needs no server."""
+    return {"none": None, "memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/agents.db"}[request.param]
+
+
+def clerk(name="clerk", **options):
+    return BareAgent(name, llm=ScriptedLLM(["Noted."], repeat=True), **options)
+
+
+async def ask(agent, owner, session_id):
+    """Say something in a session of an owner."""
+    return str(await agent.run("Hello", session=await agent.ensure_session(owner, session_id)))
+
+
+async def test_all_sessions_of_an_owner_draw_on_one_quota(journal):
+    """Of any agent; other owners have their own. The error names owner, period and bound."""
+    async with open_runtime(journal=journal, quotas=TWO) as runtime:
+        one, two = await runtime.start(clerk("one")), await runtime.start(clerk("two"))
+        assert await ask(one, "ada", "a") == await ask(two, "ada", "b") == "Noted."
+        with pytest.raises(
+            LimitReached, match=r"the owner 'ada' reached the quota of 2 model calls a day"
+        ) as caught:
+            await ask(one, "ada", "c")
+        assert (caught.value.owner, caught.value.period, caught.value.field) == ("ada", "day", "model_calls")
+        assert await ask(one, "bob", "d") == "Noted."
+        assert {each.agent for each in await runtime.sessions()} == {"one", "two"}
+
+
+async def test_two_sessions_at_the_edge(journal):
+    """Of several turns at once no more are let through than the quota has; those that are not call no model."""
+    going, go, calls = trio.Event(), trio.Event(), []
+
+    async def answer(chat):
+        calls.append(chat)
+        going.set()
+        await go.wait()
+        return "Noted."
+
+    ends = []
+    async with open_runtime(journal=journal, quotas=TWO) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer, repeat=True)))
+
+        async def turn(number):
+            try:
+                ends.append(await ask(agent, "ada", f"s{number}"))
+            except LimitReached as error:
+                ends.append(error.owner)
+                if ends.count("ada") == 4:
+                    go.set()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(6):
+                nursery.start_soon(turn, number)
+    assert sorted(ends) == ["Noted.", "Noted.", "ada", "ada", "ada", "ada"]
+    assert len(calls) == 2
+
+
+async def test_a_quota_survives_a_restart(tmp_path):
+    """What was spent is spent, whatever limits the next start sets, and old sessions that leave do not give it back."""
+    url = f"sqlite:///{tmp_path}/agents.db"
+    for number in range(2):
+        async with open_runtime(journal=url, quotas=TWO) as runtime:
+            assert await ask(await runtime.start(clerk()), "ada", f"s{number}") == "Noted."
+    async with open_runtime(journal=url, quotas=TWO, retention=Retention(idle=0.001)) as runtime:
+        agent = await runtime.start(clerk())
+        with pytest.raises(LimitReached, match="used: 2 model calls"):
+            await ask(agent, "ada", "s2")
+    async with open_runtime(journal=url, quotas=Quotas(day=Limits(model_calls=3))) as runtime:
+        agent = await runtime.start(clerk())
+        assert await ask(agent, "ada", "s3") == "Noted."
+        with pytest.raises(LimitReached):
+            await ask(agent, "ada", "s4")
+
+
+@pytest.mark.parametrize("steps", range(1, 10))
+async def test_a_call_whose_process_dies_is_counted(mortal, steps):
+    """Never less than models were called, and at most one call more, wherever the process dies."""
+    calls = []
+
+    def answer(chat):
+        calls.append(chat)
+        return "Noted."
+
+    async def life(journal):
+        async with open_runtime(journal=journal, quotas=Quotas(day=Limits(model_calls=3))) as runtime:
+            agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer, repeat=True)))
+            for number in range(6):
+                try:
+                    await ask(agent, "ada", f"s{number}")
+                except LimitReached:
+                    return
+
+    async with mortal().running() as journal:
+        await journal.live(life, steps=steps)
+        await journal.live(life)
+    assert 2 <= len(calls) <= 3
+
+
+async def test_a_quota_begins_anew(autojump_clock, journal):
+    """With the next day; that of the month goes on."""
+    quotas = Quotas(day=Limits(model_calls=2), month=Limits(model_calls=1000))
+    async with open_runtime(journal=journal, quotas=quotas) as runtime:
+        agent = await runtime.start(clerk())
+        for day in range(2):
+            for number in range(2):
+                await ask(agent, "ada", f"{day}-{number}")
+            with pytest.raises(LimitReached, match="a day"):
+                await ask(agent, "ada", "x")
+            await trio.sleep(DAY)
+
+
+async def test_what_an_owner_leads_to_is_paid_once(journal):
+    """Another agent's turn for a session of an owner counts, and counts once."""
+    expert = clerk("expert")
+    desk = BareAgent(
+        "desk", llm=ScriptedLLM([[ToolCall("expert", {"task": "x"})], "Done."]), tools=[expert.as_tool()]
+    )
+    async with open_runtime(journal=journal, quotas=Quotas(month=Limits(model_calls=3))) as runtime:
+        await runtime.start(desk)
+        assert await ask(desk, "ada", "a") == "Done."
+        with pytest.raises(LimitReached, match="used: 3 model calls"):
+            await ask(desk, "ada", "b")
+
+
+async def test_tokens_and_cost_are_counted(journal):
+    """By what the provider says; the error tells what was used."""
+    answer = Answer(parts=(Text("Noted."),), usage=Usage(input_tokens=5_000, output_tokens=100))
+    async with open_runtime(journal=journal, quotas=Quotas(day=Limits(tokens=10_000))) as runtime:
+        agent = await runtime.start(
+            BareAgent("clerk", llm=ScriptedLLM([answer], repeat=True), max_tokens=100)
+        )
+        for session_id in "ab":  # the estimate of the second still had room
+            await ask(agent, "ada", session_id)
+        with pytest.raises(
+            LimitReached, match=r"the owner 'ada' .* 10,000 tokens a day .used: .*10,200 tokens"
+        ):
+            await ask(agent, "ada", "c")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({}, "bounds nothing"),
+        ({"day": Limits()}, "takes Limits of"),
+        ({"day": Limits(seconds=5, tokens=5)}, "no seconds"),
+        ({"month": 5}, "is a Limits"),
+        ({"day": Limits(tokens=5), "zone": "Mars/Olympus"}, "Mars"),
+    ],
+)
+def test_what_is_no_quota(wrong, says):
+    """The error names it."""
+    with pytest.raises(ConfigurationError, match=says):
+        Quotas(**wrong)
+
+
+def test_periods_follow_the_zone():
+    """A day has 23 to 25 hours where clocks change, and a month ends where the next begins."""
+    quotas = Quotas(day=Limits(tokens=1), zone="Europe/Berlin")
+    now = dt.datetime(2026, 3, 28, 23, 30, tzinfo=dt.UTC).timestamp()
+    day, month = quotas.period("day", now), quotas.period("month", now)
+    assert (day.name, month.name) == ("2026-03-29", "2026-03")
+    assert day.ends_at == dt.datetime(2026, 3, 29, 22, tzinfo=dt.UTC).timestamp()
+    assert month.ends_at == dt.datetime(2026, 3, 31, 22, tzinfo=dt.UTC).timestamp()
