@@ -1,6 +1,6 @@
 """What is said: messages, their parts, and what handlers get.
 
-Everything here is an immutable value that knows nothing of agents, models or wires. A
+Everything here is an immutable value that knows nothing of agents, models or APIs. A
 `Message` is what waits in an inbox and what stands in a session's record; its parts are what
 a model reads and writes.
 """
@@ -184,7 +184,7 @@ class Thinking:
 
     text: str
     dialect: str
-    """The wire that wrote it: `openai`, `openai-responses` or `anthropic`."""
+    """The API format that it came in: `openai`, `openai-responses` or `anthropic`."""
     data: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     """The provider's own block, with signature or encrypted content."""
 
@@ -205,7 +205,7 @@ class ToolCall:
     arguments: Mapping[str, Any] | str
     """The decoded object; a str is what could not be decoded, and never runs."""
     id: str = ""
-    """Ours, unique in the session; it is also what goes back on the wire."""
+    """Ours, unique in the session; it is also what goes back to the provider."""
     provider_id: str | None = None
     """Theirs; may repeat or be missing."""
     native: bool = True
@@ -545,7 +545,7 @@ class Token:
 
 @attrs.frozen(kw_only=True)
 class CallProgress:
-    """How far a tool call has come, as its tool says; only the latest of each call waits for who hears of it."""
+    """How far a tool call has come, as its tool says; only the latest of each call waits for its readers."""
 
     call_id: str
     tool_name: str

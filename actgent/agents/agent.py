@@ -142,7 +142,7 @@ class Agent(Generic[DataT_co, DepsT]):
         handler_timeout: Seconds that an async handler or hook may take.
         grace: Seconds to end what is accepted when the block is left.
         thread_grace: Seconds to wait for threads of sync tools after that.
-        debug: Whether the log has the traceback of each exception of tools, models and protocols, also where somebody hears of it.
+        debug: Whether the log has the traceback of each exception of tools, models and protocols, also where a handler is notified of it.
         deps: What its tools find in `ToolContext.deps`, never written to a journal: a value, or an async function of the
             session, called before the first message of each and again after a restart.
 
@@ -312,7 +312,7 @@ class Agent(Generic[DataT_co, DepsT]):
         `limits` bound the session as a whole, with its children: of them the calls, tokens, cost and seconds count.
         `deps` are those of this session's tools, instead of the agent's.
         `history` is what was said elsewhere: `ChatMessage`s, another session's messages, or `{"role": ..., "content": ...}`
-        of users and assistants. The model is shown it as if it had been said here; no turn answers it, and no hook hears it.
+        of users and assistants. The model is shown it as if it had been said here; no turn answers it, and no hook is called with it.
 
         Raises:
             NotRunning: the agent's block is not open.
@@ -320,7 +320,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 none that a model takes, e.g. a tool call without its result.
             SessionExists: this agent has a session of this id already; other agents may have one.
             WrongOwner: the parent is another user's.
-            InboxFull: there was no room for the description.
+            InboxFull: the inbox was full, so the description was not taken.
         """
         check_id("session_id", session_id)
         opener = self._require_opener() if self._opener is not None else await self._await_opener()
@@ -452,8 +452,8 @@ class Agent(Generic[DataT_co, DepsT]):
     def on_message(self, fn: Any, *, priority: float | None = None) -> Any:
         """Have `fn(message)` called with what users, models and tools say, as it enters a session's record.
 
-        The lowest priority hears first, those without one last. What one does wrong is a `Failure` of the kind
-        `handler`, and the others hear all the same.
+        The lowest priority is called first, those without one last. What one does wrong is a `Failure` of the kind
+        `handler`, and the others are called all the same.
         """
         self._hooks.add_listener(fn, priority)
         return fn
@@ -463,7 +463,7 @@ class Agent(Generic[DataT_co, DepsT]):
     @overload
     def guard(self, fn: None = None, *, on: GuardedKind = "message") -> Callable[[GuardT], GuardT]: ...
     def guard(self, fn: Any = None, *, on: GuardedKind = "message") -> Any:
-        """Have `fn` look at each message from outside, or with `on="answer"` at each reply, before anybody hears of it.
+        """Have `fn` look at each message from outside, or with `on="answer"` at each reply, before handlers and callers get it.
 
         It returns None where it agrees, or `Refuse(reason)`: the turn ends with `GuardRefused`, a `Failure` of the kind
         `guard`. One of answers may also return a text, which is said instead; the record keeps what the model said. With a

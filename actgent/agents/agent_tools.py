@@ -61,7 +61,7 @@ class AgentRef(Address):
         """Give the agent something to do, and return when its inbox has taken it; `deadline` is an old name.
 
         Raises:
-            InboxFull: there was no room within `enqueue_timeout` seconds.
+            InboxFull: the inbox stayed full for `enqueue_timeout` seconds.
             NotRunning: the agent is not running; if it was, the message is a dead letter of its runtime.
         """
         if deadline is not None:
@@ -182,7 +182,7 @@ class FindAgents(Tool):
 
 
 class DelegateToAgent(Tool):
-    """Lets a model give a task to another agent, and wait for its answer or hear of it later."""
+    """Lets a model give a task to another agent, and wait for its answer or be notified of it later."""
 
     name = "delegate_to_agent"
     description = (

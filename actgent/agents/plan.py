@@ -61,7 +61,7 @@ class PlanResult(Generic[DataT_co]):
 class PlanAgent(Agent[DataT_co, DepsT]):
     """An agent that plans first, and says in its reply's `message_type` whether all of the plan was done.
 
-    `models` may name a model for each of `planning`, `execution` and `synthesis`. Handlers hear of the plan by
+    `models` may name a model for each of `planning`, `execution` and `synthesis`. Handlers are notified of the plan by
     the events `intent`, `plan`, `plan_update`, `item` and `thoughts`.
     """
 

@@ -233,7 +233,7 @@ class Session(Generic[DataT_co]):
     ) -> str:
         """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
 
-        Without a sender the owner speaks, as a user. Waits for room in the inbox for `enqueue_timeout` seconds (`deadline`
+        Without a sender the owner speaks, as a user. Waits for capacity in the inbox for `enqueue_timeout` seconds (`deadline`
         is its old name); in a handler or tool of this session it never waits. An URGENT message stops what the session is doing. The same `message_id` is
         accepted once, a repetition does nothing. `on_busy` says what it does while the session works; None is the
         session's rule.

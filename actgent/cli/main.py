@@ -88,7 +88,7 @@ def chat(
         file: An agent's folder, or a Python file that makes an agent, or FILE.py:NAME; without it a plain agent is made of the options.
         message: What to say; without it the terminal or the pipe is read.
         model: openai:MODEL, openai-responses:MODEL or anthropic:MODEL; without it, the one that there is a key for.
-        base_url: Where the API stands, for everything that speaks the wire of OpenAI or Anthropic.
+        base_url: Where the API stands, for every server with the API of OpenAI or Anthropic.
         system: The whole system prompt.
         role: Who the agent is; used in the default system prompt.
         goal: What it is there for.

@@ -1,1 +1,1 @@
-"""Model clients: one interface, whatever wire a provider speaks."""
+"""Model clients: one interface, whatever API a provider has."""

@@ -89,7 +89,7 @@ class LLM(abc.ABC):
     max_tokens: int | None = None
     """The longest answer where a chat does not say; None: not known here."""
     dialect: ClassVar[str] = ""
-    """The wire it speaks; thinking blocks go back only to the dialect that wrote them."""
+    """The API format it speaks; thinking blocks go back only to the dialect that wrote them."""
 
     @abc.abstractmethod
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:

@@ -1,4 +1,4 @@
-"""OpenAI chat completions, and all servers that speak their wire (OpenRouter, vLLM, Ollama, DeepSeek ...).
+"""OpenAI chat completions, and all servers with a compatible API (OpenRouter, vLLM, Ollama, DeepSeek ...).
 
 Source: https://platform.openai.com/docs/api-reference/chat
 """
@@ -51,7 +51,7 @@ _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/
 
 
 class OpenAI(Remote):
-    """A model behind OpenAI chat completions or a compatible server, told by `base_url`.
+    """A model behind OpenAI chat completions or a compatible server, which `base_url` names.
 
     A server at an `http://` address is asked without a key if there is none; every other one needs a key.
     """
@@ -144,7 +144,7 @@ def _messages(chat: Chat) -> Iterator[Body]:
 
 
 def _said(message: ChatMessage) -> Iterator[Body]:
-    """A message of the model's: at most one on the wire."""
+    """A message of the model's: at most one in the request."""
     body: Body = {}
     texts = [part.text for part in message.parts if isinstance(part, Text)]
     calls = [_call(part) for part in message.parts if isinstance(part, ToolCall) and part.native]

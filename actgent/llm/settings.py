@@ -23,7 +23,7 @@ from actgent.llm.base import LLM
 from actgent.llm.models import PROVIDERS, key_variables, resolve_model, split_model, url_variables
 
 DEFAULT_PROVIDER = "openai"
-"""Whose wire a model without `provider:` speaks, as most servers do."""
+"""Whose API a model without `provider:` is asked by, as most servers have it."""
 FINE_TUNED = "ft"
 """What stands before the first colon in the names of OpenAI's own fine-tuned models."""
 _SURE = 0.85
@@ -75,7 +75,7 @@ class LLMSettings:
     """Which model, where, and how it is asked. None leaves it to the client."""
 
     model: str | None = None
-    """`provider:MODEL`, or a name alone, which is asked over the wire of OpenAI chat completions.
+    """`provider:MODEL`, or a name alone, which is asked over the API of OpenAI chat completions.
 
     A name alone may have a colon of its own (`llama3:8b`) where `base_url` says whom to ask; see `check_model`.
     """

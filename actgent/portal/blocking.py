@@ -271,7 +271,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         history: Iterable[Former] = (),
         **handlers: Unpack[HandlerOptions],
     ) -> PortalSession[DataT_co]:
-        """Open a conversation, as `Agent.create_session` does; handlers that are given here hear of the description, too."""
+        """Open a conversation, as `Agent.create_session` does; handlers that are given here get the answer to the description, too."""
         creating = partial(
             self.inner.create_session,
             owner,
@@ -460,7 +460,7 @@ def unwrapped(session: Any) -> Any:
 async def create_listening(
     creating: Callable[[], Awaitable[Session[DataT_co]]], handlers: Mapping[str, Handler]
 ) -> Session[DataT_co]:
-    """Create a session and attach handlers without a pause, so that they hear of its first message."""
+    """Create a session and attach handlers without a pause, so that they are notified of its first message, too."""
     session = await creating()
     for name, handler in handlers.items():
         getattr(session, name)(handler)

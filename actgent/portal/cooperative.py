@@ -269,7 +269,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         history: Iterable[Former] = (),
         **handlers: Unpack[HandlerOptions],
     ) -> AsyncPortalSession[DataT_co]:
-        """Open a conversation, as `Agent.create_session` does; handlers that are given here hear of the description, too."""
+        """Open a conversation, as `Agent.create_session` does; handlers that are given here get the answer to the description, too."""
         creating = partial(
             self.inner.create_session,
             owner,

@@ -262,7 +262,7 @@ class Runtime:
         Raises:
             DeadLetterGone: it was sent already, another task is sending it, or it fell out of the list.
             ActorFailed: no agent and no actor of this name runs.
-            InboxFull: there was no room in time.
+            InboxFull: the inbox was still full at its deadline.
         """
         await self._system.send_again(letter)
 

@@ -79,7 +79,7 @@ class ToolContext(Generic[DepsT_co]):
     def progress(self, done: float | None = None, total: float | None = None, text: str = "") -> None:
         """Tell `on_tool_progress`, events, streams and the terminal how far the call has come; also from a thread.
 
-        Never waits. Who is slow hears of the latest only. Of a longer text 2000 characters are told.
+        Never waits. A slow reader gets the latest only. Longer texts are cut to 2000 characters.
         """
         report = self.report
         if report is not None:
