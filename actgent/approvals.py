@@ -117,6 +117,13 @@ class Approve:
 
 
 @attrs.frozen
+class FormAnswer(Approve):
+    """An `Approve` with content as the tool finds it in `context.approval`: with the question that it answers."""
+
+    question: str = attrs.field(default="", kw_only=True, validator=_text)
+
+
+@attrs.frozen
 class Reject:
     """The tool does not run, and the model reads why."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 import attrs
 import trio
 
-from actgent.approvals import BY_PEOPLE, Approval, Decision, Edit, Expire, Respond, session_of
+from actgent.approvals import BY_PEOPLE, Approval, Approve, Decision, Edit, Expire, Respond, session_of
 from actgent.control.arguments import at_least_one
 from actgent.control.durable_timer import TIMER_TOLERANCE_SECONDS
 from actgent.errors import (
@@ -121,12 +121,14 @@ def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Dec
         if tool is None:
             raise UsageError(f"the agent has no tool {approval.tool_name!r} any more: reject the call")
         return attrs.evolve(decision, arguments=tool.argument_validator.validate(decision.arguments))
+    if isinstance(decision, Approve) and decision.content is not None:
+        _content(approval, decision.content, "Approve")
     if isinstance(decision, Respond):
-        return Respond(_content(approval, decision.content))
+        return Respond(_content(approval, decision.content, "Respond"))
     return decision
 
 
-def _content(approval: Approval, content: object) -> str:
+def _content(approval: Approval, content: object, of: str) -> str:
     try:
         text = to_text(content)
         if approval.form is not None:
@@ -134,7 +136,7 @@ def _content(approval: Approval, content: object) -> str:
     except (ToolError, RecursionError) as error:
         if isinstance(error, InvalidArguments):
             raise
-        raise NotSerializable("the content of Respond", str(error)) from error
+        raise NotSerializable(f"the content of {of}", str(error)) from error
     return text
 
 

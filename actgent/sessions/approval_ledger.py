@@ -16,6 +16,7 @@ from actgent.approvals import (
     Decision,
     Edit,
     Expire,
+    FormAnswer,
     Grant,
     Reject,
     Respond,
@@ -61,9 +62,14 @@ class Verdict:
     @property
     def grant(self) -> Grant | None:
         """The decision that lets the call run; None if the decision is its result."""
-        if isinstance(self.decision, Edit) or (isinstance(self.decision, Approve) and self.approval.again):
-            return self.decision
-        return None
+        decision = self.decision
+        if isinstance(decision, Edit):
+            return decision
+        if not isinstance(decision, Approve) or not self.approval.again:
+            return None
+        if decision.content is None:
+            return decision
+        return FormAnswer(decision.reason, content=decision.content, question=self.approval.question)
 
     @property
     def result(self) -> tuple[str, str | None]:

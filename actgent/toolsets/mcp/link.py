@@ -1,6 +1,7 @@
 """A connection to an MCP server by the SDK. Imported when a server is connected: the SDK is the extra `mcp`."""
 
 import base64
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -8,14 +9,16 @@ from typing import Any
 import attrs
 import httpx2
 import mcp_types
-import orjson
 import trio
 from mcp import ClientSession
 from mcp.client.context import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from actgent.errors import AskPerson, OutcomeUnknown, ToolError
+from actgent.approvals import FormAnswer
+from actgent.errors import AskPerson, ConfigurationError, OutcomeUnknown, ToolError
+from actgent.support.logs import logger_of
+from actgent.tools.checking import compile_schema
 from actgent.toolsets.http.guard import Guard
 
 from .command import ServerCommand
@@ -23,14 +26,17 @@ from .stdio import open_process
 
 PAGES = 100
 """How many pages of a list are read from a server that always has one more."""
+MOST_TOOLS = 5_000
+"""How many tools of a server are taken."""
+_log = logger_of(__name__)
 
 
 @attrs.define(eq=False)
 class _Call:
     """A call under way."""
 
-    elicited: Mapping[str, Any] | None
-    """What a person answered to the server's question; None: nobody was asked."""
+    answer: FormAnswer | None
+    """What a person answered to a question of the server; None: nobody was asked."""
     question: mcp_types.ElicitRequestFormParams | None = None
     """What the server asked of a person, who is to be asked now."""
 
@@ -45,18 +51,26 @@ class Link:
     calls: list[_Call] = attrs.field(factory=list)
 
     async def tools(self) -> list[mcp_types.Tool]:
-        """All tools of the server, page by page."""
-        found: list[mcp_types.Tool] = []
+        """All tools of the server, page by page; of those of one name the first."""
+        found: dict[str, mcp_types.Tool] = {}
         cursor = None
         for _ in range(PAGES):
             page = await self.session.list_tools(
                 params=mcp_types.PaginatedRequestParams(cursor=cursor) if cursor else None
             )
-            found += page.tools
+            for each in page.tools:
+                found.setdefault(each.name, each)
             cursor = page.next_cursor
             if cursor is None:
                 break
-        return found
+            if len(found) > MOST_TOOLS:
+                break
+        if cursor is not None or len(found) > MOST_TOOLS:
+            _log.warning(
+                "an MCP server has too many tools, or a list without end: the first %d are taken",
+                min(len(found), MOST_TOOLS),
+            )
+        return list(found.values())[:MOST_TOOLS]
 
     @property
     def has_resources(self) -> bool:
@@ -69,7 +83,7 @@ class Link:
         name: str,
         arguments: Mapping[str, Any],
         *,
-        elicited: Mapping[str, Any] | None = None,
+        answer: FormAnswer | None = None,
         on_progress: Callable[[float, float | None, str | None], object] | None = None,
     ) -> str:
         """Run a tool of the server; cancelling the call tells the server.
@@ -84,7 +98,7 @@ class Link:
             if on_progress is not None:
                 on_progress(progress, total, message)
 
-        call = _Call(elicited)
+        call = _Call(answer)
         self.calls.append(call)
         try:
             result = await self.session.call_tool(name, dict(arguments), progress_callback=report)
@@ -108,14 +122,20 @@ class Link:
     async def elicit(
         self, context: ClientRequestContext, params: mcp_types.ElicitRequestParams
     ) -> mcp_types.ElicitResult:
-        """Answer a server that asks a person: with what was answered, or else not now, and a person is asked."""
+        """Answer a server that asks a person: with what was answered, or else not now, and a person is asked.
+
+        An answer is for its question alone, once: another one is declined.
+        """
         await trio.lowlevel.checkpoint()
         call = self.calls[0] if len(self.calls) == 1 else None  # nothing says which call it is for
         if call is None or not isinstance(params, mcp_types.ElicitRequestFormParams):
             return mcp_types.ElicitResult(action="decline")
-        if call.elicited is not None:
-            return mcp_types.ElicitResult(action="accept", content=dict(call.elicited))
-        call.question = params
+        if call.answer is not None:
+            answer, call.answer = call.answer, FormAnswer(content={})
+            if answer.question == params.message and _fits(answer.content, params.requested_schema):
+                return mcp_types.ElicitResult(action="accept", content=dict(answer.content or {}))
+            return mcp_types.ElicitResult(action="decline")
+        call.question = call.question or params
         return mcp_types.ElicitResult(action="cancel")
 
     async def resources(self) -> list[dict[str, Any]]:
@@ -216,7 +236,7 @@ def content_text(content: Sequence[mcp_types.ContentBlock], structured: Mapping[
     """A result as a model reads it; what is no text is told by kind and size."""
     texts = [_block(block) for block in content]
     if not any(texts) and structured is not None:
-        return orjson.dumps(structured).decode()
+        return json.dumps(structured, ensure_ascii=False, separators=(",", ":"))
     return "\n".join(texts)
 
 
@@ -236,6 +256,15 @@ def _document(document: mcp_types.TextResourceContents | mcp_types.BlobResourceC
     if isinstance(document, mcp_types.TextResourceContents):
         return document.text
     return f"[{document.uri}: {document.mime_type}, {len(base64.b64decode(document.blob)):,} bytes]"
+
+
+def _fits(content: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> bool:
+    try:
+        return (
+            compile_schema(schema, owner="the question of an MCP server").reason(dict(content or {})) is None
+        )
+    except (ConfigurationError, ValueError):
+        return False
 
 
 def _question_of(params: mcp_types.ElicitRequestFormParams) -> AskPerson:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from actgent.approvals import Approve
+from actgent.approvals import FormAnswer
 from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
@@ -26,6 +26,8 @@ from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_na
 from .command import ServerCommand
 from .lock import ToolLock, tool_digest
 
+LIST_PAUSE = 0.5
+"""Seconds between two looks at the tools of a server that says that they changed, however often it says so."""
 _log = logger_of(__name__)
 
 
@@ -108,6 +110,7 @@ class MCPServer(Toolset):
                 changed = link.changed = trio.Event()
                 publish(self.unlocked(await link.tools(), link))
                 await changed.wait()
+                await trio.sleep(LIST_PAUSE)
 
     @contextmanager
     def _kept(self, link: Any) -> Iterator[None]:
@@ -186,11 +189,11 @@ class MCPTool(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         grant = context.approval
-        elicited = grant.content if isinstance(grant, Approve) else None
+        answer = grant if isinstance(grant, FormAnswer) else None
         return await self._server.link().call(
             self._remote,
             arguments,
-            elicited=elicited,
+            answer=answer,
             on_progress=lambda done, total, text: context.progress(done, total, text or ""),
         )
 

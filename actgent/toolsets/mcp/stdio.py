@@ -4,6 +4,7 @@ The SDK has a client for that, too; this one bounds a message, keeps the end of 
 error for the log, and ends the connection when the process ends.
 """
 
+import json
 import math
 import os
 import signal
@@ -55,6 +56,7 @@ async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming,
             nursery.start_soon(_write, process, from_us)
             nursery.start_soon(_keep_errors, process, said)
             nursery.start_soon(_read, process, to_us, command.max_message, said)
+            nursery.start_soon(_watch, process, said)
             yield incoming, outgoing
             nursery.cancel_scope.cancel()
     finally:
@@ -98,35 +100,63 @@ async def _read(
         ServerEnded: it did, or a message is too long.
     """
     assert process.stdout is not None  # noqa: S101 - it was asked for
-    begun: list[bytes] = []
-    size = 0
+    begun = bytearray()
     async for piece in process.stdout:
         *lines, rest = bytes(piece).split(b"\n")
         for line in lines:
-            await _deliver(to_us, b"".join((*begun, line)))
+            await _deliver(to_us, bytes(begun + line))
             begun.clear()
-            size = 0
-        begun.append(rest)
-        size += len(rest)
-        if size > max_message:
+        begun += rest
+        if len(begun) > max_message:
             raise ServerEnded(f"it sent a message of more than {max_message:,} bytes")
     with trio.move_on_after(PATIENCE):
         await process.wait()
+    raise _ended(process, said)
+
+
+async def _watch(process: trio.Process, said: Sequence[str]) -> None:
+    """Wait for the process itself: what it started may keep its pipes open without it.
+
+    Raises:
+        ServerEnded: it ended, and what it had written is read.
+    """
+    await process.wait()
+    await trio.sleep(PATIENCE)
+    raise _ended(process, said)
+
+
+def _ended(process: trio.Process, said: Sequence[str]) -> ServerEnded:
     words = f"; it said: {shown(' / '.join(said))}" if said else ""
-    raise ServerEnded(f"its process ended with {process.returncode}{words}")
+    return ServerEnded(f"its process ended with {process.returncode}{words}")
 
 
 async def _deliver(to_us: MemoryObjectSendStream[Any], line: bytes) -> None:
     if not line.strip():
         return
     try:
-        message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
+        message = _message_in(line)
+    except (ValueError, RecursionError):
         _log.warning(
             "an MCP server wrote a line that is no message: %s", shown(line[:200].decode(errors="replace"))
         )
         return
     await to_us.send(SessionMessage(message))
+
+
+def _message_in(line: bytes) -> Any:
+    """Read a message; half a pair of surrogates in it, as by a text that was cut in JavaScript, becomes U+FFFD.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        if b"\\u" not in line:
+            raise
+    text = json.dumps(json.loads(line), ensure_ascii=False)
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
 
 
 async def _keep_errors(process: trio.Process, said: deque[str]) -> None:
@@ -149,10 +179,8 @@ async def _end(process: trio.Process) -> None:
             _kill(process, sent)
         with trio.move_on_after(PATIENCE if sent is not signal.SIGKILL else math.inf):
             await process.wait()
-        if process.returncode is not None and sent is None:
-            break
         if process.returncode is not None:
-            return
+            break
     _kill(process, signal.SIGKILL)  # what it started and left
 
 

@@ -7,6 +7,7 @@ as asked; `noise` writes lines that are no messages; `fail`; `change` has other 
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -54,6 +55,13 @@ def ask(number):
     event.wait(10)
     result = answers[f"q{number}"][1][0]
     note(f"asked {result['action']}")
+    if MODE == "asks twice" and result["action"] == "accept":
+        event, kept = answers[f"again{number}"] = (threading.Event(), [])
+        send(
+            id=f"again{number}", method="elicitation/create", params={**params, "message": "All your money?"}
+        )
+        event.wait(10)
+        note(f"asked again {kept[0]['action']}")
     if result["action"] != "accept":
         return text("nobody said", isError=True)
     return text(f"Hello, {result['content']['name']}!")
@@ -116,7 +124,21 @@ def answer(request):
             "serverInfo": {"name": "faulty", "version": "1"},
         }
     elif method == "tools/list":
+        note("list")
         result = {"tools": listed()}
+        if MODE == "endless":
+            number = int((request.get("params") or {}).get("cursor", 0))
+            each = {"inputSchema": {"type": "object"}}
+            result = {
+                "tools": [{**each, "name": f"tool{number}_{place}"} for place in range(600)] * 2,
+                "nextCursor": str(number + 1),
+            }
+        if MODE == "surrogates":
+            result["tools"][0]["description"] = "cut \ud83d"
+        if MODE == "changes":
+            send(id=request["id"], result=result)
+            send(method="notifications/tools/list_changed")
+            return
     elif method == "tools/call":
         result = call(request)
     else:
@@ -126,7 +148,21 @@ def answer(request):
         send(id=request["id"], result=result)
 
 
+def fork():
+    """Start a process that keeps the pipes, and does not end on SIGTERM."""
+    note("forks")
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        note(f"child {os.getpid()}")
+        time.sleep(1000)
+        os._exit(0)
+    while "child" not in Path(LOG).read_text(encoding="utf-8"):
+        time.sleep(0.01)
+
+
 def main():
+    if MODE == "has a child":
+        fork()
     if MODE == "silent":
         time.sleep(1000)
     if MODE == "broken":
@@ -144,6 +180,8 @@ def main():
         elif "id" in message:
             threading.Thread(target=answer, args=(message,), daemon=True).start()
     note("input closed")
+    if MODE == "has a child":  # it does not mind that its input is closed
+        time.sleep(1000)
 
 
 main()

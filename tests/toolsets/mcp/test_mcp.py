@@ -22,8 +22,10 @@ from actgent import (
     open_runtime,
     open_toolset,
 )
-from actgent.errors import OutcomeUnknown, ToolError, ToolsetUnavailable
+from actgent.errors import InvalidArguments, NotSerializable, OutcomeUnknown, ToolError, ToolsetUnavailable
 from actgent.toolsets.host import FIRST_PAUSE
+from actgent.toolsets.mcp.link import MOST_TOOLS
+from actgent.toolsets.mcp.server import LIST_PAUSE
 
 HERE = Path(__file__).parent
 BIN = HERE / "node_modules" / ".bin"
@@ -221,6 +223,76 @@ async def test_a_server_that_asks_a_person(tmp_path):
         await session.wait_idle()
     assert [r.content for r in results] == ["Hello, Ada!"]
     assert [line for line in log_of(tmp_path) if line.startswith("asked")] == ["asked cancel", "asked accept"]
+
+
+async def test_an_answer_is_for_its_question_alone(tmp_path):
+    """A server that asks something else with an answer in its hands is told no, and content that does not fit is refused."""
+    llm = ScriptedLLM([[ToolCall("ask", {})], "done"])
+    async with open_runtime() as runtime:
+        server = faulty(tmp_path, "asks twice")
+        agent = await runtime.start(BareAgent("clerk", llm=llm, tools=[server]))
+        session = await agent.create_session("ada", "go")
+        await session.wait_idle()
+        (approval,) = await agent.approvals()
+        with pytest.raises(InvalidArguments, match="does not fit"):
+            await session.answer(approval.id, Approve(content={"name": 3}))
+        with pytest.raises(NotSerializable):
+            await session.answer(approval.id, Approve(content={"name": "Ada", "more": object()}))
+        await session.answer(approval.id, Approve(content={"name": "Ada"}))
+        await session.wait_idle()
+    told = [line for line in log_of(tmp_path) if line.startswith("asked")]
+    assert told == ["asked cancel", "asked accept", "asked again decline"]
+
+
+async def test_a_list_of_tools_without_end(tmp_path, caplog):
+    """The first thousands are taken, each name once, and the log says so."""
+    async with open_toolset(faulty(tmp_path, "endless")) as tools:
+        names = [tool.name for tool in tools()]
+    assert len(names) == len(set(names)) == MOST_TOOLS
+    assert "a list without end" in caplog.text
+
+
+async def test_half_a_character_costs_nobody_the_answer(tmp_path):
+    """JavaScript cuts texts in the middle of a pair of surrogates; what is left of it is replaced."""
+    async with open_toolset(faulty(tmp_path, "surrogates")) as tools:
+        assert by_name(tools)["echo"].description == "cut \ufffd"
+
+
+async def test_a_server_that_always_says_that_its_tools_changed(tmp_path):
+    """It is asked again after a pause, and not as fast as it says so."""
+    async with open_toolset(faulty(tmp_path, "changes")):
+        before = trio.current_time()
+        await wait_until(lambda: log_of(tmp_path).count("list") == 3)
+        assert trio.current_time() - before >= LIST_PAUSE
+
+
+async def test_what_a_server_started_ends_with_it(tmp_path):
+    """Also where it does not listen to SIGTERM, and the server does."""
+    async with open_toolset(faulty(tmp_path, "has a child")):
+        child = _child_of(tmp_path)
+    await wait_until(lambda: _is_over(child))
+
+
+async def test_a_server_that_dies_while_what_it_started_holds_its_pipes(tmp_path):
+    """Its call is told at once all the same, and does not wait for its timeout."""
+    async with open_runtime() as runtime:
+        server = faulty(tmp_path, "has a child", timeout=1_000)
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([]), tools=[server]))
+        with trio.fail_after(20), pytest.raises(OutcomeUnknown):
+            await agent.tools.get("die").execute({}, ToolContext())
+        child = _child_of(tmp_path)
+        await wait_until(lambda: _is_over(child))
+
+
+def _child_of(tmp_path):
+    return next(int(line.split()[1]) for line in log_of(tmp_path) if line.startswith("child"))
+
+
+def _is_over(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 @pytest.mark.parametrize(
