@@ -1,0 +1,126 @@
+"""A page of the web as readable text."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx2
+
+from actgent.errors import ToolError
+from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.toolsets.http.guard import Guard
+
+MAX_BYTES = 2_000_000
+REDIRECTS = 5
+_SILENT = ("script", "style", "noscript", "template", "svg", "iframe", "textarea", "title")
+_BLOCKS = frozenset(
+    "address article aside blockquote br dd div dl dt fieldset figure footer form h1 h2 h3 h4 h5 h6 header hr li main nav "
+    "ol p pre section table td th tr ul".split()
+)
+
+
+def page_tool(name: str = "fetch_page", *, allow: Sequence[str] = (), timeout: float = 30.0) -> Tool:
+    """Make a tool that reads a page of the web as text.
+
+    Args:
+        name: What the model calls it by.
+        allow: Hosts and networks that it may reach although they are not public; see `Guard`.
+        timeout: Seconds for a whole call.
+    """
+    return PageTool(name, Guard(allow), timeout)
+
+
+class PageTool(Tool):
+    """Reads a page through the guard: only public addresses, at most 2 MB, five redirects."""
+
+    description = "Fetch a page of the web, and read it as text."
+    effect: Effect = "pure"
+    outside = True
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"url": {"type": "string", "description": "The address, with https:// or http://."}},
+        "required": ["url"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, name: str, guard: Guard, timeout: float) -> None:
+        self.name = name
+        self.timeout = timeout
+        self._guard = guard
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        url = arguments["url"]
+        if not url.lower().startswith(("http://", "https://")):
+            raise ToolError("the address of a page begins with https:// or http://")
+        client = self._guard.client(max_redirects=REDIRECTS, timeout=self.timeout)
+        try:
+            async with (
+                client,
+                client.stream(
+                    "GET", url, headers={"Accept": "text/html,text/*"}, follow_redirects=True
+                ) as response,
+            ):
+                if response.status_code >= 400:  # noqa: PLR2004 - RFC 9110: an error
+                    raise ToolError(f"the server answered with status {response.status_code}")
+                data = await _body(response)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ToolError(f"the page cannot be fetched: {error}") from error
+        return _readable(data, response)
+
+
+async def _body(response: httpx2.Response) -> bytes:
+    """The body, unpacked; cut where it is longer than a page may be."""
+    data = bytearray()
+    async for piece in response.aiter_bytes(65_536):
+        data += piece
+        if len(data) >= MAX_BYTES:
+            break
+    return bytes(data[:MAX_BYTES])
+
+
+def _readable(data: bytes, response: httpx2.Response) -> str:
+    kind = response.headers.get("content-type", "text/html").split(";")[0].strip().lower()
+    if not kind.startswith("text/") and not kind.endswith(("xml", "json")):
+        return f"[{kind}, {len(data):,} bytes]"
+    try:
+        text = data.decode(response.charset_encoding or "utf-8", "replace")
+    except LookupError:  # an encoding that nobody knows
+        text = data.decode("utf-8", "replace")
+    return page_text(text) if "html" in kind else text
+
+
+def page_text(page: str) -> str:
+    """The text of HTML, a line for each block, in time linear in its length, however broken it is."""
+    pieces: list[str] = []
+    lower = page.lower()
+    place = 0
+    while (begin := page.find("<", place)) >= 0:
+        pieces.append(page[place:begin])
+        place = _behind(page, lower, begin, pieces)
+        if place < 0:
+            break
+    else:
+        pieces.append(page[place:])
+    text = html.unescape("".join(pieces))
+    lines = (" ".join(line.split()) for line in text.split("\x00"))
+    return "\n".join(line for line in lines if line)
+
+
+def _behind(page: str, lower: str, begin: int, pieces: list[str]) -> int:
+    """The place behind what begins with `<`: a comment, an element without text for people, a tag. -1: it has no end."""
+    if page.startswith("<!--", begin):
+        end = page.find("-->", begin + 4)
+        return end + 3 if end >= 0 else -1
+    if not (page[begin + 1 : begin + 2].isalpha() or page[begin + 1 : begin + 2] in ("/", "!", "?")):
+        pieces.append("<")
+        return begin + 1
+    end = page.find(">", begin)
+    name = "".join(
+        lower[begin + 1 : begin + 20].lstrip("/").replace(">", " ").replace("/", " ").split(" ")[:1]
+    )
+    if name in _BLOCKS:
+        pieces.append("\x00")
+    if end >= 0 and name in _SILENT and page[begin + 1] != "/":
+        closing = lower.find(f"</{name}", end)
+        return lower.find(">", closing) + 1 or -1 if closing >= 0 else -1
+    return end + 1 if end >= 0 else -1
