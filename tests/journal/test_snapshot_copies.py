@@ -1,0 +1,251 @@
+"""Journals that have snapshots are checked, copied, salvaged, exported and migrated: no records are lost to them."""
+
+import base64
+import json
+import zlib
+from pathlib import Path
+
+import apsw
+import pytest
+
+from actgent import BareAgent, ScriptedLLM, ShortTermMemory, open_runtime
+from actgent.errors import JournalDamaged
+from actgent.journal.base import SessionTail, Snapshot
+from actgent.journal.listing import SessionKey
+from actgent.journal.opening import open_journal
+from actgent.journal.sqlite import back_up, carry_over, find_problems
+from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, write_sessions
+from actgent.sessions.restore.keeper import SnapshotMaker
+
+KEY = SessionKey("clerk", "s")
+TURNS = 6
+
+
+def clerk():
+    """Say the number of each question."""
+    return BareAgent("clerk", llm=ScriptedLLM(lambda chat: f"answer {len(chat.messages)}", keep=0))
+
+
+async def talk(url, turns=TURNS):
+    """What a session says from a start to an end; its agent is stopped then."""
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(clerk())
+        session = await agent.ensure_session("ada", "s")
+        for number in range(turns):
+            await session.chat(f"question {number}")
+            await session.wait_idle()
+        return [(message.sender.kind, message.text) for message in session.history]
+
+
+async def make_snapshot(url, *, tail=True):
+    """Keep a real one of the session, of about its first turn or of all; what is loaded then, and all its records."""
+    async with open_journal(url) as journal:
+        epoch = await journal.acquire()
+        records = await journal.load("s", agent="clerk")
+        maker = SnapshotMaker(journal, KEY, ShortTermMemory())
+        assert await maker.make(slack=len(records) - 3 if tail else 0, epoch=epoch)
+        return await journal.load_tail("s", agent="clerk"), records
+
+
+async def load(url):
+    """The same of a journal that is there."""
+    async with open_journal(url) as journal:
+        await journal.acquire()
+        return await journal.load_tail("s", agent="clerk"), await journal.load("s", agent="clerk")
+
+
+@pytest.fixture
+async def path(tmp_path):
+    """A file with a session, a snapshot of it, and a tail behind that."""
+    path = tmp_path / "journal.db"
+    await talk(f"sqlite:///{path}")
+    tail, _ = await make_snapshot(f"sqlite:///{path}")
+    assert tail.snapshot is not None
+    assert tail.records
+    return path
+
+
+async def test_a_good_file_with_a_snapshot_has_no_problems(path):
+    """Checking it changes nothing."""
+    before = path.read_bytes()
+    assert find_problems(path) == []
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("way", ["outside", "inside"])
+async def test_a_backup_has_the_snapshot(path, tmp_path, way):
+    """It counts there as in the original, and the session goes on from it."""
+    copy = tmp_path / "copy.db"
+    if way == "outside":
+        back_up(path, copy)
+    else:
+        async with open_journal(f"sqlite:///{path}") as journal:
+            await journal.acquire()
+            await journal.backup(copy)
+    assert find_problems(copy) == []
+    assert await load(f"sqlite:///{copy}") == await load(f"sqlite:///{path}")
+    assert await talk(f"sqlite:///{copy}", 1) == await talk(f"sqlite:///{path}", 1)
+
+
+async def test_two_copies_that_go_on_differently_keep_apart(path, tmp_path):
+    """A snapshot that one of them makes later is of its own records, also where it is put into the other one's file."""
+    copy = tmp_path / "copy.db"
+    back_up(path, copy)
+    await talk(f"sqlite:///{path}", 2)
+    await talk(f"sqlite:///{copy}", 3)
+    await make_snapshot(f"sqlite:///{path}", tail=False)
+    (tmp_path / "copy.db-lock").unlink()
+    db = apsw.Connection(str(copy))
+    db.execute("ATTACH ? AS other", (str(path),))
+    db.execute("INSERT OR REPLACE INTO snapshots SELECT * FROM other.snapshots")
+    db.close()
+    tail, records = await load(f"sqlite:///{copy}")
+    assert tail == SessionTail(records=records)
+
+
+async def test_salvage_carries_the_records_over_and_no_snapshot(path, tmp_path):
+    """All of them, also those that the snapshot covers; the new file gets a snapshot of its own."""
+    _, records = await load(f"sqlite:///{path}")
+    saved = tmp_path / "saved.db"
+    salvaged = carry_over(path, saved)
+    assert (salvaged.losses, salvaged.records) == ((), len(records))
+    assert find_problems(saved) == []
+    assert await load(f"sqlite:///{saved}") == (SessionTail(records=records), records)
+    tail, found = await make_snapshot(f"sqlite:///{saved}")
+    assert found == records
+    assert tail.snapshot is not None
+    assert await talk(f"sqlite:///{saved}", 1) == await talk(f"sqlite:///{path}", 1)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_session_whose_records_are_damaged_below_a_snapshot(path, tmp_path, behind):
+    """It is named by a check, whichever side of the snapshot was hit; salvage keeps what stands before it."""
+    tail, records = await load(f"sqlite:///{path}")
+    covered = tail.snapshot.records
+    (tmp_path / "journal.db-lock").unlink()
+    db = apsw.Connection(str(path))
+    where = "first > ?" if behind else "first + count <= ?"
+    number, first = db.execute(
+        f"SELECT rowid, first FROM steps WHERE {where} ORDER BY first DESC", (covered,)
+    ).fetchone()
+    db.execute("UPDATE steps SET body = zeroblob(length(body)) WHERE rowid = ?", (number,))
+    db.close()
+    (problem,) = find_problems(path)
+    assert isinstance(problem, JournalDamaged)
+    assert "'s'" in str(problem)
+    with pytest.raises(JournalDamaged):
+        back_up(path, tmp_path / "copy.db")
+    salvaged = carry_over(path, tmp_path / "saved.db")
+    assert salvaged.losses == ("s",)
+    found = await load(f"sqlite:///{tmp_path}/saved.db")
+    assert found == (SessionTail(records=records[: first - 1]), records[: first - 1])
+
+
+async def test_a_table_of_snapshots_that_cannot_be_read_costs_no_records(path, tmp_path):
+    """Its page is destroyed: sessions open from their records, a check names the file, and salvage carries all over."""
+    _, records = await load(f"sqlite:///{path}")
+    (tmp_path / "journal.db-lock").unlink()
+    db = apsw.Connection(str(path))
+    page = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'snapshots'").get
+    size = db.execute("PRAGMA page_size").get
+    db.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    assert find_problems(path)
+    assert await load(f"sqlite:///{path}") == (SessionTail(records=records), records)
+    assert carry_over(path, tmp_path / "saved.db").losses == ()
+    assert (await load(f"sqlite:///{tmp_path}/saved.db"))[1] == records
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def other_url(request, tmp_path):
+    """The address of an empty journal that takes what was exported."""
+    if request.param == "memory":
+        return "memory:"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/other.db"
+    return request.getfixturevalue("postgres_url")
+
+
+async def test_an_export_has_all_records_and_no_snapshot(path, tmp_path, other_url):
+    """Into each kind of journal, in which the session can have one of its own."""
+    async with open_journal(f"sqlite:///{path}", read_only=True) as journal:
+        records = await journal.load("s", agent="clerk")
+        save_sessions(tmp_path / "x", await read_sessions(journal))
+    async with open_journal(other_url) as journal:
+        epoch = await journal.acquire()
+        await write_sessions(journal, load_sessions(tmp_path / "x"), epoch=epoch)
+        assert await journal.load_tail("s", agent="clerk") == SessionTail(records=records)
+        assert await SnapshotMaker(journal, KEY, ShortTermMemory()).make(slack=4, epoch=epoch)
+        tail = await journal.load_tail("s", agent="clerk")
+        assert tail.snapshot is not None
+        assert tail.records == records[tail.snapshot.records :]
+
+
+async def test_an_import_takes_no_place_of_a_session_that_was_erased(path, tmp_path):
+    """The snapshot went with it, so the imported one is loaded whole, though it has its id."""
+    url = f"sqlite:///{path}"
+    async with open_journal(url) as journal:
+        epoch = await journal.acquire()
+        exported = await read_sessions(journal)
+        await journal.delete("s", agent="clerk")
+        await write_sessions(journal, exported, epoch=epoch)
+    assert await load(url) == (SessionTail(records=exported[0].records), exported[0].records)
+    assert find_problems(path) == []
+
+
+# --- migration ----------------------------------------------------------------------------
+
+
+def columns(psycopg, url):
+    """The columns and indexes of a journal's tables."""
+    address, schema = url.split("?schema=")
+    with psycopg.connect(address) as db:
+        found = db.execute(
+            "SELECT table_name, column_name, data_type, is_nullable, collation_name FROM information_schema.columns "
+            "WHERE table_schema = %s",
+            [schema],
+        ).fetchall()
+        indexes = db.execute(
+            "SELECT tablename, indexname, replace(indexdef, schemaname, '') FROM pg_indexes WHERE schemaname = %s",
+            [schema],
+        ).fetchall()
+    return set(found), set(indexes)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_journal_of_version_5_keeps_snapshots_once_it_is_migrated(kind, tmp_path, request):
+    """Of its old records, durably; they are all there, and its tables are those of a new journal."""
+    stored = json.loads(Path(__file__).with_name("version_5.json").read_text())[kind]
+    if kind == "sqlite":
+        for suffix, lines in stored.items():
+            (tmp_path / f"old.db{suffix}").write_bytes(zlib.decompress(base64.b64decode("".join(lines))))
+        url = f"sqlite:///{tmp_path}/old.db"
+    else:
+        url = request.getfixturevalue("postgres_url")
+        psycopg = pytest.importorskip("psycopg")
+        address, schema = url.split("?schema=")
+        async with open_journal(url) as journal:
+            await journal.acquire()
+        fresh = columns(psycopg, url)
+        with psycopg.connect(address) as db:
+            db.execute(f"DROP SCHEMA {schema} CASCADE")
+            db.execute("\n".join(stored).replace("{schema}", schema))
+    made = {}
+    async with open_journal(url) as journal:
+        epoch = await journal.acquire()
+        for each in await journal.sessions():
+            records = await journal.load(each.session_id, agent=each.agent)
+            assert await journal.load_tail(each.session_id, agent=each.agent) == SessionTail(records=records)
+            snapshot = Snapshot(records=len(records) - 1, version=1, body=b"made")
+            if snapshot.records:
+                assert await journal.keep_snapshot(each.session_id, snapshot, agent=each.agent, epoch=epoch)
+                made[each.agent, each.session_id] = SessionTail(records=records[-1:], snapshot=snapshot)
+    assert len(made) == 5  # the sixth has one record
+    async with open_journal(url) as journal:
+        await journal.acquire()
+        for (agent, session_id), expected in made.items():
+            assert await journal.load_tail(session_id, agent=agent) == expected
+    if kind == "postgres":
+        assert columns(psycopg, url) == fresh
