@@ -409,6 +409,79 @@ def import_sessions(journal: str, file: str, /, *, new_ids: bool = False) -> int
     return _run(lambda terminal, _: add(journal, file, terminal, new_ids=new_ids))
 
 
+@app.command(name="tools")
+def list_tools(target: str, /, *, json: Flag = False) -> int:
+    """List what an agent would have: tools with schemas, effects, approvals, and where each comes from.
+
+    Its code is run, and its toolsets are connected. 1 if one of them is not available.
+
+    Args:
+        target: An agent's folder, a Python file that defines agents, or a folder or file of tools (actgent_tools.py).
+        json: Everything, whole schemas too, as one line of JSON.
+    """
+    from .tool_list import list_tools as show  # noqa: PLC0415
+
+    return _run(lambda terminal, _: show(target, terminal, json=json))
+
+
+servers = App(name="mcp", help="Look after MCP servers: list their tools, call one, check them, lock them.")
+app.command(servers)
+
+
+@servers.command(name="list")
+def list_servers(target: str = ".", /, *, json: Flag = False) -> int:
+    """List the servers with their tools. 1 if one of them is not available.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+        json: Whole schemas too, as one line of JSON.
+    """
+    from .servers import list_servers as show  # noqa: PLC0415
+
+    return _run(lambda terminal, _: show(target, terminal, json=json))
+
+
+@servers.command(name="call")
+def call_tool(target: str, server: str, tool: str, arguments: str = "{}", /) -> int:
+    """Run one tool of a server, and print its result.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+        server: The server's name in it.
+        tool: The tool's name.
+        arguments: A JSON object.
+    """
+    from .servers import call_tool as ask  # noqa: PLC0415
+
+    return _run(lambda terminal, _: ask(target, server, tool, arguments, terminal))
+
+
+@servers.command(name="check")
+def check_servers(target: str = ".", /) -> int:
+    """Connect to each server, and compare its tools with the lock. 1 if one fails, or a tool is not as it was locked.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+    """
+    from .servers import check_servers as look_at  # noqa: PLC0415
+
+    return _run(lambda terminal, _: look_at(target, terminal))
+
+
+@servers.command(name="lock")
+def lock_servers(target: str = ".", /) -> int:
+    """Show how tools differ from the lock, and write them into it as they are now, beside the file of the servers.
+
+    A server that fails keeps what it had. Where there is a lock, a tool that is not in it, or differs, is withheld.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+    """
+    from .servers import lock_servers as lock  # noqa: PLC0415
+
+    return _run(lambda terminal, _: lock(target, terminal))
+
+
 def _run(command: Callable[[Terminal, Shutdown], Awaitable[int]]) -> int:
     terminal = Terminal()
 

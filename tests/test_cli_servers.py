@@ -1,0 +1,176 @@
+"""`actgent mcp list | call | check | lock` and `actgent tools`, as a user types them."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+ACTGENT = str(Path(sys.executable).with_name("actgent"))
+SERVER = str(Path(__file__).parent / "toolsets" / "mcp" / "faulty_server.py")
+
+
+@pytest.fixture
+def actgent(tmp_path, commands):
+    """Run a command in the test's folder: its exit code, what it printed, and what it complained of."""
+
+    async def run(*arguments):
+        with trio.fail_after(60):
+            line = [ACTGENT, *arguments]
+            done = await trio.to_thread.run_sync(
+                partial(commands.run, line, cwd=tmp_path, capture_output=True)
+            )
+        return done.returncode, done.stdout.decode(), " ".join(done.stderr.decode().split())
+
+    return run
+
+
+def configure(folder, **modes):
+    """Write a file with a server for each name, in a mode of the faulty one."""
+    servers = {
+        name: {"command": sys.executable, "args": [SERVER, "/dev/null", mode], "connect_timeout": 20}
+        for name, mode in modes.items()
+    }
+    (folder / "mcp_config.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+
+
+async def test_list(tmp_path, actgent):
+    """Tools with short schemas or whole ones; a server that fails is named, and the others are listed."""
+    configure(tmp_path, good="", bad="broken")
+    code, said, complained = await actgent("mcp", "list")
+    assert code == 1
+    assert "10 tools\n  echo(text?: string, bytes?: integer)\n    The tool echo.\n" in said
+    assert "there is no such database" in said
+    assert "2 of 2:" in complained
+    code, said, _ = await actgent("mcp", "list", "mcp_config.json", "--json")
+    good, bad = json.loads(said)
+    assert good["tools"][0]["parameters"]["properties"]["text"] == {"type": "string"}
+    assert (good["problem"], bad["tools"]) == (None, [])
+    assert "database" in bad["problem"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("good", "echo", '{"text": "hi"}'), 0, "echo: hi"),
+        (("good", "echo", '{"txt": "hi"}'), 1, "'txt' was unexpected"),
+        (("good", "echo", "hi"), 2, "not JSON"),
+        (("good", "echo", "[1]"), 2, "a JSON object"),
+        (("good", "fail"), 1, "it went wrong"),
+        (("good", "die"), 1, "nobody knows whether the call took effect"),
+        (("good", "ask"), 1, "asks a person"),
+        (("good", "none"), 1, "no tool 'none'"),
+        (("none", "echo"), 2, "there are: good"),
+    ],
+)
+async def test_call(tmp_path, actgent, arguments, code, words):
+    """The result is printed; what goes wrong is said in one line."""
+    configure(tmp_path, good="")
+    ended, said, complained = await actgent("mcp", "call", ".", *arguments)
+    assert (ended, words in said + complained) == (code, True), said + complained
+    assert "Traceback" not in complained
+
+
+async def test_lock_and_check(tmp_path, actgent):
+    """A lock is written with what differs, checked, and what changed since is withheld until it is locked again."""
+    configure(tmp_path, good="")
+    code, said, _ = await actgent("mcp", "check")
+    assert (code, "not locked" in said) == (0, True)
+    code, said, _ = await actgent("mcp", "lock")
+    assert code == 0
+    assert "good: + echo\n" in said
+    assert "10 tools of 1 servers are locked" in said
+    code, said, _ = await actgent("mcp", "check")
+    assert (code, "10 tools, as they were locked" in said) == (0, True)
+    lock = tmp_path / "mcp.lock.json"
+    data = json.loads(lock.read_text(encoding="utf-8"))
+    data["servers"]["good"]["echo"] = "0" * 64
+    data["servers"]["good"]["older"] = data["servers"]["good"].pop("env")
+    data["servers"]["gone"] = {"x": "1"}
+    lock.write_text(json.dumps(data), encoding="utf-8")
+    code, said, _ = await actgent("mcp", "check")
+    assert (code, said.splitlines()[1:]) == (1, ["  ~ echo", "  + env", "  - older"])
+    code, said, _ = await actgent("mcp", "list")
+    assert "echo(text?: string, bytes?: integer)  [withheld: it has changed since it was locked" in said
+    code, _, complained = await actgent("mcp", "call", ".", "good", "echo")
+    assert (code, "the lock withholds it" in complained) == (1, True)
+    code, said, _ = await actgent("mcp", "lock")
+    assert said.splitlines()[:4] == [
+        "good: ~ echo",
+        "good: + env",
+        "good: - older",
+        "gone: - the server is not in the file any more",
+    ]
+    assert (await actgent("mcp", "check"))[0] == 0
+
+
+async def test_a_server_that_fails_keeps_its_lock(tmp_path, actgent):
+    """Otherwise an hour without the network would open the door to whatever comes after it."""
+    configure(tmp_path, good="")
+    await actgent("mcp", "lock")
+    before = (tmp_path / "mcp.lock.json").read_text(encoding="utf-8")
+    configure(tmp_path, good="broken")
+    code, _, complained = await actgent("mcp", "lock")
+    assert (code, "keeps what was locked" in complained) == (1, True)
+    assert (tmp_path / "mcp.lock.json").read_text(encoding="utf-8") == before
+    assert (await actgent("mcp", "check"))[0] == 1
+
+
+async def test_no_file(actgent):
+    """The error names it."""
+    code, _, complained = await actgent("mcp", "list")
+    assert (code, "mcp_config.json cannot be read" in complained) == (2, True)
+
+
+FOLDER = {
+    "brain.md": "---\nname: clerk\n---\n",
+    "tools.py": (
+        "from actgent import tool\n\n@tool(effect='pure', approval=True)\n"
+        "def add(a: int, b: int = 1) -> int:\n    '''Add.'''\n    return a + b\n"
+    ),
+    "openapi/shop.yaml": (
+        "openapi: 3.1.0\ninfo: {title: Shop, version: '1'}\nservers: [{url: 'https://shop.example'}]\n"
+        "paths: {/items: {get: {operationId: listItems}}}\n"
+    ),
+}
+
+
+async def test_tools_of_a_folder(tmp_path, actgent):
+    """Its own, those of an API and of servers, with effects, approvals and places; one that fails is named."""
+    for path, text in FOLDER.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    configure(tmp_path, good="", bad="broken")
+    code, said, complained = await actgent("tools", ".")
+    assert code == 1
+    assert said.startswith(
+        "add(a: integer, b?: integer)\n  Add.\n  effect pure; a person approves; from tools.py:3\n"
+    )
+    assert "echo(text?: string, bytes?: integer)" in said
+    assert "tools of bad are not available" in complained
+    code, said, _ = await actgent("tools", "brain.md", "--json")
+    told = {each["name"]: each for each in json.loads(said)["tools"]}
+    assert (told["listItems"]["toolset"], told["listItems"]["effect"]) == ("shop", "pure")
+    assert told["echo"]["from"].startswith("<MCPServer 'good'")
+    assert told["add"]["parameters"]["required"] == ["a"]
+    assert told["find_tools"]["toolset"] is None
+
+
+async def test_tools_of_files(tmp_path, actgent):
+    """A Python file with agents, and a folder of tools, of which a broken one is named."""
+    agents = (
+        "from actgent import BareAgent, ScriptedLLM, StaticToolset, tool\n\n@tool\ndef one() -> str:\n    return ''\n\n"
+        "agent = BareAgent('x', llm=ScriptedLLM([]), tools=[StaticToolset('s', [one]).prefixed('p_').approved()])\n"
+    )
+    (tmp_path / "agents.py").write_text(agents, encoding="utf-8")
+    code, said, _ = await actgent("tools", "agents.py")
+    assert (code, said.splitlines()[0]) == (0, "p_one()")
+    assert "effect once; a person approves; from agents.py:3" in said
+    (tmp_path / "actgent_tools.py").write_text(FOLDER["tools.py"], encoding="utf-8")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "actgent_tools.py").write_text("1 / 0\n", encoding="utf-8")
+    code, said, complained = await actgent("tools", ".")
+    assert (code, said.splitlines()[0]) == (1, "add(a: integer, b?: integer)")
+    assert "sub/actgent_tools.py:1: the code cannot be run: ZeroDivisionError" in complained
