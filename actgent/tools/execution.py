@@ -63,6 +63,8 @@ class Batch:
     """Seconds, for tools that say nothing themselves."""
     max_characters: int = attrs.field(default=DEFAULT_MAX_CHARACTERS, kw_only=True)
     """The longest result; longer ones are cut, with a notice."""
+    keep: Callable[[ToolCall, str, int], str] | None = attrs.field(default=None, kw_only=True)
+    """Keeps a result that is longer than that elsewhere, and returns what the model is shown; None: the rest is lost."""
     on_stage: Callable[[Sequence[int]], Awaitable[object]] | None = attrs.field(default=None, kw_only=True)
     """Awaited with the places of calls that may run side by side, before the first of them starts."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
@@ -267,6 +269,8 @@ class Batch:
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
             return _failed(call, self._capped(describe(error)), status=status)
+        if self.keep is not None and len(text) > self.max_characters:
+            return _succeeded(call, self.keep(call, text, self.max_characters))
         return _succeeded(call, self._capped(text))
 
     def _tell_raised(self, call: ToolCall, tool: Tool, error: Exception) -> None:

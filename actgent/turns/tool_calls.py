@@ -19,6 +19,7 @@ from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, TurnCheckpoint
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import NO_GRANTS, Batch
+from actgent.tools.kept import ReadResult, keep_result
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ThreadShare
 
@@ -231,6 +232,9 @@ class ToolCaller:
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
+            keep=partial(keep_result, context)
+            if isinstance(self.registry.get(ReadResult.name), ReadResult)
+            else None,
             on_raise=partial(self.dispatcher.reports.tool_raised, context),
         )
         if (excess := excess_of(calls, limits)) is not None:
