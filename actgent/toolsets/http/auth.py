@@ -6,6 +6,7 @@ Any function of no arguments that returns a `Credentials` will do, async or not,
 import base64
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import quote, quote_plus
 
 import attrs
 
@@ -21,10 +22,13 @@ class Credentials:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts that no error may show, longest first."""
-        values = {*self.headers.values(), *self.query.values()}
-        parts = {part for value in values for part in (value, value.rpartition(" ")[2]) if len(part) > 3}  # noqa: PLR2004 - shorter ones stand everywhere
-        return tuple(sorted(parts, key=len, reverse=True))
+        """The texts that no error may show, also as they stand in a URL, longest first."""
+        values = {str(value) for value in (*self.headers.values(), *self.query.values())}
+        parts = {part for value in values for part in (value, value.rpartition(" ")[2])}
+        forms = {
+            form for part in parts for form in (part, part.strip(), quote(part, safe=""), quote_plus(part))
+        }
+        return tuple(sorted((form for form in forms if len(form) > 3), key=len, reverse=True))  # noqa: PLR2004 - shorter ones stand everywhere
 
 
 Auth = Callable[[], Credentials | Awaitable[Credentials]]

@@ -125,8 +125,8 @@ def _redirected(request: APIRequest, response: APIResponse) -> APIRequest:
     here = httpx2.URL(request.url)
     try:
         there = here.join(response.headers["location"])
-    except httpx2.InvalidURL as error:
-        raise RequestFailed("the API redirected to what is no URL") from error
+    except (httpx2.InvalidURL, ValueError):
+        raise RequestFailed("the API redirected to what is no URL") from None
     if here.scheme == "https" and there.scheme != "https":
         raise RequestFailed(
             f"the API redirected from https to {shown(str(there.scheme))}, which is not followed"
@@ -150,13 +150,14 @@ def _redirected(request: APIRequest, response: APIResponse) -> APIRequest:
 
 async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
     secret = request.credentials
-    query = (*request.query, *secret.query.items())
+    query = _without(request.query, secret.query) + tuple(secret.query.items())
+    headers = dict(_without(tuple(request.headers.items()), secret.headers))
     try:
         url = httpx2.URL(request.url)
         sent = client.build_request(
             request.method,
             url.copy_merge_params(query) if query else url,
-            headers={**request.headers, **secret.headers},
+            headers={**headers, **secret.headers},
             content=request.content,
             timeout=None,
         )
@@ -164,7 +165,13 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
             return await _read(response, request)
     except AddressRefused:
         raise
-    except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError, ValueError) as error:
+    except (
+        httpx2.UnsupportedProtocol,
+        httpx2.InvalidURL,
+        httpx2.LocalProtocolError,
+        ValueError,
+        OverflowError,
+    ) as error:
         raise RequestFailed(f"the request cannot be sent: {_clean(error, secret)}") from None
     except httpx2.TransportError as error:
         raise WorthRepeating(
@@ -172,6 +179,12 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
         ) from None
     except httpx2.HTTPError as error:
         raise RequestFailed(f"the answer cannot be read: {_clean(error, secret)}") from None
+
+
+def _without(pairs: tuple[tuple[str, str], ...], ours: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Leave out what the model gave under a name of the credentials, however it is written."""
+    taken = {name.lower() for name in ours}
+    return tuple((name, text) for name, text in pairs if name.lower() not in taken)
 
 
 @asynccontextmanager

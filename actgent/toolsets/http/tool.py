@@ -236,6 +236,10 @@ def _placeholders(name: str, url: str) -> tuple[str, ...]:
         raise ConfigurationError(
             f"tool {name!r}: the URL begins with http:// or https:// and a host, not {url!r}"
         )
+    if "@" in urlsplit(url).netloc:
+        raise ConfigurationError(
+            f"tool {name!r}: a password in the URL would stand in logs: pass auth=Basic(user, password)"
+        )
     fields = _PLACE.findall(url)
     if "{" in (rest := _PLACE.sub("", url)) or "}" in rest:
         raise ConfigurationError(f"tool {name!r}: in the URL, braces hold names of parameters: {url!r}")

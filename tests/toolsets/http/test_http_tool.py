@@ -136,6 +136,46 @@ async def test_an_error_names_status_and_body_and_no_secret(server):
     assert result.error == "the API answered 403 Forbidden: [secret] is not allowed here"
 
 
+async def test_a_token_with_a_line_end_is_in_no_error(server):
+    """Such as one that was read from a file: the request is not sent, and the model does not read it either."""
+    result = await call(HTTPTool("a", server.url, auth=Bearer("s3cret-token\n"), allow=HERE))
+    assert "cannot be sent" in result.error
+    assert "s3cret-token" not in result.error
+
+
+async def test_a_key_of_the_query_is_in_no_error_however_it_is_written(server):
+    """An API that repeats the address it was asked at repeats the key as an address has it."""
+    server.answer = lambda request: (400, {}, request["query"].encode())
+    result = await call(HTTPTool("a", server.url, auth=APIKey("a+b/c d", query="key"), allow=HERE))
+    assert result.error.endswith("key=[secret]")
+
+
+async def test_no_model_gives_what_is_the_credentials_to_give(server):
+    """Neither in a header that is written otherwise, nor beside the key in the query."""
+    text = {"type": "string"}
+    tool = HTTPTool("a", server.url, headers={"x-api-key": text}, auth=APIKey("ours"), allow=HERE)
+    assert (await asked(tool, **{"x-api-key": "theirs"}))["headers"]["x-api-key"] == "ours"
+    tool = HTTPTool("b", server.url, query={"key": text}, auth=APIKey("ours", query="key"), allow=HERE)
+    assert (await asked(tool, key="theirs"))["query"] == "key=ours"
+
+
+def test_a_password_in_a_url_is_refused():
+    """It would stand in logs and representations; the error does not show it either."""
+    with pytest.raises(ConfigurationError, match="auth=Basic") as refused:
+        HTTPTool("a", "https://ada:s3cret@api.example/x")
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["http://[::1", "http://a..b/", f"http://{'a' * 70}.example/", "file:///x", "http://x:99999999/"],
+)
+async def test_a_redirect_to_nowhere_is_an_error_of_the_call(server, location):
+    """Whatever the address is made of."""
+    server.answer = lambda _: (302, {"Location": location}, b"")
+    assert (await call(HTTPTool("a", server.url, retries=0, allow=HERE))).error
+
+
 async def test_what_may_be_repeated_is(server, autojump_clock):
     """A server that is busy twice is asked again, with a GET; a POST is sent once."""
     busy = [(503, {}, b""), (429, {}, b""), (200, {"Content-Type": "text/plain"}, b"at last")]
