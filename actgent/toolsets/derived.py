@@ -60,9 +60,11 @@ class ConfiguredTool(WrappedTool):
 
     def __init__(self, inner: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> None:
         """Args: `values` by parameter; those in `shown` stay the model's to give, and are then optional."""
+        visible = frozenset(shown)
         self._values = dict(values)
+        self._hidden = {name: value for name, value in values.items() if name not in visible}
         _check_values(inner, self._values)
-        super().__init__(inner, parameters=_without(inner.parameters, self._values, frozenset(shown)))
+        super().__init__(inner, parameters=_without(inner.parameters, self._values, visible))
 
     @property
     def filled(self) -> Iterable[str]:
@@ -70,7 +72,8 @@ class ConfiguredTool(WrappedTool):
         return self._values.keys()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        return await self.inner.execute({**self._values, **arguments}, context)
+        filled = {**self._values, **arguments, **self._hidden}  # a schema may let any name through
+        return await self.inner.execute(filled, context)
 
 
 def _filled(tool: Tool) -> frozenset[str]:

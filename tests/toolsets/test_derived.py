@@ -89,6 +89,20 @@ async def test_configuration_is_hidden_and_checked_and_the_nearest_wins():
     assert await told.execute({"city": "Oslo"}, ToolContext()) == "Oslo imperial own"
 
 
+async def test_a_schema_that_takes_any_name_does_not_let_the_model_give_what_is_hidden():
+    """What is configured goes before what comes through a pattern of names."""
+    text = {"type": "string"}
+    schema = {"type": "object", "properties": {"account": text}, "patternProperties": {"": text}}
+
+    @tool(parameters=schema, effect="pure", thread=False)
+    def pay(account: str) -> str:
+        """Pay from an account."""
+        return account
+
+    tools = await tools_of(StaticToolset("bank", [pay]).configured(account="mine"))
+    assert (await result(tools["pay"], account="yours")).content == "mine"
+
+
 async def test_shown_configuration_is_the_models_to_change():
     """A parameter in `shown` keeps its place in the schema, and the model's argument goes before the value."""
     told = (await tools_of(WORLD.configured({"city": "Oslo"}, shown=["city"])))["weather"]
