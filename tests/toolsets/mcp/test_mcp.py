@@ -159,6 +159,23 @@ async def test_a_call_that_is_cancelled(tmp_path):
         assert await call(tools, "echo", text="after") == "echo: after"
 
 
+async def test_the_progress_of_a_call_is_told(tmp_path):
+    """Handlers of the session hear of it while the call runs, and what came is marked as from outside."""
+    llm = ScriptedLLM([[ToolCall("slow", {})], "done"])
+    server = faulty(tmp_path)
+    async with BareAgent("clerk", llm=llm, tools=[server]) as agent:
+        session = await agent.create_session("ada")
+        told, results = [], []
+        session.on_tool_progress(told.append)
+        session.on_tool_result(results.append)
+        await agent.run("go", session=session)
+    done = [progress.done for progress in told]
+    assert done == sorted(done)
+    assert done[-1] == 99
+    assert {(progress.tool_name, progress.total) for progress in told} == {("slow", 100)}
+    assert [(result.content, result.origin) for result in results] == [("done", server.name)]
+
+
 async def test_a_server_that_never_answers(tmp_path):
     """A call ends by its timeout, as an error result."""
     llm = ScriptedLLM([[ToolCall("hang", {})], "oh"])
