@@ -1,0 +1,136 @@
+"""HANDS: what tools that reach outside cost beyond the libraries below them. A program of its own: `python tests/bench/hands.py`.
+
+Time and CPU of this process, best of interleaved batches; the servers run in processes of their own.
+"""
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import httpx2
+import trio
+
+from actgent import BareAgent, HTTPTool, MCPServer, ScriptedLLM, Tool, ToolCall, ToolRegistry, open_toolset
+from actgent.tools import Batch
+
+FAULTY = str(Path(__file__).parents[1] / "toolsets" / "mcp" / "faulty_server.py")
+ROUNDS, CALLS = 40, 50
+ANSWERING = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+body = b'{"weather": "fine", "days": 3}'
+while True:
+    connection, _ = server.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while connection.recv(65536):
+        head = b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n"
+        connection.sendall(head % len(body) + body)
+"""
+Call = Callable[[], Awaitable[object]]
+
+
+@asynccontextmanager
+async def answering() -> Any:
+    """A server on loopback, in a process; its address."""
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(
+            partial(trio.run_process, [sys.executable, "-c", ANSWERING], stdout=PIPE)
+        )
+        yield f"http://127.0.0.1:{int(await process.stdout.receive_some())}"
+        nursery.cancel_scope.cancel()
+
+
+async def batch_us(call: Call) -> tuple[float, float]:
+    """Time and CPU of one call in a batch of them, one after the other."""
+    begun, cpu = time.perf_counter(), time.process_time()
+    for _ in range(CALLS):
+        await call()
+    return (time.perf_counter() - begun) / CALLS * 1e6, (time.process_time() - cpu) / CALLS * 1e6
+
+
+async def best(calls: Mapping[str, Call]) -> dict[str, tuple[float, float]]:
+    """The best batch of each, by turns: its time and CPU."""
+    for call in calls.values():
+        await call()
+    found = [{name: await batch_us(call) for name, call in calls.items()} for _ in range(ROUNDS)]
+    return {name: (min(e[name][0] for e in found), min(e[name][1] for e in found)) for name in calls}
+
+
+def through(tool: Tool, arguments: Mapping[str, Any]) -> Call:
+    """A call as an agent makes it: looked up, checked, run with a timeout, its result as a message."""
+    registry = ToolRegistry([tool])
+
+    async def call() -> None:
+        batch = Batch([ToolCall(tool.name, arguments, "c1")], registry)
+        await batch.run()
+        (result,) = batch.results()
+        if result.status != "success":
+            raise RuntimeError(result.error)
+
+    return call
+
+
+async def http() -> dict[str, tuple[float, float]]:
+    """A GET by HTTPTool, and the same by the library; each keeps its connection."""
+    # A server answers one connection at a time: each has one of its own.
+    async with answering() as ours, answering() as theirs, httpx2.AsyncClient(trust_env=False) as client:
+        query = {"days": {"type": "integer"}}
+        tool = HTTPTool("forecast", f"{ours}/cities/{{city}}", query=query, allow=["127.0.0.1"])
+
+        async def alone() -> None:
+            answer = await client.get(f"{theirs}/cities/Bern", params={"days": 3}, headers={"Accept": "*/*"})
+            answer.raise_for_status()
+            answer.text  # noqa: B018 - it is decoded when it is asked for
+
+        async with open_toolset(tool):
+            return await best({"alone": alone, "tool": through(tool, {"city": "Bern", "days": 3})})
+
+
+async def mcp() -> dict[str, tuple[float, float]]:
+    """A call of a server over stdio, and the same by the SDK's own method on the same connection."""
+    server = MCPServer(name="faulty", command=sys.executable, args=[FAULTY], connect_timeout=30)
+    async with open_toolset(server) as tools:
+        tool = next(each for each in tools() if each.name == "echo")
+        session = server.link().session
+
+        async def alone() -> None:
+            await session.call_tool("echo", {"text": "hi"})
+
+        return await best({"alone": alone, "tool": through(tool, {"text": "hi"})})
+
+
+async def opening(*, hanging: bool) -> float:
+    """Seconds until an agent with five servers serves, of which one may hang."""
+    servers = [
+        MCPServer(name=f"s{n}", command=sys.executable, args=[FAULTY, "/dev/null"])
+        for n in range(4 if hanging else 5)
+    ]
+    if hanging:
+        servers.append(MCPServer(name="hung", command=sys.executable, args=[FAULTY, "/dev/null", "silent"]))
+    begun = time.perf_counter()
+    async with BareAgent(
+        "x", llm=ScriptedLLM(["a"]), tools=[each.prefixed(f"{each.name}_") for each in servers]
+    ):
+        return time.perf_counter() - begun
+
+
+async def main() -> None:
+    """Print all figures."""
+    for name, measure in (("HTTPTool over httpx2", http), ("MCP over the SDK", mcp)):
+        found = await measure()
+        for what, tool, alone in zip(("time", "CPU"), found["tool"], found["alone"], strict=True):
+            print(f"{name}, {what}: {tool:.0f} us / {alone:.0f} us = {tool / alone:.2f}")
+    await opening(hanging=False)
+    healthy = min([await opening(hanging=False) for _ in range(3)])
+    hung = min([await opening(hanging=True) for _ in range(3)])
+    print(f"five servers: {healthy:.2f} s; one of them hangs: {hung:.2f} s, {hung - healthy:+.2f} s")
+
+
+if __name__ == "__main__":
+    trio.run(main)
