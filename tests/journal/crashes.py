@@ -40,7 +40,11 @@ LAZY = ("actgent.journal.sqlite.journal", "actgent.journal.postgres")
 
 
 class Lines:
-    """A file of JSON lines to which processes append until they are killed."""
+    """A file of JSON lines to which processes append until they are killed.
+
+    A write that crosses a page of the file may be torn by the kill: what it left is alone on a line, and does not count,
+    as its process never went on from there.
+    """
 
     def __init__(self, path: Path):
         self._path = path
@@ -48,10 +52,11 @@ class Lines:
         weakref.finalize(self, os.close, self._fd)
 
     def add(self, *values):
-        os.write(self._fd, json.dumps(values).encode() + b"\n")
+        os.write(self._fd, b"\n" + json.dumps(values).encode() + b"\n")
 
     def read(self):
-        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+        lines = self._path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.endswith("]")]
 
 
 class DeadlyJournal(WrappedJournal):
