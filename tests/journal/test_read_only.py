@@ -107,7 +107,7 @@ async def test_looks_beside_a_fast_writer_are_of_one_moment(url, owned, times):
     with owned(url, sessions=2, size=2_000):
         async with open_journal(url, read_only=True) as journal:
             seen = {0: 0, 1: 0}
-            for number in range(times(20, 100)):  # each look reads all that was written so far
+            for number in range(times(20, 500)):  # each look reads all that was written so far
                 records = await journal.load(f"s{number % 2}")
                 steps = [each.changes["step"] for each in records[1:]]
                 assert steps == list(range(2 - number % 2, 2 * len(steps) + 1, 2))[: len(steps)]
