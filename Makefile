@@ -15,7 +15,8 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/approvals/test_approval_property.py tests/agents/approvals/test_ungranted.py \
 	tests/agents/definitions/test_instructions.py \
 	tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py \
-	tests/agents/turns/test_double_texting.py
+	tests/agents/turns/test_double_texting.py \
+	tests/memory/longterm
 
 .PHONY: help demo test soak check docs format bench clean
 .DEFAULT_GOAL := help

@@ -8,9 +8,6 @@ from .actors.inbox import (
 from .agents.agent import (
     Agent as Agent,
 )
-from .agents.agent_tools import (
-    delegation_tools as delegation_tools,
-)
 from .agents.builder import (
     AgentBuilder as AgentBuilder,
     SchemaBuilder as SchemaBuilder,
@@ -19,6 +16,12 @@ from .agents.goal import (
     GoalAgent as GoalAgent,
     GoalResult as GoalResult,
     run_agent as run_agent,
+)
+from .agents.model_tools.consolidation import (
+    Consolidation as Consolidation,
+)
+from .agents.model_tools.schedule_tools import (
+    scheduling_tools as scheduling_tools,
 )
 from .agents.options import (
     AgentOptions as AgentOptions,
@@ -33,14 +36,18 @@ from .agents.presets import (
     RouterAgent as RouterAgent,
     SimpleAgent as SimpleAgent,
 )
-from .agents.schedule_tools import (
-    scheduling_tools as scheduling_tools,
-)
 from .agents.session import (
     Session as Session,
 )
 from .agents.steps.agent import (
     StepsAgent as StepsAgent,
+)
+from .agents.teams.agent_tools import (
+    delegation_tools as delegation_tools,
+)
+from .agents.teams.handoff import (
+    hand_back as hand_back,
+    handoff as handoff,
 )
 from .approvals import (
     Approval as Approval,
@@ -74,11 +81,13 @@ from .errors import (
     ConfigurationError as ConfigurationError,
     ContentFiltered as ContentFiltered,
     ContextOverflow as ContextOverflow,
+    CursorUnknown as CursorUnknown,
     DeadLetterGone as DeadLetterGone,
     DeadlineExceeded as DeadlineExceeded,
     DepsMissing as DepsMissing,
     DuplicateTool as DuplicateTool,
     EmptyAnswer as EmptyAnswer,
+    FeedLagged as FeedLagged,
     Fenced as Fenced,
     ForeignExit as ForeignExit,
     GuardRefused as GuardRefused,
@@ -96,6 +105,10 @@ from .errors import (
     JournalSlow as JournalSlow,
     JournalVersion as JournalVersion,
     LimitReached as LimitReached,
+    MemoriesFailed as MemoriesFailed,
+    MemoriesFull as MemoriesFull,
+    MemoryNotFound as MemoryNotFound,
+    MemoryReplaced as MemoryReplaced,
     MissingKey as MissingKey,
     ModelError as ModelError,
     ModelTimeout as ModelTimeout,
@@ -139,14 +152,20 @@ from .errors import (
 from .journal.base import (
     SessionSummary as SessionSummary,
 )
-from .llm.anthropic import (
-    Anthropic as Anthropic,
-)
 from .llm.base import (
     LLM as LLM,
     Answer as Answer,
     Chat as Chat,
     ResponseFormat as ResponseFormat,
+)
+from .llm.clients.anthropic import (
+    Anthropic as Anthropic,
+)
+from .llm.clients.openai import (
+    OpenAI as OpenAI,
+)
+from .llm.clients.openai_responses import (
+    OpenAIResponses as OpenAIResponses,
 )
 from .llm.fallback import (
     Fallback as Fallback,
@@ -157,12 +176,6 @@ from .llm.governed import (
 from .llm.governor import (
     Governor as Governor,
 )
-from .llm.openai import (
-    OpenAI as OpenAI,
-)
-from .llm.openai_responses import (
-    OpenAIResponses as OpenAIResponses,
-)
 from .llm.scripted import (
     ScriptedLLM as ScriptedLLM,
 )
@@ -170,8 +183,25 @@ from .memory.base import (
     Memory as Memory,
     ModelView as ModelView,
 )
+from .memory.decay import (
+    Relevance as Relevance,
+    TimeDecay as TimeDecay,
+)
+from .memory.longterm import (
+    Association as Association,
+    Memories as Memories,
+    MemoryFilter as MemoryFilter,
+    MemoryUnit as MemoryUnit,
+    Recalled as Recalled,
+)
 from .memory.short_term import (
     ShortTermMemory as ShortTermMemory,
+)
+from .memory.sliding import (
+    SlidingWindow as SlidingWindow,
+)
+from .memory.summarizing import (
+    Summarizing as Summarizing,
 )
 from .messages import (
     CallProgress as CallProgress,
@@ -252,12 +282,12 @@ from .tools.base import (
     ToolContext as ToolContext,
     ToolHooks as ToolHooks,
 )
-from .tools.envelope import (
-    EnvelopedTool as EnvelopedTool,
-)
 from .tools.function import (
     FunctionTool as FunctionTool,
     tool as tool,
+)
+from .tools.outputs.envelope import (
+    EnvelopedTool as EnvelopedTool,
 )
 from .tools.registry import (
     ToolRegistry as ToolRegistry,
@@ -298,4 +328,14 @@ from .toolsets.toolset import (
 )
 from .turns.core import (
     AgentCore as AgentCore,
+)
+from .web.bounds import (
+    GatewayLimits as GatewayLimits,
+)
+from .web.opening import (
+    Gateway as Gateway,
+    open_gateway as open_gateway,
+)
+from .web.tokens import (
+    AccessToken as AccessToken,
 )

@@ -57,13 +57,19 @@ class Approval:
     id: str
     """What it is answered by: a digest of all that it stands for, a dot, and the session's id."""
     session_id: str
+    """The session whose turn waits."""
     agent: str
+    """The name of the agent that it belongs to."""
     call_id: str
+    """The `ToolCall.id` of the call."""
     tool_name: str
+    """The tool that would run."""
     arguments: Mapping[str, Any] = attrs.field(repr=False, hash=False)
     """As the tool would get them."""
     question: str = ""
+    """In words for the person; empty where the tool asked nothing itself."""
     form: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
+    """JSON Schema of what is to be filled in; None where a yes or no is all."""
     again: bool = True
     """True if an approved call runs (once more); else what is decided is its result."""
     created_at: float = attrs.field(factory=time.time)
@@ -110,6 +116,7 @@ class Approve:
     """The tool runs with the arguments that it was called with."""
 
     reason: str = attrs.field(default="", validator=_text)
+    """Why; empty: nothing was said."""
     content: Mapping[str, Any] | None = attrs.field(
         default=None, kw_only=True, validator=attrs.validators.optional(_mapping), hash=False
     )
@@ -121,6 +128,7 @@ class FormAnswer(Approve):
     """An `Approve` with content as the tool finds it in `context.approval`: with the question that it answers."""
 
     question: str = attrs.field(default="", kw_only=True, validator=_text)
+    """As the person read it."""
 
 
 @attrs.frozen
@@ -128,6 +136,7 @@ class Reject:
     """The tool does not run, and the model reads why."""
 
     reason: str = attrs.field(default="", validator=_text)
+    """Why, in words for the model; empty: nothing was said."""
 
 
 @attrs.frozen
@@ -135,7 +144,9 @@ class Edit:
     """The tool runs with these arguments instead, which have to fit its schema. The model is told."""
 
     arguments: Mapping[str, Any] = attrs.field(validator=_mapping)
+    """All of them, in place of those that the model gave."""
     reason: str = attrs.field(default="", validator=_text)
+    """Why, in words for the model; empty: nothing was said."""
 
 
 @attrs.frozen

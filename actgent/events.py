@@ -14,6 +14,7 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, ToolStatus, Usage
+from actgent.support.tracing import Tracing
 
 
 @attrs.frozen(kw_only=True)
@@ -82,6 +83,8 @@ class SessionObservation(Observation):
 
     agent: str
     session_id: str
+    turn: str = ""
+    """The id of the outside message whose turn it belongs to; empty where it belongs to none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -108,6 +111,84 @@ class MessageAccepted(SessionObservation):
 
 
 @attrs.frozen(kw_only=True)
+class MessageRefused(SessionObservation):
+    """A message did not get in; its sender has the error."""
+
+    message_id: str
+    error: str
+    """Its class."""
+
+
+@attrs.frozen(kw_only=True)
+class TurnStarted(SessionObservation):
+    """A turn begins, or goes on after a restart."""
+
+    queued: float
+    """Seconds since its message was made."""
+    again: bool = False
+    """True: it goes on with what it had done when its process ended."""
+
+
+@attrs.frozen(kw_only=True)
+class TurnSuspended(SessionObservation):
+    """A turn waits for something outside, and holds no task until then."""
+
+    ids: tuple[str, ...]
+    """What it waits for: approvals."""
+
+
+@attrs.frozen(kw_only=True)
+class TurnResumed(SessionObservation):
+    """A turn that was suspended goes on."""
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleFired(SessionObservation):
+    """The time of a schedule has come."""
+
+    schedule_id: str
+    message_id: str
+    """What it says; empty where it was passed over, as what it had said before still waits."""
+
+
+@attrs.frozen(kw_only=True)
+class ModeChanged(SessionObservation):
+    """The mode of a session is another one, as its model is about to be told."""
+
+    previous: str
+    current: str
+    by: str
+    """Who wanted it: `user`, `agent`, `admin` or `system`."""
+
+
+@attrs.frozen(kw_only=True)
+class ModelStarted(SessionObservation):
+    """A model call begins: its provider's limits may let it wait, and it may take several attempts."""
+
+    message_id: str
+    model: str
+
+
+@attrs.frozen(kw_only=True)
+class AdmissionWaited(SessionObservation):
+    """An attempt at a model call has waited for the provider's limits."""
+
+    model: str
+    seconds: float
+
+
+@attrs.frozen(kw_only=True)
+class ModelFailed(SessionObservation):
+    """An attempt at a model call has failed."""
+
+    model: str
+    error: str
+    """The class of the error."""
+    again: float | None = None
+    """Seconds to the next attempt; None: this model is not asked again in this call."""
+
+
+@attrs.frozen(kw_only=True)
 class PassStarted(SessionObservation):
     """A message left the inbox, or followed up in its turn, and is processed."""
 
@@ -124,6 +205,14 @@ class ModelAnswered(SessionObservation):
     seconds: float
     usage: Usage
     stop: str
+
+
+@attrs.frozen(kw_only=True)
+class ToolStarted(SessionObservation):
+    """A tool call runs."""
+
+    call_id: str
+    tool_name: str
 
 
 @attrs.frozen(kw_only=True)
@@ -281,9 +370,11 @@ class EventReader(trio.abc.ReceiveChannel[Observation]):
 class EventStream:
     """Carries the events of one runtime to any number of readers."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing | None = None) -> None:
         self.watched = False
         """True while anyone reads; ask before an event is built."""
+        self.tracing = tracing
+        """Makes spans of what happens; None without telemetry."""
         self._backlogs: list[_Backlog] = []
         self._ended = False
 

@@ -20,18 +20,23 @@ from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, nearest
+from actgent.errors.sentences import sentence_for
 from actgent.support.hints import for_failures, for_media, for_replies, for_results, for_tokens
 
 # --- identifiers -------------------------------------------------------------------------
 
 _serial = itertools.count()
 _process = ""
+_secrets: list[str] = []
+"""Some that nobody has got yet: one call of the system for many costs hardly more than for one."""
+_SECRETS = 64
 
 
 def _begin_process() -> None:
-    """Give this process its own prefix, so that a forked one never repeats an id."""
+    """Give this process its own prefix and secrets, so that a forked one never repeats an id."""
     global _process  # noqa: PLW0603 - one prefix a process is the point
     _process = secrets.token_hex(6)
+    _secrets.clear()
 
 
 _begin_process()
@@ -48,7 +53,12 @@ def new_id() -> str:
 
 def new_secret() -> str:
     """A fresh identifier of 128 random bits, in hexadecimal, that nobody can guess."""
-    return os.urandom(16).hex()
+    try:
+        return _secrets.pop()
+    except IndexError:  # one call of its own fills a list of its own: threads may come here together
+        digits = os.urandom(16 * _SECRETS).hex()
+        _secrets.extend([digits[at : at + 32] for at in range(32, len(digits), 32)])
+        return digits[:32]
 
 
 # --- priority and sender -----------------------------------------------------------------
@@ -123,7 +133,9 @@ class Sender:
     """
 
     name: str
+    """Of the person, agent, tool or timer; an owner of sessions is known by it."""
     kind: SenderKind = "user"
+    """Who it is; see the class."""
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():  # type: ignore[redundant-expr]
@@ -149,6 +161,7 @@ class Text:
     """Plain text."""
 
     text: str
+    """In Unicode, as it was said."""
 
 
 @attrs.frozen(kw_only=True)
@@ -156,8 +169,11 @@ class Media:
     """Bytes, or the address of bytes, with their media type (RFC 6838, e.g. `image/png`)."""
 
     media_type: str
+    """What the bytes are; nobody looks into them to check it."""
     data: bytes | None = attrs.field(default=None, repr=False)
+    """The bytes themselves; None where there is an address."""
     url: str | None = None
+    """Where the provider finds the bytes; None where they are given."""
 
     def __attrs_post_init__(self) -> None:
         if (self.data is None) == (self.url is None):
@@ -176,6 +192,12 @@ class File(Media):
     """A document, e.g. `application/pdf`."""
 
     name: str = "file"
+    """Sent along where the API takes one."""
+
+
+Medium = Image | File
+MEDIA_TAGS: Mapping[str, type] = {"image": Image, "file": File}
+"""What they are called in storage."""
 
 
 @attrs.frozen
@@ -183,6 +205,7 @@ class Thinking:
     """What a model thought before it answered; goes back unchanged to the same dialect, never to another."""
 
     text: str
+    """What may be shown of it; empty where the provider hides it."""
     dialect: str
     """The API format that it came in: `openai`, `openai-responses` or `anthropic`."""
     data: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
@@ -194,7 +217,9 @@ class Opaque:
     """A block of a provider that actgent only carries: a server tool's call, a citation list."""
 
     dialect: str
+    """The API format that it came in, and the only one that it goes back to."""
     data: Mapping[str, Any] = attrs.field(repr=False)
+    """The provider's own block, unchanged."""
 
 
 @attrs.frozen
@@ -202,6 +227,7 @@ class ToolCall:
     """A model's wish to run a tool."""
 
     name: str
+    """Of the tool, as the model wrote it; there may be none of that name."""
     arguments: Mapping[str, Any] | str
     """The decoded object; a str is what could not be decoded, and never runs."""
     id: str = ""
@@ -223,18 +249,25 @@ class ToolResult:
     """What came of one tool call; there is exactly one for each."""
 
     id: str = ""
+    """Of this delivery, and the same where it is delivered once more."""
     call_id: str
+    """The `ToolCall.id` that it answers."""
     tool_name: str
+    """As the call has it."""
     status: ToolStatus = "success"
+    """`outcome_unknown`: the call may have taken effect, and nobody knows."""
     content: str = ""
     """What the tool returned, as text (other values as JSON)."""
     error: str | None = None
     """What went wrong, worded for the model; None on success."""
     native: bool = True
+    """As `ToolCall.native`."""
     origin: str = ""
     """The toolset or tool through which its words came from outside; empty: the program's own tool wrote them."""
     mark: str = ""
     """What the model reads behind words from outside, which do not contain it; empty: they are not from there."""
+    media: tuple[Medium, ...] = ()
+    """Pictures and files that the tool returned, each of which `content` names; models are shown what their API takes."""
 
     @property
     def text(self) -> str:
@@ -302,7 +335,9 @@ class Usage:
     """
 
     input_tokens: int = 0
+    """Of the prompts, cached or not."""
     output_tokens: int = 0
+    """Of the answers, with what was thought."""
     cached_tokens: int = 0
     """Of the input tokens, those read from the provider's prompt cache."""
     cache_write_tokens: int = 0
@@ -380,11 +415,15 @@ class Message:
     """One thing said in one session: a user's words, a model's answer, tool results, a timer."""
 
     id: str = attrs.field(factory=new_id)
+    """Chosen by the sender, or new; a repetition of it is said once."""
     session_id: str
+    """The session that it is said in."""
     sender: Sender
+    """Who says it."""
     parts: tuple[Part, ...] = attrs.field(converter=_as_tuple)
     """Text and lists of parts are taken, too."""
     priority: Priority = attrs.field(default=Priority.NORMAL, converter=_to_priority)
+    """Who goes first where an agent has more messages than it can deal with."""
     deadline: float | None = None
     """Seconds that it may wait for a place in the inbox; None is the inbox's default."""
     correlation_id: str | None = None
@@ -444,7 +483,9 @@ class ChatMessage:
     """One message as a model sees it: a role and its parts."""
 
     role: Role
+    """Who says it, for the model."""
     parts: tuple[Part, ...]
+    """In the order in which they were said."""
 
 
 @attrs.frozen
@@ -452,7 +493,9 @@ class ToolSpec:
     """A tool as a model sees it."""
 
     name: str
+    """What the model calls it by."""
     description: str
+    """When to call it, in words for the model."""
     parameters: Mapping[str, Any]
     """JSON Schema of the arguments, an object."""
 
@@ -470,10 +513,13 @@ class Reply(Generic[DataT_co]):
     """An answer for the user; `str(reply)` is its text."""
 
     id: str = ""
+    """Of this delivery, and the same where it is delivered once more."""
     text: str
+    """What the user reads."""
     data: DataT_co = attrs.field(default=_NO_DATA)
     """The structured answer, where the protocol or `output=` has one; else None."""
     message_type: str | None = None
+    """The type that the model chose among those of the profile; None where the protocol has no types."""
     usage: Usage = NO_USAGE
     """Of the turn so far; `usage.total` is that with the sessions that worked for it."""
 
@@ -494,8 +540,11 @@ class Event:
     """The structured result of an instruction."""
 
     id: str = ""
+    """Of this delivery, and the same where it is delivered once more."""
     name: str
+    """Of the instruction."""
     data: Any = None
+    """What the model gave for it, decoded from JSON."""
 
 
 @attrs.frozen(kw_only=True)
@@ -503,8 +552,11 @@ class Route:
     """The model's wish that someone else goes on."""
 
     id: str = ""
+    """Of this delivery, and the same where it is delivered once more."""
     action: str
+    """Where it is to go, as the model wrote it."""
     data: Any = None
+    """What the model said besides."""
 
 
 @for_failures
@@ -513,14 +565,21 @@ class Failure:
     """A message that ended without an answer, or a handler that failed."""
 
     id: str = ""
+    """Of this delivery, and the same where it is delivered once more."""
     kind: str
     """`parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
     `guard`, `journal`, `deps`, `internal`."""
     error: Exception
+    """What was raised."""
     message_id: str
     """The outside message that it ended."""
     raw: str = ""
     """The model's text, where there was one."""
+
+    @property
+    def user_message(self) -> str:
+        """A sentence for the program's user, which tells nothing of how it works: by the provider's status, or the kind."""
+        return sentence_for(self.kind, self.error)
 
     @property
     def may_continue(self) -> bool:
@@ -538,7 +597,9 @@ class Token:
     """A piece of a growing answer, as far as the protocol shows it."""
 
     text: str
+    """To be put behind the former pieces of the same reply and attempt."""
     reply_id: str
+    """The `Reply.id` that it will belong to."""
     attempt: int = 0
     """Rises with each retry or fallback, and voids the text of the former attempts."""
 
@@ -548,7 +609,9 @@ class CallProgress:
     """How far a tool call has come, as its tool says; only the latest of each call waits for its readers."""
 
     call_id: str
+    """The `ToolCall.id` of the call."""
     tool_name: str
+    """As the call has it."""
     done: float | None = None
     """How much is done, in a unit of the tool's; None: it did not say."""
     total: float | None = None

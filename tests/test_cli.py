@@ -33,11 +33,11 @@ from actgent import (
     tool,
 )
 from actgent.cli.chat import ChatOptions, answer, load_agent, open_agent
-from actgent.cli.load_demo import crowd, percentile
+from actgent.cli.demos.load_demo import crowd, percentile
+from actgent.cli.demos.offline import TOOLS
+from actgent.cli.demos.script_process import open_script_process
 from actgent.cli.main import app, main
 from actgent.cli.models import open_models
-from actgent.cli.offline import TOOLS
-from actgent.cli.script_process import open_script_process
 from actgent.cli.signals import Shutdown, run_until_signalled
 from actgent.cli.terminal import ConversationView, Lines, Terminal, one_line, printable
 from actgent.llm.base import Chat

@@ -15,10 +15,10 @@ import trio
 
 from actgent import BareAgent, LimitReached, Limits, ScriptedLLM, Sender, ToolCall, open_runtime, tool
 from actgent.approvals import Approval, Reject
-from actgent.cli import journal as journal_cli
 from actgent.cli.chat import ChatOptions, load_agent
+from actgent.cli.journals import journal as journal_cli
+from actgent.cli.journals.replay import ReplayOptions, fork
 from actgent.cli.main import main
-from actgent.cli.replay import ReplayOptions, fork
 from actgent.cli.terminal import Terminal
 from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal

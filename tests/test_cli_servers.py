@@ -174,3 +174,38 @@ async def test_tools_of_files(tmp_path, actgent):
     code, said, complained = await actgent("tools", ".")
     assert (code, said.splitlines()[0]) == (1, "add(a: integer, b?: integer)")
     assert "sub/actgent_tools.py:1: the code cannot be run: ZeroDivisionError" in complained
+
+
+async def test_two_that_lock_at_once(tmp_path, actgent):
+    """Each writes the lock whole, one after the other, and neither loses what a server of the other had."""
+    configure(tmp_path, good="")
+    done = []
+
+    async def lock():
+        done.append(await actgent("mcp", "lock"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(lock)
+    assert [code for code, *_ in done] == [0, 0]
+    assert sorted(said.count("+ ") for _, said, _ in done) == [0, 10]
+    locked = json.loads((tmp_path / "mcp.lock.json").read_text(encoding="utf-8"))
+    assert len(locked["servers"]["good"]) == 10
+
+
+async def test_prompts(tmp_path, actgent):
+    """All of all servers, or one with its arguments; mistakes are named."""
+    configure(tmp_path, good="", other="")
+    code, said, _ = await actgent("mcp", "prompts")
+    assert code == 0
+    assert said.splitlines()[:2] == [
+        "good: greet0(who, tone?)  Greet somebody.",
+        "good: greet1(who, tone?)  Greet somebody.",
+    ]
+    assert "other: greet2" in said
+    code, said, _ = await actgent("mcp", "prompts", ".", "good", "greet0", '{"who": "Ada"}')
+    assert code == 0
+    assert said.splitlines()[-1] == "user: Greet Ada."
+    code, _, complained = await actgent("mcp", "prompts", ".", "nobody")
+    assert code == 2
+    assert "there is no server 'nobody'" in complained

@@ -5,7 +5,7 @@ import io
 import attrs
 from rich.console import Console
 
-from actgent.cli.todo import diff_lines, todo_table
+from actgent.cli.console.todo import diff_lines, todo_table
 from actgent.protocols.plan.todo import Plan, TodoItem, diff_todo
 
 ITEM = TodoItem(id="a", description="[red]first[/red]")

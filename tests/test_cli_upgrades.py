@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.cli import upgrades
+from actgent.cli.journals import upgrades
 from actgent.cli.main import main
 
 NEW = '''

@@ -46,6 +46,9 @@ def some(cls):
         "GuardRefused": ("polite", "be polite"),
         "DepsMissing": ("tutor", "s", "no deps were given"),
         "AddressRefused": ("localhost", "loopback"),
+        "CursorUnknown": ("s", 7, 1),
+        "MemoryReplaced": ("old", "new"),
+        "MemoriesFull": ("ada", 100),
     }
     return cls(*told.get(cls.__name__, ("what happened",)))
 

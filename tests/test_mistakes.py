@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 import time
 import traceback
 from importlib import metadata
@@ -36,6 +38,7 @@ from actgent import (
     ReActAgent,
     Reply,
     ScriptedLLM,
+    Session,
     SessionClosed,
     SessionExists,
     ShortTermMemory,
@@ -546,7 +549,6 @@ async def test_a_limit_that_a_call_would_pass():
         ("run", "await agent.run(text, session=session)"),
         ("close", "await session.aclose()"),
         ("transcript", "session.history"),
-        ("histroy", "did you mean history?"),
     ],
 )
 async def test_a_name_that_a_session_has_not(name, meant):
@@ -559,6 +561,16 @@ async def test_a_name_that_a_session_has_not(name, meant):
     shown = "".join(traceback.format_exception_only(caught.value))
     assert "'_" not in shown
     assert not hasattr(session, name)
+
+
+def test_a_name_that_is_misspelt():
+    """Python itself leads to the nearest, which is a public one, and needs no `__getattr__` for it that slows every access."""
+    program = "from actgent import Reply\nReply(text='hi').message_typ"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "no attribute 'message_typ'. Did you mean: 'message_type'?" in told.stderr
+    for cls in (BareAgent, Session, Reply, Token, Failure, ToolResult, Limits):
+        assert not hasattr(cls, "__getattr__"), cls
+    assert not [name for name in dir(agent_with()) if name.startswith("_") and not name.endswith("__")]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ __all__ = ["DEFAULT_WAIT", "InboxStatistics", "Mail", "Place", "PriorityInbox"]
 T = TypeVar("T")
 _FIRST = -1e300
 """The place of messages that go before all but URGENT."""
-_OTHERS = Priority.URGENT + 1
+_URGENT = Priority.URGENT
+"""The member itself: to read it from its class takes as long as all else in a comparison."""
+_OTHERS = _URGENT + 1
 """The first level that is not URGENT."""
 _URGENT_RUN = 2
 """URGENT turns in a flooded inbox between two others."""
@@ -273,7 +275,7 @@ class PriorityInbox(Generic[M]):
             or self._waiting >= self.capacity
         ):
             return False
-        is_urgent = message.priority == Priority.URGENT
+        is_urgent = message.priority == _URGENT
         self._lines[session_id] = _Line(session_id, _OUT, is_urgent=is_urgent)
         self._claimed += 1
         if is_urgent:
@@ -322,7 +324,7 @@ class PriorityInbox(Generic[M]):
         self._reserved -= 1
         self._claimed += 1
         line.state = _OUT
-        if place[2].priority == Priority.URGENT:
+        if place[2].priority == _URGENT:
             line.is_urgent = True
             self._count_urgent(line, 1)
         self._free(line, place[2])
@@ -389,7 +391,7 @@ class PriorityInbox(Generic[M]):
     def reached(self, message: M) -> "Bound | NoBound":
         """The bound that keeps a message out."""
         line = self._lines.get(message.session_id)
-        if message.priority == Priority.URGENT:
+        if message.priority == _URGENT:
             if line is not None and line.urgent >= self.urgent_capacity:
                 return (message.session_id, True)
         elif line is not None and line.places >= self.session_capacity:
@@ -408,7 +410,7 @@ class PriorityInbox(Generic[M]):
 
     def _stamp(self, message: M, now: float, *, first: bool) -> Place[M]:
         key = now + self._delays[message.priority]
-        place = _FIRST if first and message.priority != Priority.URGENT else key
+        place = _FIRST if first and message.priority != _URGENT else key
         return (place, next(self._serial), message, key)
 
     def _insert(self, entry: Place[M]) -> None:
@@ -529,7 +531,7 @@ class PriorityInbox(Generic[M]):
         self._ready.take(listing, next(self._serial))
         line.listing = None
         line.state = _OUT
-        line.is_urgent = listing.level == Priority.URGENT
+        line.is_urgent = listing.level == _URGENT
         self._begin(line)
         self._count_place(line, 1)
         return self._pop(line)
@@ -539,7 +541,7 @@ class PriorityInbox(Generic[M]):
         if self._claimed >= self.concurrency + self.urgent_concurrency:
             return None
         listing = self._ready.first()
-        if listing is not None and listing.level == Priority.URGENT:
+        if listing is not None and listing.level == _URGENT:
             if not self._is_throttled(self._claimed, self._others):
                 return listing
             listing = self._ready.first(_OTHERS)
@@ -825,7 +827,7 @@ class PriorityInbox(Generic[M]):
 
     def _free(self, line: _Line[M], message: M) -> None:
         """Give the place of a message that left to whoever waits for it."""
-        urgent = message.priority == Priority.URGENT
+        urgent = message.priority == _URGENT
         if urgent:
             line.urgent -= 1
             self._urgency.waiting -= 1

@@ -58,6 +58,11 @@ class Restarts:
     policy: Supervision
     _times: deque[float] = attrs.field(factory=deque)
 
+    @property
+    def count(self) -> int:
+        """How many there were, of late."""
+        return len(self._times)
+
     def next_delay(self, now: float) -> float | None:
         """Seconds to wait before the restart that is due at `now`; None when there were too many."""
         while self._times and self._times[0] <= now - self.policy.within:

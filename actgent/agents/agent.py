@@ -2,7 +2,6 @@
 
 import math
 import re
-import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -15,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
+import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
@@ -33,7 +33,8 @@ from actgent.errors import (
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
-from actgent.memory.base import Memory
+from actgent.memory.base import ManageHistory, Memory
+from actgent.memory.lasting import LastingMemories
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import DataT_co, Delivery, Message, OnBusy, Priority, PriorityName, Reply, Route, Sender
 from actgent.modes.modes import Modes
@@ -46,47 +47,54 @@ from actgent.protocols.prompts import PromptManager
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import follow, list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
-from actgent.runtime.session_opener import OnSession, SessionOpener
+from actgent.runtime.sessions.opener import OnSession, SessionOpener
 from actgent.runtime.slots import running_session, slot_lent
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
-from actgent.sessions.incoming import Content, check_rule, question_to
+from actgent.sessions.incoming import Content, check_rule, question_to, sayable_parts
 from actgent.sessions.turn import Turn
-from actgent.sessions.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, turn_options
+from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, turn_options
 from actgent.state.reducers import Reducer
 from actgent.structured.output import output_of
+from actgent.support.deprecations import warn_deprecated
 from actgent.support.hints import async_block, for_agents
 from actgent.tools.base import DepsT, Tool, innermost
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.toolsets.gateway import registry_of
 from actgent.toolsets.toolset import Toolset, static_tools
-from actgent.turns.approval_requests import ApprovalRequests, NeedsPerson
+from actgent.turns.calls.approval_requests import ApprovalRequests, NeedsPerson
+from actgent.turns.calls.fitting import fitter_for
+from actgent.turns.calls.model_calls import ModelCaller
+from actgent.turns.calls.tool_calls import Access, ToolCaller
 from actgent.turns.core import AgentCore
 from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.guards import GuardedKind, Guards
 from actgent.turns.hooks import Hooks
-from actgent.turns.model_calls import ModelCaller
 from actgent.turns.observer import Observer
 from actgent.turns.reports import Reports
-from actgent.turns.tool_calls import Access, ToolCaller
+from actgent.turns.spans import TurnSpans
 
-from .agent_tools import AgentRef, AgentTool, limited
-from .assembly import build_actor, build_opener
+from .assembly import build_actor, build_opener, summary_step
 from .deps import AgentDeps
+from .model_tools.lasting import lasting_of
 from .options import AgentOptions, FormT, MessageOptions, RunOptions
 from .question import Question
 from .session import Hears, HearsIn, Session, context_of, face_of
+from .teams.agent_tools import AgentRef, AgentTool, limited
+from .teams.handoff import AgentReceivers, HandoffTool
 from .validation import (
     check_arguments,
     check_call,
     check_call_rule,
     check_each,
+    check_each_seconds,
     check_reducers,
     check_system_prompt,
     forms_of,
     joined_text,
+    memory_of,
 )
 
 R = TypeVar("R")
@@ -128,6 +136,10 @@ class Agent(Generic[DataT_co, DepsT]):
         limits: The bounds of a turn.
         reducers: For keys of a session's state how a new value meets the old one, e.g. `{"results": append}`.
         memory: How it remembers; the default shows the whole conversation up to 180,000 tokens.
+        memories: What it remembers of owners beyond a session. Its model gets the tools `remember`, `recall` and `forget`,
+            and each session sees the memories of its owner.
+        recall_before_answer: What is remembered of a user's words goes with the call that answers them, at its end, and is not
+            remembered as said: True, within 1,000 tokens, or another number of them.
         modes: What it may do at which time, and who may change that; None: all its tools, always.
         approval: Which calls a person has to approve, besides those of tools that say so themselves: a function of
             (call, tool, context) that returns True, an `Ask`, or False; it only looks.
@@ -154,6 +166,8 @@ class Agent(Generic[DataT_co, DepsT]):
     default_protocol: Callable[[], Protocol] = Bare
     core_type: type[AgentCore] = AgentCore
     """The pipeline of its messages: `AgentCore`, or a class made from it that does one of its steps in another way."""
+    _beside: "tuple[Agent[Any, Any], ...]" = ()
+    """Agents that are started together with it, besides those that its tools call."""
 
     @overload
     def __init__(
@@ -184,7 +198,9 @@ class Agent(Generic[DataT_co, DepsT]):
         max_tokens: int | None = None,
         limits: Limits | None = None,
         reducers: Mapping[str, Reducer] | None = None,
-        memory: Memory | None = None,
+        memory: Memory | ManageHistory | None = None,
+        memories: LastingMemories | None = None,
+        recall_before_answer: bool | int = False,
         modes: Modes | None = None,
         approval: NeedsPerson | None = None,
         sessions: int = 100,
@@ -203,9 +219,7 @@ class Agent(Generic[DataT_co, DepsT]):
         check_arguments(
             name=name, tools=tools, protocol=protocol, limits=limits, memory=memory, models=models
         )
-        check_seconds("handler_timeout", handler_timeout)
-        check_seconds("grace", grace)
-        check_seconds("thread_grace", thread_grace)
+        check_each_seconds(handler_timeout=handler_timeout, grace=grace, thread_grace=thread_grace)
         self.name = name
         self._reports = Reports(name, debug=debug)
         self.limits = limits or Limits()
@@ -223,7 +237,8 @@ class Agent(Generic[DataT_co, DepsT]):
         known = forms_of(instructions)
         all_types = (*types_from(known), *types)
         check_each("types", all_types, kind=ClassificationType)
-        self.toolsets, self.tools = registry_of(tools, mapped=[t.tool for t in all_types if t.tool])
+        lasting = lasting_of(tools, memories, recall_before_answer)
+        self.toolsets, self.tools = registry_of(lasting.tools, mapped=[t.tool for t in all_types if t.tool])
         self.modes = modes
         check_call_rule("approval", approval)
         self.approval_rule = approval
@@ -249,12 +264,12 @@ class Agent(Generic[DataT_co, DepsT]):
         self._options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
         check_reducers(reducers)
         self._reducers = reducers
-        self._memory = memory or ShortTermMemory()
+        self._memory = ShortTermMemory() if memory is None else memory_of(memory)
         self._model_names = {**(models or {}), "default": llm}
         self._models: dict[str, LLM] | None = self._resolve_models()
         self._deps = AgentDeps(name, deps, self.tools)
         self._on_session: list[OnSession] = self._deps.first_hooks(modes)
-        self._hooks, self._guards = Hooks(), Guards()
+        self._hooks, self._guards = Hooks(queries=list(lasting.queries)), Guards()
         self._opener: SessionOpener | None = None
         """While it runs."""
         self._bury: Callable[[DeadLetter], None] | None = None
@@ -266,7 +281,7 @@ class Agent(Generic[DataT_co, DepsT]):
         super().__init_subclass__(**options)
         for name in ("companions", "access_rules", "route"):
             if name in vars(cls):
-                warnings.warn(f"{cls.__name__}.{name} is named _{name} now", DeprecationWarning, stacklevel=2)
+                warn_deprecated(f"Agent.{name}", f"{cls.__name__}.{name} is named _{name} now")
                 setattr(cls, f"_{name}", vars(cls)[name])
 
     def _render_system(self, prompt: Prompt | None, written: str | None) -> str:
@@ -322,18 +337,18 @@ class Agent(Generic[DataT_co, DepsT]):
             WrongOwner: the parent is another user's.
             InboxFull: the inbox was full, so the description was not taken.
         """
-        check_id("session_id", session_id)
+        if session_id is not None:
+            check_id("session_id", session_id)
         opener = self._require_opener() if self._opener is not None else await self._await_opener()
-        system = self._layered(prompt)
         context = await opener.create(
             owner,
             description,
             session_id=session_id,
-            parent=_below(parent),
-            system=system,
+            parent=None if parent is None else _below(parent),
+            system=None if prompt is None else self._layered(prompt),
             limits=limits,
             on_busy=on_busy,
-            deps=self._checked_deps(deps),
+            deps=None if deps is None else self._checked_deps(deps),
             history=history,
         )
         return face_of(context)
@@ -404,6 +419,27 @@ class Agent(Generic[DataT_co, DepsT]):
             self._deps.check(deps)
         return deps
 
+    async def receive(self, message: Message, *, enqueue_timeout: float = 30) -> str:
+        """Send what `Session.create_message` made; with that it is `Session.chat`. Returns the message's id.
+
+        The message goes to the session whose id it bears, and is accepted once.
+
+        Raises:
+            ConfigurationError: it is no message that can be said.
+            SessionNotFound: this agent has no session of that id.
+            InboxFull, SessionBusy, SessionClosed, NotRunning: see `Session.chat`.
+        """
+        if not isinstance(message, Message):
+            raise ConfigurationError(
+                f"agent.receive() takes a Message: session.create_message(...), not {message!r:.200}"
+            )
+        sayable_parts(message.parts)
+        check_seconds("enqueue_timeout", enqueue_timeout)
+        opener = await self._await_opener()
+        context = await opener.open(message.session_id)
+        await opener.intake.accept(context, attrs.evolve(message, deadline=enqueue_timeout), once=True)
+        return message.id
+
     async def open_toolsets(self, runtime: Runtime) -> None:
         """Connect its toolsets, after which it serves; `Runtime.start` is the way to call it.
 
@@ -466,15 +502,20 @@ class Agent(Generic[DataT_co, DepsT]):
         """Have `fn` look at each message from outside, or with `on="answer"` at each reply, before handlers and callers get it.
 
         It returns None where it agrees, or `Refuse(reason)`: the turn ends with `GuardRefused`, a `Failure` of the kind
-        `guard`. One of answers may also return a text, which is said instead; the record keeps what the model said. With a
-        second parameter it gets the session, too; it is awaited if it is async, for `handler_timeout` seconds.
+        `guard`; or `Ask(question)`: a person decides, by an approval that the turn waits for. One of answers may also return
+        a text, which is said instead; the record keeps what the model said. With a second parameter it gets the session,
+        too; it is awaited if it is async, for `handler_timeout` seconds.
+
+        With `on="input"` a plain function looks at each message before it is in the inbox, and may also return a text, which
+        is said in place of the message's own: neither the model nor the journal has that. What it refuses or raises is
+        raised where the message was sent. Schedules, results of tasks and `history=` do not pass it.
 
         Guards of messages run beside the model call, whose answer is held until they agree, and which a refusal cancels.
         With one of answers there are no tokens. With a journal a decision is not made again after a crash. One that raises
         lets nothing through: the turn ends with `HandlerFailed`.
 
         Raises:
-            ConfigurationError: `on` is neither, or `fn` is no function that takes something.
+            ConfigurationError: `on` is none of these, or `fn` is no function that takes something.
         """
         if fn is None:
             return partial(self.guard, on=on)
@@ -903,11 +944,25 @@ class Agent(Generic[DataT_co, DepsT]):
             opener=self._require_opener,
         )
 
+    def accompany(self, agent: "Agent[Any, Any]") -> None:
+        """Have another agent started together with this one, unless it runs by then."""
+        self._beside = (*self._beside, agent)
+
     def _companions(self) -> "Iterable[Agent]":
         """The agents that this one needs to be running."""
+        tools = self._given_tools()
+        called = [tool.agent for tool in tools if isinstance(tool, (AgentTool, HandoffTool))]
+        return [*called, *self._beside]  # type: ignore[list-item]
+
+    def _given_tools(self) -> Iterable[Tool]:
+        """Its tools that are known before it starts, without their wrappers."""
         given = (*self.tools, *(tool for toolset in self.toolsets for tool in static_tools(toolset)))
-        inner = (innermost(tool) for tool in given)
-        return [tool.agent for tool in inner if isinstance(tool, AgentTool)]  # type: ignore[misc]
+        return [innermost(tool) for tool in given]
+
+    def _receivers(self, dispatcher: Dispatcher) -> AgentReceivers | None:
+        """The agents that its sessions may be handed over to, if there are any."""
+        tools = {tool.agent.name: tool for tool in self._given_tools() if isinstance(tool, HandoffTool)}
+        return AgentReceivers(tools, dispatcher, self._guards) if tools else None
 
     def _access_rules(self) -> Iterable[Access]:
         """Rules that a call has to pass at the moment it is about to start."""
@@ -1006,12 +1061,15 @@ class Agent(Generic[DataT_co, DepsT]):
     def _build_core(self, runtime: Runtime) -> AgentCore:
         dispatcher = Dispatcher(reports=self._reports, timeout=self._handler_timeout, watch=runtime.watch)
         self._reports.is_redacted = runtime.is_redacted
-        observer = Observer(self.name, runtime.stream)
+        tracing = runtime.stream.tracing
+        spans = None if tracing is None else TurnSpans(self.name, tracing)
+        observer = Observer(self.name, runtime.stream, spans)
         models = self._models = self._models or self._resolve_models()
         return self.core_type(
             profile=self.profile,
             memory=self._memory,
             prompts=self.prompts,
+            begin_with_summary=summary_step(self._memory),
             models=ModelCaller(
                 sender=Sender(self.name, "assistant"),
                 models=models,
@@ -1019,6 +1077,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 observer=observer,
                 timer=runtime.timer,
                 guards=self._guards,
+                fitter=fitter_for(models.values()),
             ),
             calling=ToolCaller(
                 agent=self.name,
@@ -1042,6 +1101,7 @@ class Agent(Generic[DataT_co, DepsT]):
             hooks=self._hooks,
             modes=self.modes,
             guards=self._guards,
+            receivers=self._receivers(dispatcher),
         )
 
     def _resolve_models(self) -> dict[str, LLM]:

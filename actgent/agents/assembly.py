@@ -6,18 +6,19 @@ from functools import partial
 from actgent.actors.ref import Address
 from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
+from actgent.memory.base import Memory
 from actgent.messages import OnBusy
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.intake import Intake
 from actgent.runtime.runtime import Runtime
-from actgent.runtime.session_lifecycle import SessionLifecycle
-from actgent.runtime.session_opener import OnSession, SessionOpener
-from actgent.runtime.session_table import SessionTable
+from actgent.runtime.sessions.lifecycle import SessionLifecycle
+from actgent.runtime.sessions.opener import OnSession, SessionOpener
+from actgent.runtime.sessions.table import SessionTable
 from actgent.runtime.timer_handlers import timer_handlers
 from actgent.runtime.timer_service import TimerService
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.context import SessionContext
-from actgent.sessions.turn_future import CallOptions
+from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.state.reducers import Reducer
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle
@@ -95,7 +96,7 @@ def build_opener(
     deps: AgentDeps,
 ) -> SessionOpener:
     """Build what opens the sessions of an actor, and connect what is below it with what is above."""
-    intake = Intake(actor.lifecycle, actor.propagation)
+    intake = Intake(actor.lifecycle, actor.propagation, actor.core.guards)
     opener = SessionOpener(
         actor,
         intake,
@@ -107,9 +108,39 @@ def build_opener(
         on_session,
         deps.missing_to_resume,
     )
-    actor.runner.connect(on_released=actor.lifecycle.forget_if_over, on_suspended=intake.send_away)
+    actor.runner.connect(on_released=_on_released(actor), on_suspended=intake.send_away)
     actor.timer_service.connect(opener.loaded, timer_handlers(actor, intake))
     return opener
+
+
+def _on_released(actor: AgentActor) -> Callable[[SessionContext], object]:
+    """Return what is done with a session whose turn is over."""
+    forget = actor.lifecycle.forget_if_over
+    if actor.core.begin_with_summary is None:
+        return forget
+    from actgent.turns.summaries import SummaryMaker  # noqa: PLC0415 - most agents make none
+
+    core = actor.core
+    maker = SummaryMaker(
+        agent=actor.name,
+        llm=getattr(core.memory, "llm", None) or core.models.models["default"],
+        start_soon=actor.runner.start_soon,
+    )
+
+    def released(context: SessionContext) -> None:
+        forget(context)
+        maker.look(context)
+
+    return released
+
+
+def summary_step(memory: Memory) -> Callable[[SessionContext], object] | None:
+    """Return what begins the turns of an agent with summaries; None where its memory makes none."""
+    if not memory.summarizes:
+        return None
+    from actgent.turns.summaries import begin_with_summary  # noqa: PLC0415 - as above
+
+    return begin_with_summary
 
 
 def _face(services: SessionServices, context: SessionContext, deps: object) -> Session:

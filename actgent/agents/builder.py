@@ -14,7 +14,8 @@ from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings, load_settings
-from actgent.memory.base import Memory
+from actgent.memory.base import ManageHistory, Memory
+from actgent.memory.lasting import LastingMemories
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
@@ -27,10 +28,11 @@ from actgent.protocols.react import ReAct
 from actgent.protocols.simple import Simple
 from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
-from actgent.runtime.session_opener import OnSession
+from actgent.runtime.sessions.opener import OnSession
 from actgent.sessions.handlers import Handler
 from actgent.tools.base import Tool
 from actgent.toolsets.toolset import Toolset
+from actgent.turns.guards import GuardedKind
 
 from .agent import Agent
 from .goal import GoalAgent
@@ -206,8 +208,12 @@ class AgentBuilder:
         """Further tools."""
         return self._with(tools=(*self._options.get("tools", ()), *tools))
 
-    def memory(self, memory: Memory) -> Self:
+    def memory(self, memory: Memory | ManageHistory) -> Self:
         return self._with(memory=memory)
+
+    def memories(self, memories: LastingMemories, *, recall_before_answer: bool | int = False) -> Self:
+        """What it remembers of owners beyond a session; see `Agent`."""
+        return self._with(memories=memories, recall_before_answer=recall_before_answer)
 
     def limits(self, limits: Limits | None = None, **bounds: Any) -> Self:
         """The bounds of a turn; single ones change what was there."""
@@ -239,6 +245,10 @@ class AgentBuilder:
     def on_message(self, fn: Handler, *, priority: float | None = None) -> Self:
         """See `Agent.on_message`."""
         return self._hooked(lambda agent: agent.on_message(fn, priority=priority))
+
+    def guard(self, fn: Handler, *, on: GuardedKind = "message") -> Self:
+        """See `Agent.guard`."""
+        return self._hooked(lambda agent: agent.guard(fn, on=on))
 
     # --- the end -------------------------------------------------------------------------
 

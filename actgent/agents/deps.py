@@ -8,11 +8,11 @@ import attrs
 
 from actgent.errors import ConfigurationError, DepsMissing
 from actgent.modes.modes import Modes
-from actgent.runtime.session_opener import OnSession
+from actgent.runtime.sessions.opener import OnSession
 from actgent.sessions.context import SessionContext
-from actgent.sessions.turn_future import CallOptions
+from actgent.sessions.waiting.turn_future import CallOptions
+from actgent.tools.outputs.results import worded
 from actgent.tools.registry import ToolRegistry
-from actgent.tools.results import worded
 
 from .session import Session, face_of
 

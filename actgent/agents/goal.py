@@ -21,6 +21,7 @@ from actgent.protocols.goal import (
     results_of,
 )
 from actgent.protocols.renderings import conversation_text
+from actgent.support.deprecations import warn_deprecated
 from actgent.tools.base import DepsT, Tool
 from actgent.tools.function import tool
 from actgent.tools.state import StateTool, takes_state
@@ -28,7 +29,6 @@ from actgent.tools.state import StateTool, takes_state
 from .agent import Agent
 from .options import CommonOptions, FormT, ToolLike, Tools
 from .session import Session
-from .validation import warn_renamed
 
 
 class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
@@ -111,7 +111,9 @@ class GoalResult(Generic[DataT_co]):
     data: DataT_co | None
     """The value of the declared form, or else the text; None where there is no answer in the form that was asked."""
     text: str
+    """The answer as text."""
     status: Status
+    """How it ended; whether it was reached is `achieved`."""
     achieved: bool
     """True if an evaluation said so."""
     error: str | None
@@ -121,11 +123,17 @@ class GoalResult(Generic[DataT_co]):
     raw_data: Mapping[str, Any]
     """Values that tools and custom actions wrote into the state."""
     tool_results: tuple[ToolResult, ...]
+    """Of all calls, in the order in which they were made."""
     used_tools: tuple[str, ...]
+    """Names of the tools that were called."""
     iterations: int
+    """Model calls that it took, counted as `max_iterations` are."""
     max_iterations: int
+    """The bound that it was given."""
     history: tuple[Message, ...]
+    """All that was said in its session, oldest first."""
     usage: Usage = NO_USAGE
+    """Of its session; `usage.total` is that with the sessions that worked for it."""
 
     def __str__(self) -> str:
         return self.text
@@ -133,7 +141,7 @@ class GoalResult(Generic[DataT_co]):
     @property
     def result(self) -> DataT_co | None:
         """The old name of `data`."""
-        warn_renamed("GoalResult.result", "GoalResult.data")
+        warn_deprecated("GoalResult.result")
         return self.data
 
     @property

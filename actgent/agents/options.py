@@ -6,7 +6,8 @@ from typing import Any, Generic, Required, TypeAlias, TypedDict, TypeVar
 from actgent.control.limits import Limits
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
-from actgent.memory.base import Memory
+from actgent.memory.base import ManageHistory, Memory
+from actgent.memory.lasting import LastingMemories
 from actgent.messages import OnBusy, Priority, PriorityName, Sender
 from actgent.modes.modes import Modes
 from actgent.protocols.base import ClassificationType, Instruction, Protocol
@@ -14,7 +15,7 @@ from actgent.protocols.prompt_layers import Prompt
 from actgent.state.reducers import Reducer
 from actgent.tools.base import DepsT, Tool
 from actgent.toolsets.toolset import Toolset
-from actgent.turns.approval_requests import NeedsPerson
+from actgent.turns.calls.approval_requests import NeedsPerson
 
 from .session import Session
 
@@ -43,7 +44,9 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     max_tokens: int | None
     limits: Limits | None
     reducers: Mapping[str, Reducer] | None
-    memory: Memory | None
+    memory: Memory | ManageHistory | None
+    memories: LastingMemories | None
+    recall_before_answer: bool | int
     modes: Modes | None
     approval: NeedsPerson | None
     sessions: int

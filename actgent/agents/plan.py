@@ -14,13 +14,14 @@ from actgent.messages import NO_USAGE, DataT_co, Failure, Message, Reply, ToolCa
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
 from actgent.sessions.incoming import Content
-from actgent.sessions.turn_future import heed
+from actgent.sessions.waiting.turn_future import heed
 from actgent.tools.base import DepsT, Tool, ToolContext
-from actgent.turns.tool_calls import Access
+from actgent.turns.calls.tool_calls import Access
 
 from .agent import Agent
 from .options import AgentOptions, FormT
 from .session import Session, context_of
+from .validation import memory_of
 
 Status = Literal["success", "partial", "error", "suspended"]
 _CLOSING = 5.0
@@ -76,7 +77,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         self, name: str, *, output: object = None, **options: Unpack[AgentOptions[DepsT]]
     ) -> None: ...
     def __init__(self, name: str, *, output: object = None, **options: Unpack[AgentOptions[DepsT]]) -> None:
-        options["memory"] = LimitedMemory(options.get("memory") or ShortTermMemory())
+        options["memory"] = LimitedMemory(memory_of(options.get("memory") or ShortTermMemory()))
         super().__init__(name, output=output, **options)
         self.on_session(_limit_history)
 

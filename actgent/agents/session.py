@@ -1,7 +1,7 @@
 """`Session`, the public handle to a conversation."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
@@ -13,10 +13,12 @@ from actgent.control.arguments import check_id, check_seconds
 from actgent.control.budget import Budget
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
-from actgent.errors import UsageError
+from actgent.errors import ConfigurationError, UsageError
+from actgent.journal.listing import SessionKey
 from actgent.messages import (
     CallProgress,
     DataT_co,
+    Delivery,
     Event,
     Failure,
     Message,
@@ -37,14 +39,25 @@ from actgent.modes.modes import Modes
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import decide, open_approvals, session_holding
 from actgent.runtime.delegation import Delegation
+from actgent.runtime.following import (
+    ObservationReader,
+    SessionFollower,
+    Wanted,
+    follow_session,
+    list_observations,
+    observe,
+)
+from actgent.runtime.insight import need_journal
 from actgent.runtime.intake import Intake
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
+from actgent.sessions.following import Observed, ObservedType
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming import Content, message_to, sayable_parts
-from actgent.sessions.schedules import schedules, set_schedule, unset_schedule
-from actgent.sessions.tasks import TASK_DEADLINE
+from actgent.sessions.waiting.schedules import schedules, set_schedule, unset_schedule
+from actgent.sessions.waiting.tasks import TASK_DEADLINE
+from actgent.state.handover import given_back, handover_in
 from actgent.state.store import Store
 from actgent.support.hints import for_sessions
 
@@ -218,6 +231,67 @@ class Session(Generic[DataT_co]):
         finally:
             handlers.drop(attached)
 
+    def follow(self, *, after: int | None = 0) -> AbstractAsyncContextManager[SessionFollower]:
+        """An `async with` block with a receive channel of the session's records, first those that are there, then those that come.
+
+        Each record behind the number `after` comes once and in order (`Followed`), with its number, which is the cursor to go
+        on from, also in another process: `follow(after=cursor)`. None begins with what comes from now on. In between come the
+        answer that grows (`Growing`; as long as it is followed, answers are streamed) and the progress of calls. A reader that
+        is slow loses no record, and gets what has grown meanwhile at once; nobody waits for it. It ends with the session.
+
+        Raises:
+            ConfigurationError: the runtime has no journal.
+            CursorUnknown: the session has not so many records: it was made again, or the journal is an older copy.
+            SessionNotFound: the journal has no such session.
+            JournalError: it cannot be read.
+        """
+        self._agent.check_loop("session.follow()")
+        key = SessionKey(self.agent_name, self.id)
+        return follow_session(self._agent.journal, self._agent.sessions, key, after=after)
+
+    def observe(
+        self,
+        *,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int | None = None,
+    ) -> AbstractAsyncContextManager[ObservationReader]:
+        """An `async with` block with a receive channel of observations: intent, plan, thoughts, tools, answers, errors.
+
+        They are a view of the session's records: each comes once, also over restarts, for those who go on `after` the
+        `reader.cursor` that they have; 0 is the beginning, None is from now on. With `types` and a `turn` (the id of a
+        message) only those come. Thoughts come while the model writes them. Leaving the block ends the subscription; others
+        go on.
+
+        Raises:
+            ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `follow`.
+        """
+        self._agent.check_loop("session.observe()")
+        key = SessionKey(self.agent_name, self.id)
+        wanted = Wanted(types=types, turn=turn)
+        return observe(self._agent.journal, self._agent.sessions, key, after=after, wanted=wanted)
+
+    async def observations(
+        self,
+        *,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> tuple[Observed, ...]:
+        """The first observations behind the record `after`, oldest first, of these types and this turn.
+
+        Pass the `number` of the last one for the next page: observations of one record may come on two pages.
+
+        Raises:
+            ConfigurationError: the runtime has no journal, or the limit is below 1.
+            JournalError: it cannot be read.
+        """
+        self._agent.check_loop("session.observations()")
+        key, wanted = SessionKey(self.agent_name, self.id), Wanted(types=types, turn=turn)
+        journal = need_journal(self._agent.journal)
+        return await list_observations(journal, key, after=after, limit=limit, wanted=wanted)
+
     # --- what it is told -----------------------------------------------------------------
 
     async def chat(
@@ -249,7 +323,7 @@ class Session(Generic[DataT_co]):
         if message_id is not None:
             check_id("message_id", message_id)
         if deadline is not None:
-            enqueue_timeout = renamed_deadline("chat", deadline)
+            enqueue_timeout = renamed_deadline("Session.chat", deadline)
         check_seconds("enqueue_timeout", enqueue_timeout)
         context = self._context
         message = message_to(
@@ -263,6 +337,43 @@ class Session(Generic[DataT_co]):
         )
         await self._services.intake.accept(context, message, once=message_id is not None)
         return message.id
+
+    def create_message(
+        self,
+        content: Content,
+        sender: Sender | str | None = None,
+        *,
+        priority: Priority | PriorityName = Priority.NORMAL,
+        message_id: str | None = None,
+        on_busy: OnBusy | None = None,
+    ) -> Message:
+        """The message that `chat` would send, for `Agent.receive`; nothing is said by it.
+
+        Raises:
+            ConfigurationError: it is empty, or one of these is none that there is.
+        """
+        if message_id is not None:
+            check_id("message_id", message_id)
+        return message_to(self._context, content, sender, priority, message_id=message_id, on_busy=on_busy)
+
+    async def deliver(self, delivery: Delivery[DataT_co]) -> None:
+        """Have the handlers of a kind called with a `Reply`, `Event`, `ToolResult`, `Failure`, ..., e.g. in a test or a bridge.
+
+        Nothing of it stands in the record or the journal, and no turn begins or ends by it. A reader of the session's running
+        stream gets it, too.
+
+        Raises:
+            ConfigurationError: it is nothing that handlers get.
+        """
+        self._agent.check_loop("session.deliver()")
+        if not isinstance(
+            delivery, Reply | Event | Route | Failure | ToolResult | Token | CallProgress | Approval
+        ):
+            raise ConfigurationError(
+                f"session.deliver() takes what handlers get, e.g. Reply(text='...'), not {delivery!r:.200}"
+            )
+        await self._agent.core.dispatcher.dispatch(self._context, delivery)
+        await trio.lowlevel.checkpoint()
 
     async def interrupt(self, reason: str = "interrupted", *, drop_queued: bool = False) -> None:
         """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
@@ -390,6 +501,27 @@ class Session(Generic[DataT_co]):
         for child in tasks:
             await host_of(child).close(child)
         return True
+
+    @property
+    def handed_to(self) -> str:
+        """The name of the agent that the session was handed over to, and that answers now; empty where its own one does."""
+        return handover_in(self._context.seen_state).agent
+
+    async def hand_back(self) -> None:
+        """Let the session's own agent answer again, from the next message on; durable on return.
+
+        What the other agent is just answering goes on. Nothing happens where the session was not handed over.
+        """
+        self._agent.check_loop("session.hand_back()")
+        context = self._context
+        handover = handover_in(context.seen_state)
+        if handover.agent:
+            context.state.dispatch(given_back)
+            await self._agent.core.tell_idle(context)
+        for child in tuple((context.children or {}).values()):
+            if handover.number and child.id.endswith(f"/{handover.child}") and child.turn is None:
+                await host_of(child).close(child)
+        await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""

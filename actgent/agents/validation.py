@@ -1,13 +1,13 @@
 """What a developer may pass to an agent, checked before anything runs."""
 
 import inspect
-import warnings
 from collections.abc import Iterable, Mapping
 
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError
-from actgent.memory.base import Memory
+from actgent.memory.base import ManageHistory, Memory
 from actgent.protocols.base import Instruction, Protocol
+from actgent.support.deprecations import warn_deprecated
 from actgent.tools.generators import is_generator
 from actgent.toolsets.toolset import Toolset
 
@@ -33,10 +33,31 @@ def check_arguments(
             f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}{_as_object(protocol, Protocol)}"
         )
     check_limits(limits)
-    if not isinstance(memory, Memory | None):
-        raise ConfigurationError(f"memory= takes a Memory object, not {memory!r}{_as_object(memory, Memory)}")
+    if not isinstance(memory, Memory | None) and (isinstance(memory, type) or not callable(memory)):
+        raise ConfigurationError(
+            f"memory= takes a Memory object or a function of the history, not {memory!r}{_as_object(memory, Memory)}"
+        )
     if not isinstance(models, Mapping | None):
         raise ConfigurationError(f"models= takes {{role: model}}, not {models!r}")
+
+
+def memory_of(memory: Memory | ManageHistory) -> Memory:
+    """A memory as it is, or the one that a function of the history makes."""
+    if isinstance(memory, Memory):
+        return memory
+    from actgent.memory.managed import ManagedMemory  # noqa: PLC0415 - most agents have no such function
+
+    return ManagedMemory(memory)
+
+
+def check_each_seconds(**seconds: float) -> None:
+    """Refuse what is no number of seconds, by the names of arguments.
+
+    Raises:
+        ConfigurationError: one of them is none; the text names it.
+    """
+    for name, value in seconds.items():
+        check_seconds(name, value)
 
 
 def _as_object(value: object, kind: type) -> str:
@@ -163,11 +184,6 @@ def joined_text(name: str, value: object) -> str:
     raise ConfigurationError(f"{name}= takes a text, not {type(value).__name__}")
 
 
-def warn_renamed(old: str, new: str) -> None:
-    """Tell who reads a result by an old name what it is called now."""
-    warnings.warn(f"{old} is called {new}", DeprecationWarning, stacklevel=3)
-
-
 def renamed_deadline(method: str, seconds: float) -> float:
     """The value of a `deadline=` that meant the time to wait for room in the inbox; elsewhere it is the answer's.
 
@@ -175,10 +191,11 @@ def renamed_deadline(method: str, seconds: float) -> float:
         ConfigurationError: it is no number of seconds.
     """
     check_seconds("deadline", seconds)
-    warnings.warn(
-        f"{method}(deadline=) is how long to wait for room in the inbox: write enqueue_timeout={seconds!r}. "
+    name = method.rpartition(".")[2]
+    warn_deprecated(
+        f"{method}(deadline=)",
+        f"{name}(deadline=) is how long to wait for room in the inbox: write enqueue_timeout={seconds!r}. "
         "A deadline is always the answer's, as in ref.ask() and delegate()",
-        DeprecationWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
     return seconds

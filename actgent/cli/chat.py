@@ -27,10 +27,10 @@ from .console.answering import OWNER, answer
 from .console.attachments import attachment
 from .console.commands import QUIT
 from .console.views import DeliveryView, JsonView, TextView, arguments_of
+from .demos.offline import CHUNK, TOOLS, answer_slowly
 from .folders import is_folder, load_folder
-from .journal import OneAwake
+from .journals.journal import OneAwake
 from .models import live_models, open_models, open_script
-from .offline import CHUNK, TOOLS, answer_slowly
 from .programs import load_agent, load_agents, open_program
 from .signals import Shutdown
 from .terminal import Lines, Terminal

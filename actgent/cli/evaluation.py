@@ -29,7 +29,7 @@ from actgent.evaluation.page import cost_words, time_words
 from actgent.llm.base import LLM
 
 from .folders import is_folder, load_folder
-from .journal import looked_at
+from .journals.journal import looked_at
 from .models import live_models, open_models
 from .programs import load_values
 from .signals import Shutdown

@@ -6,11 +6,13 @@ from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
 from actgent.definitions.instructions import BRAIN, read_folder
 from actgent.definitions.scaffold import new_folder
+from actgent.errors import ConfigurationError
 from actgent.evaluation.loading import SUFFIXES, TESTS, load_cases
 from actgent.llm.settings import LLMSettings, load_settings
 
+from .demos.offline import stand_in
 from .models import live_models
-from .offline import stand_in
+from .programs import load_agents
 from .terminal import Terminal
 
 
@@ -72,3 +74,21 @@ def load_folder(
         wanted = "write `llm:` into its brain.md, set LLM_MODEL, or try it without a model by --offline"
         builder = builder.llm(live_models(None, otherwise=wanted)[0])
     return builder.build()
+
+
+def agents_at(target: str) -> list[Agent]:
+    """The agents of a Python file, of a folder, or of the folders in one.
+
+    Raises:
+        ConfigurationError: there are none, or they cannot be read.
+    """
+    if is_folder(target) and not Path(target).is_dir():
+        return [load_folder(target)]
+    if not Path(target).is_dir():
+        return load_agents(target)
+    if (Path(target) / BRAIN).is_file():
+        return [load_folder(target)]
+    found = sorted(each.parent for each in Path(target).glob(f"*/{BRAIN}"))
+    if not found:
+        raise ConfigurationError(f"{target} is no agent's folder, and has none in it")
+    return [load_folder(str(each)) for each in found]

@@ -51,7 +51,7 @@ def demo(
         live: Ask a real provider: the one of OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL. This costs money.
         model: With --live, the model to ask, e.g. openai:gpt-5.2.
     """
-    from .demo import DemoOptions, demo as play  # noqa: PLC0415 - the SDKs take two seconds
+    from .demos.demo import DemoOptions, demo as play  # noqa: PLC0415 - the SDKs take two seconds
 
     options = DemoOptions(sessions=sessions, agents=agents, live=live, model=model)
     return _run(lambda terminal, shutdown: play(options, terminal, shutdown))
@@ -151,7 +151,7 @@ def check(target: str, /, *, journal: str | None = None) -> int:
         journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, nothing is written.
     """
     if journal is not None:
-        from .upgrades import check_journal  # noqa: PLC0415
+        from .journals.upgrades import check_journal  # noqa: PLC0415
 
         return _run(lambda terminal, _: check_journal(journal, target, terminal))
     from .folders import check as look_at  # noqa: PLC0415
@@ -277,7 +277,7 @@ def inspect(
         steps: Every record of the session by its number, and not only what was said.
         full: Whole texts.
     """
-    from .journal import inspect as look  # noqa: PLC0415
+    from .journals.journal import inspect as look  # noqa: PLC0415
 
     return _run(
         lambda terminal, _: look(journal, terminal, session=session, agent=agent, steps=steps, full=full)
@@ -322,11 +322,11 @@ def replay(
             "--message, --model, --base-url and --system go with --fork: a replay asks no model"
         )
     if agent is None and fork is None:
-        from .journal import replay as rebuild  # noqa: PLC0415
+        from .journals.journal import replay as rebuild  # noqa: PLC0415
 
         return _run(lambda terminal, _: rebuild(journal, session, terminal, of=of, to=to))
     from .chat import ChatOptions  # noqa: PLC0415 - the SDKs take two seconds
-    from .replay import ReplayOptions, compare, fork as go_on  # noqa: PLC0415
+    from .journals.replay import ReplayOptions, compare, fork as go_on  # noqa: PLC0415
 
     who = ChatOptions(file=agent, model=model, base_url=base_url, system=system, message=message)
     options = ReplayOptions(journal=journal, session=session, of=of, to=to, fork=fork, agent=who)
@@ -346,7 +346,7 @@ def check_journal(journal: str, /) -> int:
     Args:
         journal: The file; no agent may be using it.
     """
-    from .journal import check as look  # noqa: PLC0415
+    from .journals.journal import check as look  # noqa: PLC0415
 
     return look(journal, Terminal())
 
@@ -359,7 +359,7 @@ def salvage(journal: str, new: str, /) -> int:
         journal: The damaged file; it is not changed.
         new: The file to make.
     """
-    from .journal import salvage as carry_over  # noqa: PLC0415
+    from .journals.journal import salvage as carry_over  # noqa: PLC0415
 
     return carry_over(journal, new, Terminal())
 
@@ -375,7 +375,7 @@ def backup(journal: str, file: str, /) -> int:
         journal: The file of a journal. One in PostgreSQL is copied by pg_dump.
         file: The new file; there must be none.
     """
-    from .journal import backup as copy  # noqa: PLC0415
+    from .journals.journal import backup as copy  # noqa: PLC0415
 
     return copy(journal, file, Terminal())
 
@@ -390,7 +390,7 @@ def export(journal: str, file: str, /, *, agent: str | None = None, session: str
         agent: The sessions of this agent alone.
         session: This session alone.
     """
-    from .journal import export as write  # noqa: PLC0415
+    from .journals.journal import export as write  # noqa: PLC0415
 
     return _run(lambda terminal, _: write(journal, file, terminal, agent=agent, session=session))
 
@@ -404,9 +404,96 @@ def import_sessions(journal: str, file: str, /, *, new_ids: bool = False) -> int
         file: The exported file.
         new_ids: Give the sessions new ids, so that they can stand beside those that they were exported from.
     """
-    from .journal import import_ as add  # noqa: PLC0415
+    from .journals.journal import import_ as add  # noqa: PLC0415
 
     return _run(lambda terminal, _: add(journal, file, terminal, new_ids=new_ids))
+
+
+memory = App(name="memory", help="What is remembered of an owner: list, show, correct, forget, export.")
+app.command(memory)
+
+
+@memory.command(name="list")
+def list_memories(memories: str, /, *, owner: str | None = None, kind: str | None = None) -> int:
+    """List the memories of an owner that count now; without --owner, the owners and how many each has.
+
+    Args:
+        memories: The file of memories, or postgres://HOST/DATABASE; agents may be using it.
+        owner: Whose; `agent:NAME` is an agent.
+        kind: Only of this kind.
+    """
+    from .journals.memory import list_memories as look  # noqa: PLC0415
+
+    return _run(lambda terminal, _: look(memories, terminal, owner=owner, kind=kind))
+
+
+@memory.command(name="show")
+def show_memory(memories: str, memory_id: str, /, *, owner: str) -> int:
+    """Show a memory with where it comes from, what it replaced, and its links.
+
+    Args:
+        memories: The file of memories, or postgres://HOST/DATABASE.
+        memory_id: Its id, as `list` tells it.
+        owner: Whose it is.
+    """
+    from .journals.memory import show_memory as show  # noqa: PLC0415
+
+    return _run(lambda terminal, _: show(memories, memory_id, terminal, owner=owner))
+
+
+@memory.command(name="correct")
+def correct_memory(memories: str, memory_id: str, text: str, /, *, owner: str) -> int:
+    """Put another text in the place of a memory, which stays as history.
+
+    Args:
+        memories: The file of memories, or postgres://HOST/DATABASE.
+        memory_id: Its id.
+        text: What is true.
+        owner: Whose it is.
+    """
+    from .journals.memory import correct_memory as correct  # noqa: PLC0415
+
+    return _run(lambda terminal, _: correct(memories, memory_id, text, terminal, owner=owner))
+
+
+@memory.command(name="forget")
+def forget_memories(
+    memories: str,
+    /,
+    *ids: str,
+    owner: str,
+    everything: Annotated[Flag, Parameter(name="--all")] = False,
+    journal: str | None = None,
+) -> int:
+    """Forget memories by their ids, or with --all erase all that is kept of an owner: memories, history, vectors, links.
+
+    With --journal also the owner's sessions with all below them, and with these their summaries and snapshots.
+
+    Args:
+        memories: The file of memories, or postgres://HOST/DATABASE.
+        ids: The ids of memories.
+        owner: Whose they are.
+        everything: All of this owner.
+        journal: With --all, the file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
+    """
+    from .journals.memory import forget_memories as forget  # noqa: PLC0415
+
+    return _run(
+        lambda terminal, _: forget(memories, ids, terminal, owner=owner, all_of=everything, journal=journal)
+    )
+
+
+@memory.command(name="export")
+def export_memories(memories: str, /, *, owner: str) -> int:
+    """Write all that is remembered of an owner, history and links too, as lines of JSON.
+
+    Args:
+        memories: The file of memories, or postgres://HOST/DATABASE.
+        owner: Whose.
+    """
+    from .journals.memory import export_memories as write  # noqa: PLC0415
+
+    return _run(lambda terminal, _: write(memories, terminal, owner=owner))
 
 
 @app.command(name="tools")
@@ -436,7 +523,7 @@ def list_servers(target: str = ".", /, *, json: Flag = False) -> int:
         target: A file like mcp_config.json, or a folder with one.
         json: Whole schemas too, as one line of JSON.
     """
-    from .servers import list_servers as show  # noqa: PLC0415
+    from .serving.servers import list_servers as show  # noqa: PLC0415
 
     return _run(lambda terminal, _: show(target, terminal, json=json))
 
@@ -451,9 +538,38 @@ def call_tool(target: str, server: str, tool: str, arguments: str = "{}", /) -> 
         tool: The tool's name.
         arguments: A JSON object.
     """
-    from .servers import call_tool as ask  # noqa: PLC0415
+    from .serving.servers import call_tool as ask  # noqa: PLC0415
 
     return _run(lambda terminal, _: ask(target, server, tool, arguments, terminal))
+
+
+@servers.command(name="prompts")
+def show_prompts(target: str = ".", server: str = "", name: str = "", arguments: str = "{}", /) -> int:
+    """List the prompts that servers suggest; with a server and a name, show that one's text.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+        server: The server's name in it; all of them without.
+        name: The prompt's name.
+        arguments: Its arguments, as a JSON object.
+    """
+    from .serving.servers import show_prompts as show  # noqa: PLC0415
+
+    return _run(lambda terminal, _: show(target, terminal, server=server, name=name, arguments=arguments))
+
+
+@servers.command(name="login")
+def log_in(target: str, server: str, /, *, again: Flag = False) -> int:
+    """Authorize a server by OAuth: open the address that is printed in a browser. Its tokens are kept in a file.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+        server: The server's name in it; it has an "oauth" there.
+        again: Forget what is known of it first, e.g. to be somebody else.
+    """
+    from .serving.servers import log_in as authorize  # noqa: PLC0415
+
+    return _run(lambda terminal, _: authorize(target, server, terminal, again=again))
 
 
 @servers.command(name="check")
@@ -463,7 +579,7 @@ def check_servers(target: str = ".", /) -> int:
     Args:
         target: A file like mcp_config.json, or a folder with one.
     """
-    from .servers import check_servers as look_at  # noqa: PLC0415
+    from .serving.servers import check_servers as look_at  # noqa: PLC0415
 
     return _run(lambda terminal, _: look_at(target, terminal))
 
@@ -477,9 +593,106 @@ def lock_servers(target: str = ".", /) -> int:
     Args:
         target: A file like mcp_config.json, or a folder with one.
     """
-    from .servers import lock_servers as lock  # noqa: PLC0415
+    from .serving.servers import lock_servers as lock  # noqa: PLC0415
 
     return _run(lambda terminal, _: lock(target, terminal))
+
+
+@app.command
+def serve(
+    target: str,
+    /,
+    *,
+    journal: str = "memory:",
+    bind: str = "127.0.0.1:8300",
+    tokens: str | None = None,
+    origin: Repeated = (),
+    host: Repeated = (),
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    reload: Flag = False,
+) -> int:
+    """Put agents behind HTTP, for programs in any language. The extra `web` has what it needs.
+
+    The first Ctrl-C or SIGTERM takes nothing new, tells streams that they end, and lets what runs end; the second ends it at once.
+
+    Args:
+        target: An agent's folder, a folder of such folders, or a Python file that defines agents.
+        journal: The file of a journal, or postgres://HOST/DATABASE; without it sessions end with the process.
+        bind: Where to listen, HOST:PORT. Off loopback there is no start without --tokens.
+        tokens: The file of tokens that `actgent token new` makes; without it, one token is made and shown.
+        origin: A site whose pages may ask, such as https://app.example.com; may be given several times.
+        host: A name by which it is asked, as browsers send it; may be given several times.
+        tls_cert: A certificate, where no proxy in front speaks TLS.
+        tls_key: Its key.
+        reload: For developing: start again when a file of the agents changes.
+    """
+    from .serving.serve import ServeOptions, serve as put, serve_again  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = ServeOptions(
+        target=target,
+        journal=journal,
+        bind=bind,
+        tokens=tokens,
+        origins=origin,
+        hosts=host,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+    )
+    play = serve_again if reload else put
+    return _run(lambda terminal, shutdown: play(options, terminal, shutdown))
+
+
+access = App(name="token", help="Look after the tokens of a gateway: new, list, revoke.")
+app.command(access)
+
+
+@access.command(name="new")
+def new_access(
+    *,
+    name: str,
+    owner: str,
+    scope: Repeated = ("chat",),
+    days: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    file: str = "tokens.toml",
+) -> int:
+    """Make a token, and show it this once; the file holds its SHA-256 alone.
+
+    Args:
+        name: What it is called in lists.
+        owner: Whose sessions it reaches, and for whom it speaks.
+        scope: What it may do: read, chat, approve, journal, metrics, admin, impersonate:*; may be given several times.
+        days: How long it is taken; without end if not given.
+        file: The file of tokens, made where there is none.
+    """
+    from .serving.tokens import make_token  # noqa: PLC0415
+
+    return make_token(file, Terminal(), name=name, owner=owner, scopes=scope, days=days)
+
+
+@access.command(name="list")
+def list_access(*, file: str = "tokens.toml") -> int:
+    """Name the tokens of a file, with owners, scopes and dates.
+
+    Args:
+        file: The file of tokens.
+    """
+    from .serving.tokens import list_tokens  # noqa: PLC0415
+
+    return list_tokens(file, Terminal())
+
+
+@access.command(name="revoke")
+def revoke_access(name: str, /, *, file: str = "tokens.toml") -> int:
+    """Take a token out of a file; a gateway that runs refuses it a second later.
+
+    Args:
+        name: Its name.
+        file: The file of tokens.
+    """
+    from .serving.tokens import revoke_token  # noqa: PLC0415
+
+    return revoke_token(file, name, Terminal())
 
 
 def _run(command: Callable[[Terminal, Shutdown], Awaitable[int]]) -> int:

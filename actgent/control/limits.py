@@ -57,7 +57,7 @@ def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any
 
 
 @for_limits
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)  # with slots, its cached properties would slow every other access
 class Limits:
     """The bounds of a turn, or of a whole session (`create_session(limits=...)`).
 
@@ -99,7 +99,8 @@ class Limits:
     """How many agents may ask each other, one below the other."""
     identical_calls: int = _bound(3, _Count(1))
     """How often in a row the same tool may be called with the same arguments, or a cycle of two or three calls
-    may go round that brings the same results (at least twice)."""
+    may go round that brings the same results (at least twice). A call that ends the process counts, too: one whose
+    outcome stays unknown is not made for ever."""
     answer_calls: int = _bound(64, _Count(1))
     """How many tools one answer may call; of more none runs, and the model is told."""
     argument_bytes: int = _bound(1_000_000, _Count(1))

@@ -18,6 +18,7 @@ class Period:
     """One day or month."""
 
     unit: Unit
+    """Of what it is one."""
     name: str
     """E.g. `2026-11-22` or `2026-11`; periods of a unit sort by it."""
     ends_at: float
@@ -36,7 +37,9 @@ class Quotas:
     """
 
     day: Limits | None = None
+    """What an owner may take from midnight to midnight; None: no bound."""
     month: Limits | None = None
+    """What an owner may take from the first to the last day of a month; None: no bound."""
     zone: str = "UTC"
     """The time zone in which a day begins."""
 

@@ -23,12 +23,15 @@ class Schedule:
     """Something that a session is to be told at a time."""
 
     id: str
+    """Unique in its session; it is removed by it."""
     description: str
+    """What the session is told then."""
     at: float
     """Unix time in seconds of the next time."""
     cron: str = ""
     """The cron line; empty where it fires once."""
     zone: str = "UTC"
+    """The IANA time zone that the cron line is read in."""
     priority: Priority = Priority.NORMAL
     """Of the message that it sends."""
     is_delay: bool = False

@@ -17,6 +17,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── SessionClosed          the session was closed
     │   ├── SessionNotFound        the agent has no session of this id; another agent's may have it
     │   │   └── WrongOwner         nor has this owner: the session of this id is somebody else's
+    │   ├── CursorUnknown          a session has fewer records than its reader has seen: another one, or an older copy
     │   ├── NotSerializable        a value that cannot be written down
     │   ├── SessionBusy            the session works, and takes no further message meanwhile (on_busy="reject")
     │   ├── NotSuspended           an answer for a session in which nothing waits for one
@@ -26,11 +27,14 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── AlreadyAnswered        a repeated message whose reply is not known any more
     │   ├── DeadLetterGone         a dead letter that is not in the list, or is being sent by another task
     │   ├── ModeRefused            who asked may not switch the mode, or not now
+    │   ├── MemoryNotFound         this owner has no long-term memory of this id
+    │   ├── MemoryReplaced         a newer memory stands in its place, see `by`
     │   └── WouldDeadlock          a handler or tool waits for its own turn
     │       └── WaitCycle          sessions or actors that wait for each other in a circle, see `path`
     ├── InboxFull                  back-pressure: try again later, or raise the bound
     ├── DeadlineExceeded           an ask got no answer in time
     ├── ActorFailed                the asked actor raised
+    ├── FeedLagged                 a reader of what is written fell behind, see `lost`; the journal has it
     ├── Suspended                  the turn waits for something outside, see `ids`
     ├── Fenced                     another process owns the session by now
     ├── JournalError               the journal, or what it stands on
@@ -40,6 +44,8 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── JournalDamaged         what was written is not what is there, see `session_id` and `record`
     │   ├── JournalKeyError        a record is encrypted with a key that is not there, or another one, see `key_id`
     │   └── JournalVersion         a newer actgent wrote the journal
+    ├── MemoriesFailed             what stores long-term memories failed; nothing of the call was written, or it can be repeated by its key
+    ├── MemoriesFull               an owner has as many long-term memories as may be, and all of them are kept
     ├── WireError                  bytes that no version up to this one wrote
     ├── ThreadsLeft                sync code still runs in threads after its grace
     ├── GuardRefused               a guard of the agent refused a message, or an answer
@@ -225,6 +231,19 @@ class SessionNotFound(UsageError, LookupError):
         self.agent = agent
         self.session_id = session_id
         super().__init__(f"agent {quoted(agent)} has no session {quoted(session_id)}")
+
+
+class CursorUnknown(UsageError):
+    """A reader has seen more records of a session than it has: it is another one, or the journal is an older copy."""
+
+    def __init__(self, session_id: str, cursor: int, records: int) -> None:
+        self.session_id = session_id
+        self.cursor = cursor
+        self.records = records
+        super().__init__(
+            f"session {quoted(session_id)} has {records} records, and its reader has seen {cursor}: it was made again, or the journal "
+            "is an older copy; follow it from its beginning, after=0"
+        )
 
 
 class WrongOwner(SessionNotFound):
@@ -425,6 +444,17 @@ class Fenced(ActgentError):
     """Another process owns the session by now; what was about to be written is not."""
 
 
+class FeedLagged(ActgentError):
+    """A reader of a journal's feed read slower than was written; it goes on with what comes now."""
+
+    def __init__(self, lost: int) -> None:
+        self.lost = lost
+        super().__init__(
+            f"the reader of the feed fell behind, and {lost} steps that waited for it were let go: "
+            "read() gives them behind the last number that was seen; read faster, or raise capacity="
+        )
+
+
 class JournalError(ActgentError):
     """The journal could not do what it was asked; nothing that it had confirmed is lost by that."""
 
@@ -490,6 +520,45 @@ class JournalVersion(JournalError):
         super().__init__(
             f"the journal has schema version {found}, this actgent knows versions up to {supported}: {advice}"
         )
+
+
+class MemoryNotFound(UsageError, LookupError):
+    """The owner has no long-term memory of this id, and is shown none; another owner's is none either."""
+
+    def __init__(self, memory_id: str) -> None:
+        self.memory_id = memory_id
+        super().__init__(
+            f"there is no memory {quoted(memory_id)}: recall() or page() tell the ids of those there are"
+        )
+
+
+class MemoryReplaced(UsageError):
+    """Another memory stands in the place of the one that was to be replaced."""
+
+    def __init__(self, memory_id: str, by: str) -> None:
+        self.memory_id = memory_id
+        self.by = by
+        super().__init__(f"the memory {quoted(memory_id)} was replaced by {quoted(by)}: update that one")
+
+
+class MemoriesFull(ActgentError):
+    """An owner has as many long-term memories as may be, and all of them are marked to be kept: nothing was written."""
+
+    def __init__(self, owner: str, capacity: int) -> None:
+        self.owner = owner
+        self.capacity = capacity
+        super().__init__(
+            f"the owner {quoted(owner)} has {capacity:,} memories, and all of them are kept: forget some, keep fewer, "
+            "or raise Memories(capacity=...)"
+        )
+
+
+class MemoriesFailed(ActgentError):
+    """What stores long-term memories failed: the disk, the file, or the database server.
+
+    What was confirmed before stays. A call that met it wrote nothing, or, where a connection was lost on the way, may
+    have: repeated with the same `key` it is done once.
+    """
 
 
 class WireError(ActgentError):
@@ -788,10 +857,11 @@ class AskPerson(ToolError):
 class ToolNotFound(ToolError):
     """The model called a tool that the agent does not have, or that it may not call."""
 
-    def __init__(self, name: str, available: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, available: Sequence[str] = (), lost: Sequence[str] = ()) -> None:
         self.name = name
         known = f"; there are: {', '.join(sorted(available)[:20])}" if available else ""
-        super().__init__(f"tool {quoted(name)} not found{known}")
+        away = f"; tools of {', '.join(map(shown, sorted(lost)[:20]))} are not available now" if lost else ""
+        super().__init__(f"tool {quoted(name)} not found{known}{away}")
 
 
 class ToolsetUnavailable(ToolError):

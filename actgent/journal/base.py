@@ -4,12 +4,14 @@ import abc
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import attrs
 
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, UsageError
 
+from .feed import FeedReader, Written
 from .listing import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 from .records import Record
 
@@ -19,8 +21,11 @@ class Entry:
     """One step of one session: its records are written all or none."""
 
     session_id: str
+    """The session that the step is of."""
     agent: str
+    """The agent that the session belongs to."""
     records: tuple[Record, ...]
+    """In their order; numbered behind those that the session has."""
     patience: float | None = None
     """Seconds that `commit` waits at most; None is for as long as it takes."""
 
@@ -32,20 +37,29 @@ class SessionSummary:
     session_id: str
     """Unique for its agent."""
     agent: str
+    """The name of the agent that it belongs to."""
     owner: str = ""
+    """The name of its owner."""
     parent_id: str | None = None
+    """The session that it works for; None: nobody's."""
     parent_agent: str | None = None
+    """The agent of that one."""
     created_at: float = 0.0
+    """Unix time in seconds."""
     updated_at: float = 0.0
+    """Unix time in seconds of its last step."""
     records: int = 0
+    """How many it has."""
     unfinished: int = 0
     """Accepted messages that have not ended."""
     closed: bool = False
+    """True: it takes no more messages."""
     due: float = 0.0
     """Unix time in seconds of the earliest thing in it that has a date; 0 is that there is none."""
     suspended: bool = False
     """True: its turn waits for something outside, such as a person."""
     root_agent: str = ""
+    """The agent of the session at the top of its tree."""
     root_id: str = ""
     """The session at the top of its tree; its own where it has no parent."""
 
@@ -80,6 +94,7 @@ class Snapshot:
     version: int
     """Of the form of its body; who does not know it reads the records."""
     body: bytes
+    """In the form that `version` names."""
 
 
 @attrs.frozen(kw_only=True)
@@ -87,7 +102,9 @@ class SessionTail:
     """A session's newest good snapshot, and the records behind it; without one, all records."""
 
     records: tuple[Record, ...] = ()
+    """Those behind the snapshot; all where there is none."""
     snapshot: Snapshot | None = None
+    """None: there is no good one."""
 
 
 @attrs.frozen
@@ -95,7 +112,9 @@ class Backup:
     """A copy of a journal that was made and read again."""
 
     path: Path
+    """Where it is."""
     sessions: int
+    """How many it has."""
     size: int
     """In bytes."""
 
@@ -166,6 +185,32 @@ class Journal(abc.ABC):
             ConfigurationError, JournalDamaged, WireError: see `load`.
         """
         return (await self.load(session_id, agent=agent))[after : after + limit]
+
+    async def read_steps(
+        self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
+    ) -> tuple[Written, ...]:
+        """The same step by step, each with its time and the numbers of its records, as the feed tells them.
+
+        Raises:
+            ConfigurationError, JournalDamaged, WireError: see `load`.
+        """
+        raise NotImplementedError
+
+    def feed(
+        self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
+    ) -> AbstractAsyncContextManager[FeedReader]:
+        """An `async with` block with a receive channel of the steps of one session, or of all, from now on.
+
+        A step is told when it is on the disk, with the numbers that its records have there, in the order of the writes; one that
+        was taken back never is. Whoever opens the feed first, and reads the journal behind a number then, misses nothing.
+        At most `capacity` steps wait for the reader: who falls further behind hears of that by `FeedLagged`, and reads the
+        journal. Without `records` it is told which numbers were written, and nothing is decoded.
+
+        Raises:
+            ConfigurationError: the capacity is less than 1.
+            UsageError: this journal is written elsewhere.
+        """
+        raise UsageError(f"{type(self).__name__} does not tell what is written to it")
 
     def read_now(
         self, session_id: str, *, agent: str, after: int = 0, limit: int = 1000

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 import trio
 
 from .base import Snapshot
-from .group import GroupedJournal
+from .grouped.group import GroupedJournal
+from .grouped.reading import Found, Stored, read_each
+from .grouped.steps import (
+    Head,
+    Page,
+    Row,
+    SnapshotRow,
+    decode_page,
+    decode_rows,
+    place_snapshot,
+    read_snapshot,
+)
 from .listing import Cursor, SessionFilter, SessionKey, State
-from .reading import Found, Stored, read_each
-from .records import Record
-from .steps import Head, Row, SnapshotRow, decode_page, decode_rows, place_snapshot, read_snapshot
 
 
 class MemoryJournal(GroupedJournal):
@@ -78,13 +86,13 @@ class MemoryJournal(GroupedJournal):
         rows = self._stored_rows.get(head.series, ())
         return [row for row in rows if row.first + row.count - 1 > after]
 
-    async def _read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+    async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
         await trio.lowlevel.checkpoint()
         return self._read_page_now(key, after, limit)
 
-    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
         if (head := self._stored_heads.get(key)) is None:
-            return ()
+            return Page()
         rows = [row for row in self._rows_after(head, after) if row.first <= after + limit]
         all_rows = self._stored_rows[head.series]
         return decode_page(

@@ -7,7 +7,7 @@ from pathlib import Path
 from actgent.errors import ConfigurationError
 
 from .base import Journal
-from .group import GroupedJournal
+from .grouped.group import GroupedJournal
 from .transfer import is_export
 
 

@@ -32,9 +32,26 @@ from actgent.errors import (
     JournalVersion,
     WireError,
 )
+from actgent.support.storage_thread import StorageThread
 
 from .base import Snapshot
-from .group import GroupedJournal
+from .grouped.group import GroupedJournal
+from .grouped.reading import GROUP_RECORDS, Found, Stored
+from .grouped.steps import (
+    CHANGING,
+    HEAD_FIELDS,
+    SNAPSHOT_FIELDS,
+    Head,
+    Page,
+    Row,
+    SnapshotRow,
+    checksum_head,
+    decode_page,
+    decode_rows,
+    is_good_head,
+    place_snapshot,
+    read_snapshot,
+)
 from .listing import (
     KEPT_SQL,
     STATE_SQL,
@@ -46,23 +63,6 @@ from .listing import (
     unlisted_page_query,
 )
 from .read_only import ReadOnlyJournal
-from .reading import GROUP_RECORDS, Found, Stored
-from .records import Record
-from .steps import (
-    CHANGING,
-    HEAD_FIELDS,
-    SNAPSHOT_FIELDS,
-    Head,
-    Row,
-    SnapshotRow,
-    checksum_head,
-    decode_page,
-    decode_rows,
-    is_good_head,
-    place_snapshot,
-    read_snapshot,
-)
-from .storage_thread import StorageThread
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -126,6 +126,7 @@ MIGRATIONS: Sequence[str] = (
         body bytea NOT NULL, checksum bigint NOT NULL
     );
     """,
+    "ALTER TABLE steps ADD COLUMN at double precision",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 
@@ -135,6 +136,7 @@ _ROW_TYPES = {
     "count": "integer",
     "body": "bytea",
     "checksum": "bigint",
+    "at": "float8",
 }
 _HEAD_TYPES = dict(
     zip(
@@ -230,6 +232,8 @@ would keep another one from going on."""
 WRITING = 10.0
 READING = 60.0
 """Seconds that the server may take for a piece of work, until its connection is dropped."""
+LETTING_GO = 1.0
+"""Seconds that the server may take to let the lock of one who leaves go at once."""
 AWAY = 5.0
 """Seconds in which a lost connection is made again before anybody hears of it."""
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -263,7 +267,8 @@ class PostgresJournal(GroupedJournal):
 
     async def _release(self) -> None:
         if self._thread is not None:
-            await self._thread.run(self._close)
+            with trio.move_on_after(LETTING_GO):
+                await self._thread.run(self._unlock)
             self._let_go()
 
     def _let_go(self) -> None:
@@ -292,10 +297,10 @@ class PostgresJournal(GroupedJournal):
     async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         return await self._run(self._select_tails, keys)
 
-    async def _read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+    async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
         return await self._run(self._select_page, key, after, limit)
 
-    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
         if self._thread is None:
             raise JournalFailed("the journal's database is not connected")
         return self._thread.run_now(self._connected, self._select_page, key, after, limit)
@@ -395,6 +400,13 @@ class PostgresJournal(GroupedJournal):
                     doubled.shutdown(socket.SHUT_RDWR)
 
     # --- in the thread --------------------------------------------------------------------
+
+    def _unlock(self) -> None:
+        """Let the lock go, and then the connection, of whose end the server may learn only after the next one has asked."""
+        with contextlib.suppress(psycopg.Error):
+            if self._connection is not None:
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
+        self._close()
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -527,12 +539,10 @@ class PostgresJournal(GroupedJournal):
         values = {"series": series, "begin": after + 1, "up_to": up_to}
         return [Row(*columns) for columns in connection.execute(_SELECT_SOME_ROWS, values).fetchall()]
 
-    def _select_page(
-        self, connection: Connection, key: SessionKey, after: int, limit: int
-    ) -> tuple[Record, ...]:
+    def _select_page(self, connection: Connection, key: SessionKey, after: int, limit: int) -> Page:
         head = self._select_heads(connection, [key]).get(key)
         if head is None:
-            return ()
+            return Page()
         rows = self._some_rows(connection, head.series, after, after + limit)
         return decode_page(
             [row for row in rows if row.first + row.count - 1 > after],

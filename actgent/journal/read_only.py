@@ -5,8 +5,8 @@ taken, and nothing is written, so an owner does not notice.
 """
 
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import NoReturn, Self
 
@@ -15,9 +15,10 @@ import trio
 from actgent.errors import UsageError
 
 from .base import Backup, Entry, SessionSummary, Snapshot
-from .group import LEAVING, GroupedJournal
+from .feed import FeedReader
+from .grouped.group import LEAVING, GroupedJournal
+from .grouped.heads import KnownHeads
 from .listing import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
-from .steps import Head
 
 
 class ReadOnlyJournal(GroupedJournal):
@@ -32,6 +33,7 @@ class ReadOnlyJournal(GroupedJournal):
             JournalDamaged: nobody uses the file, and it cannot be trusted as a whole.
             JournalVersion: a newer actgent wrote it.
         """
+        self._heads = KnownHeads(bound=0)  # what was read may be another by now
         try:
             self._epoch = await self._take()
             self._is_open = True
@@ -51,6 +53,13 @@ class ReadOnlyJournal(GroupedJournal):
 
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
         self._refuse()
+
+    def feed(
+        self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
+    ) -> AbstractAsyncContextManager[FeedReader]:
+        raise UsageError(
+            "a journal that is only looked at is not told what its owner writes: read() behind a number shows it"
+        )
 
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
@@ -90,7 +99,7 @@ class ReadOnlyJournal(GroupedJournal):
                 counts[state] += number if agent in (None, name) else 0
         return counts
 
-    # Nothing is queued, and what was read may be another by now.
+    # Nothing is queued.
 
     async def _flush(self, key: SessionKey) -> None:
         self._check_epoch(self._epoch)
@@ -99,6 +108,3 @@ class ReadOnlyJournal(GroupedJournal):
     def _check_epoch(self, epoch: int) -> None:
         if not self._is_open:
             raise UsageError("the journal is used outside of its `async with open_journal(...)` block")
-
-    def _keep_heads(self, heads: Mapping[SessionKey, Head]) -> None:
-        """Forget them."""

@@ -8,8 +8,10 @@ import attrs
 
 from actgent.approvals import Approval, Approve, Decision, Edit, Expire, Reject, Respond, Withdraw
 from actgent.messages import (
+    MEDIA_TAGS,
     NO_USAGE,
     PART_TAGS,
+    Medium,
     Message,
     OnBusy,
     Part,
@@ -151,6 +153,10 @@ class Said:
     """How often in a row `last_call` was asked for."""
     redacted: bool = False
     """True: the words are not those that were said, see `redact=`."""
+    seconds: float = 0.0
+    """How long the model call took that it answers, with all attempts; 0 where it is no answer, or not known."""
+    waited: float = 0.0
+    """Seconds of these in which the call waited for the provider's limits."""
 
 
 @attrs.frozen(kw_only=True)
@@ -229,6 +235,30 @@ class RolledBack:
 
 
 @attrs.frozen(kw_only=True)
+class Told:
+    """An outcome of an answer, written before handlers get it, where it is not just the answer's text."""
+
+    id: str
+    """Of the outcome; a `Delivered` names it when handlers had it."""
+    kind: str
+    """`reply`, `event` or `route`."""
+    name: str = ""
+    """Of the event; the action of a route; what type of message a reply is, if its protocol has types."""
+    text: str | None = None
+    """Of a reply."""
+    data: str | None = None
+    """Structured data as JSON text; None is that there is none."""
+    answer: str = ""
+    """In storage only: the answer whose text holds what the two places say."""
+    text_at: tuple[int, ...] = ()
+    """In storage only: from which character of it, and behind which."""
+    data_at: tuple[int, ...] = ()
+    """In storage only: the same of the data."""
+    is_quoted: bool = False
+    """In storage only: whether the text stands there as in a string of JSON."""
+
+
+@attrs.frozen(kw_only=True)
 class Delivered:
     """Handlers got these outcomes."""
 
@@ -270,6 +300,10 @@ class Ended:
     message_id: str
     failed: str | None = None
     """The kind of the failure that it ended with; None is an answer."""
+    error: str = ""
+    """The class of the error."""
+    words: str = ""
+    """What actgent says of it; of errors of foreign code nothing."""
 
 
 @attrs.frozen(kw_only=True)
@@ -387,6 +421,7 @@ Record = (
     | Changed
     | ActionFailed
     | RolledBack
+    | Told
     | Delivered
     | Guarded
     | Answered
@@ -438,6 +473,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "spent": Spent,
     "led": Led,
     "guarded": Guarded,
+    "told": Told,
 }
 
-WIRE = Wire({Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})
+WIRE = Wire({Medium: MEDIA_TAGS, Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})

@@ -49,7 +49,7 @@ def _part_size(part: Part) -> int:
         case Text() | Thinking():
             return _size(part.text)
         case ToolResult():
-            return MESSAGE_BYTES + _size(part.text)
+            return MESSAGE_BYTES + _size(part.text) + MEDIA_BYTES * len(part.media)
         case ToolCall():
             return MESSAGE_BYTES + len(part.name) + _size(_as_text(part.arguments))
         case _:

@@ -1,7 +1,7 @@
 """A chain of models: when one is not available, the next one answers."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import attrs
@@ -20,7 +20,9 @@ from actgent.messages import Usage
 from actgent.support.foreign import failure_of
 
 from .base import LLM, Answer, Chat, OnText
+from .doors import Door
 from .models import resolve_model
+from .spans import complete_as_span
 
 _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted)
 
@@ -42,6 +44,8 @@ class Fallback(LLM):
     each model before it.
     """
 
+    traces_attempts = True
+
     def __init__(
         self, *models: LLM | str | Iterable[LLM | str], when: Callable[[ModelError], bool] = is_unavailable
     ) -> None:
@@ -57,6 +61,9 @@ class Fallback(LLM):
         self.max_tokens = (
             max(bounds) if all(bounds := [model.max_tokens or 0 for model in self.models]) else None
         )
+        windows = [model.context_window for model in self.models if model.context_window is not None]
+        self.context_window = min(windows, default=None)  # any of them may answer
+        self.refuses_length = any(model.refuses_length for model in self.models)
         self._when = when
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
@@ -80,6 +87,9 @@ class Fallback(LLM):
     def waited(self, session: str) -> float:
         return max(model.waited(session) for model in self.models)
 
+    def doors(self) -> Mapping[str, Door]:
+        return {door: governor for model in self.models for door, governor in model.doors().items()}
+
     async def aclose(self) -> None:
         for model in self.models:
             await model.aclose()
@@ -100,12 +110,13 @@ async def _in_its_share(model: LLM, chat: Chat, shares: int, on_text: OnText | N
     """
     now = trio.current_time()
     if shares == 1 or not now < chat.deadline < math.inf:
-        return await model.complete(chat, on_text=on_text)
+        return await complete_as_span(model, chat, on_text=on_text)
     seconds = (chat.deadline - now) / shares
     with trio.move_on_after(seconds) as scope:
         heard = None if on_text is None else partial(_hear, scope, on_text)
         try:
-            return await model.complete(attrs.evolve(chat, deadline=now + seconds), on_text=heard)
+            chat = attrs.evolve(chat, deadline=now + seconds)
+            return await complete_as_span(model, chat, on_text=heard)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - here, our own time can be told from what it raised
             error = failure_of(raised, "model", model.name)
         raise error

@@ -1,24 +1,33 @@
 """Any model behind a governor."""
 
+from collections.abc import Mapping
+
 from actgent.messages import Usage
 
 from .base import LLM, Answer, Chat, OnText
+from .doors import Door
 from .governor import Governor
+from .spans import complete_as_span
 
 
 class Governed(LLM):
     """Any model behind a governor, one attempt a call: for models that are no `Remote`, which ask it by themselves."""
 
+    traces_attempts = True
+
     def __init__(self, llm: LLM, governor: Governor) -> None:
         self.llm = llm
         self.governor = governor
         self.name = llm.name
+        self.context_window, self.refuses_length = llm.context_window, llm.refuses_length
         self.dialect = llm.dialect  # type: ignore[misc] # an instance stands for its inner model
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         size = _size(chat) if self.governor.counts_tokens else 0
         async with self.governor.admit(chat, model=self.name, size=size) as permit:
-            answer = await self.llm.complete(chat, on_text=on_text)
+            if chat.watch is not None:
+                chat.watch.begin(self.name, 0)
+            answer = await complete_as_span(self.llm, chat, on_text=on_text)
             permit.report_usage(answer.usage)
             return answer
 
@@ -27,6 +36,9 @@ class Governed(LLM):
 
     def waited(self, session: str) -> float:
         return self.governor.waited(session)
+
+    def doors(self) -> Mapping[str, Door]:
+        return {self.name or repr(self.llm): self.governor, **self.llm.doors()}
 
     async def aclose(self) -> None:
         await self.llm.aclose()

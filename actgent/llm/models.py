@@ -7,31 +7,31 @@ from typing import Any
 from actgent.errors import ConfigurationError, nearest
 
 from .base import LLM
-from .providers import COMPATIBLE
+from .clients.providers import COMPATIBLE
 
 # Imported when a model is named: httpx2 and the SDKs behind these clients take about a second.
 
 
 def _openai(model: str, **options: Any) -> LLM:
-    from .openai import OpenAI  # noqa: PLC0415
+    from .clients.openai import OpenAI  # noqa: PLC0415
 
     return OpenAI(model, **options)
 
 
 def _openai_responses(model: str, **options: Any) -> LLM:
-    from .openai_responses import OpenAIResponses  # noqa: PLC0415
+    from .clients.openai_responses import OpenAIResponses  # noqa: PLC0415
 
     return OpenAIResponses(model, **options)
 
 
 def _anthropic(model: str, **options: Any) -> LLM:
-    from .anthropic import Anthropic  # noqa: PLC0415
+    from .clients.anthropic import Anthropic  # noqa: PLC0415
 
     return Anthropic(model, **options)
 
 
 def _compatible(provider: str, model: str, **options: Any) -> LLM:
-    from .compatible import client_class  # noqa: PLC0415
+    from .clients.compatible import client_class  # noqa: PLC0415
 
     return client_class(provider)(model, **options)
 

@@ -11,6 +11,7 @@ import trio
 from actgent.errors import ModelError
 
 T = TypeVar("T")
+OnFailure = Callable[[int, ModelError, float | None], None]
 
 
 @attrs.frozen(kw_only=True)
@@ -39,8 +40,16 @@ class Retry:
             return pause
         return max(pause, wish) if wish <= self.max_retry_after else None
 
-    async def run(self, call: Callable[[int], Awaitable[T]], *, deadline: float = math.inf) -> T:
+    async def run(
+        self,
+        call: Callable[[int], Awaitable[T]],
+        *,
+        deadline: float = math.inf,
+        on_failure: OnFailure | None = None,
+    ) -> T:
         """Await `call(attempt)` until it succeeds, and return its result.
+
+        `on_failure(attempt, error, pause)` hears of each attempt that failed, and of the seconds to the next; None: none follows.
 
         Raises:
             ModelError: of the last attempt; at once if the pause would outlast the deadline, or the surrounding one.
@@ -50,10 +59,16 @@ class Retry:
             try:
                 return await call(attempt)
             except ModelError as error:
-                pause = self.delay(attempt, error)
+                pause = self._pause(attempt, error, deadline)
+                if on_failure is not None:
+                    on_failure(attempt, error, pause)
                 if pause is None:
-                    raise
-                if trio.current_time() + pause >= min(deadline, trio.current_effective_deadline()):
                     raise
             await trio.sleep(pause)
             attempt += 1
+
+    def _pause(self, attempt: int, error: ModelError, deadline: float) -> float | None:
+        """Seconds to the next attempt; None where there is none, or it would be too late."""
+        pause = self.delay(attempt, error)
+        until = min(deadline, trio.current_effective_deadline())
+        return None if pause is None or trio.current_time() + pause >= until else pause

@@ -38,6 +38,7 @@ class ScriptedLLM(LLM):
         repeat: bool = False,
         keep: int | None = 1000,
         name: str = "scripted",
+        context_window: int | None = None,
     ) -> None:
         """Check the whole script, so that a wrong entry shows here and not in the middle of a test.
 
@@ -49,11 +50,13 @@ class ScriptedLLM(LLM):
             repeat: Whether the list begins again at its end.
             keep: How many chats `chats` remembers, the latest ones; None keeps all, 0 none.
             name: The model's name.
+            context_window: Tokens of a prompt and its answer together, estimated; None: requests may be as long as they are.
 
         Raises:
             ConfigurationError: an entry is none of these things.
         """
         self.name = name
+        self.context_window = context_window
         self._script = _prepare(script)
         self._repeat = repeat or callable(script)
         self._delay, self._chunk, self._chunk_delay = delay, chunk, chunk_delay

@@ -1,9 +1,13 @@
 """What an agent remembers: how a session's record becomes what the next request shows of it."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from actgent.messages import ChatMessage, Message
+
+ManageHistory = Callable[[Sequence[Message]], Iterable[Message]]
+"""Gets a session's record, oldest first, and returns what the model is to be shown of it; changes nothing of what it got."""
 
 
 class ModelView(abc.ABC):
@@ -24,6 +28,13 @@ class ModelView(abc.ABC):
             ContextOverflow: what has to be shown is too much.
         """
 
+    def shrink(self, share: float) -> bool:
+        """Leave out what is old, until what is shown takes about so much of what it takes now; False where nothing can go.
+
+        Asked for where a request does not fit into the context window of its model.
+        """
+        return False
+
     @abc.abstractmethod
     def messages(self) -> Sequence[ChatMessage]:
         """The conversation to send: complete call/result pairs only, its prefix unchanged since the last call."""
@@ -38,6 +49,9 @@ class ModelView(abc.ABC):
 
 class Memory(abc.ABC):
     """How an agent remembers. One object serves all sessions of an agent."""
+
+    summarizes: ClassVar[bool] = False
+    """True: its views take summaries, which are made beside their sessions."""
 
     @abc.abstractmethod
     def open_view(self) -> ModelView:

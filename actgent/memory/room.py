@@ -55,18 +55,23 @@ def tokens(characters: int) -> int:
 
 def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> ContextOverflow:
     """The error of a request that takes more than `budget` characters, with its largest parts."""
-    found = [(_words(message, part), count_characters([part])) for message, part in _parts(messages)]
-    if tail:
-        found.append(("what is said for this stage", length(tail)))
-    found.sort(key=lambda each: -each[1])
-    largest = [(words, tokens(size)) for words, size in found[:_NAMED]]
-    wanted, allowed = tokens(sum(size for _, size in found)), tokens(budget)
+    others = [("what is said for this stage", tokens(length(tail)))] if tail else []
+    parts = largest(messages, others)
+    said = sum(count_characters(message.parts) for message in messages)
+    wanted, allowed = tokens(said + length(tail)), tokens(budget)
     text = (
         f"the request would take about {wanted:,} tokens, and the context budget is {allowed:,}; the largest parts are: "
-        f"{', '.join(f'{words} ({size:,})' for words, size in largest)}. Send less, let tools return less "
+        f"{', '.join(f'{words} ({size:,})' for words, size in parts)}. Send less, let tools return less "
         "(Limits(result_characters=...)), or raise ShortTermMemory(max_tokens=...)"
     )
-    return ContextOverflow(text, parts=largest, tokens=wanted, budget=allowed)
+    return ContextOverflow(text, parts=parts, tokens=wanted, budget=allowed)
+
+
+def largest(messages: Sequence[ChatMessage], others: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the largest parts of a request, in the words of an error, each with its tokens; `others` have theirs."""
+    found = [*others]
+    found += [(_words(message, part), tokens(count_characters([part]))) for message, part in _parts(messages)]
+    return sorted(found, key=lambda each: -each[1])[:_NAMED]
 
 
 def _parts(messages: Iterable[ChatMessage]) -> Iterable[tuple[ChatMessage, Part]]:

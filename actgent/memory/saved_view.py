@@ -5,10 +5,10 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from actgent.messages import PART_TAGS, ChatMessage, Part, Text
+from actgent.messages import MEDIA_TAGS, PART_TAGS, ChatMessage, Medium, Part, Text
 from actgent.support.wire import Wire
 
-_WIRE = Wire({Part: PART_TAGS})
+_WIRE = Wire({Medium: MEDIA_TAGS, Part: PART_TAGS})
 _ROLES = ("user", "assistant", "tool", "system")
 
 

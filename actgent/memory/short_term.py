@@ -1,7 +1,7 @@
 """Short-term memory: the conversation itself, within the model's context budget."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
@@ -29,7 +29,7 @@ _OWN = ("assistant", "agent")
 """Kinds of senders whose words are the assistant's, unless they are to be answered."""
 _FRONT = 100
 """Characters of the notice that stands where messages are left out, at most."""
-_OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
+OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
 """Goes before it: many models take no conversation that the assistant begins."""
 _TOLD = "Tool results:"
 """What results of calls that stood in text begin with."""
@@ -160,24 +160,24 @@ class ShortTermView(ModelView):
     """The newest message's parts, where it goes as user only as long as it is the one to be answered."""
 
     def save(self) -> bytes | None:
-        if type(self) is not ShortTermView:
-            return None
+        return pack(self._saved()) if type(self) is ShortTermView else None
+
+    def _saved(self) -> tuple[object, ...]:
+        """All that it holds, as plain data."""
         shown = [*self._kept, *self._chat]
         notices = self._notices or {}
         places = {id(said): place for place, said in enumerate(shown)} if notices else {}
         gone = [notice for notice in notices.values() if id(notice) not in places]
         places |= {id(notice): len(shown) + number for number, notice in enumerate(gone)}
-        return pack(
-            (
-                *(_FORM, self._budget, self._room, self._characters, self._is_too_long, self._left_out),
-                None if self._settles is None else plain_parts(self._settles),
-                *(plain_chat([*shown, *gone]), len(self._kept), len(self._chat)),
-                [[source, places[id(notice)]] for source, notice in notices.items()],
-            )
+        return (
+            *(_FORM, self._budget, self._room, self._characters, self._is_too_long, self._left_out),
+            None if self._settles is None else plain_parts(self._settles),
+            *(plain_chat([*shown, *gone]), len(self._kept), len(self._chat)),
+            [[source, places[id(notice)]] for source, notice in notices.items()],
         )
 
     @classmethod
-    def restored(cls, budget: int, fields: Sequence[Any]) -> "ShortTermView":
+    def restored(cls, budget: int, fields: Sequence[Any]) -> Self:
         """A view with what `save` wrote; a notice is the same object wherever it stands."""
         room, characters, is_too_long, left_out, settles, plain, kept, chat, notices = fields
         said = read_chat(plain)
@@ -190,8 +190,7 @@ class ShortTermView(ModelView):
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         if self._settles is not None:
-            self._chat = [*self._chat[:-1], ChatMessage("assistant", self._settles)]
-            self._settles = None
+            self._settle(self._settles)
         for said in to_chat(message, answered=answered):
             size = count_characters(said.parts)
             if size * 2 > self._budget and said.role == "assistant":
@@ -207,6 +206,11 @@ class ShortTermView(ModelView):
                 self._notices = {**(self._notices or {}), message.sender.name: said}
         if self._characters > self._room:
             self._make_room(self._room)
+
+    def _settle(self, parts: tuple[Part, ...]) -> None:
+        """Have what was to be answered stand as the assistant's own words, now that more has come."""
+        self._chat = [*self._chat[:-1], ChatMessage("assistant", parts)]
+        self._settles = None
 
     def _leave_out_last(self) -> None:
         """Put a notice in the place of what was too long, if the message that has just come does not belong to it."""
@@ -230,13 +234,18 @@ class ShortTermView(ModelView):
             if self._characters > self._room - length(tail):
                 raise overflow((*self._kept, *self._chat[self._last(len(self._chat)) :]), tail, self._budget)
 
+    def shrink(self, share: float) -> bool:
+        before = self._left_out
+        self._leave_out(int(self._characters * share))
+        return self._left_out > before
+
     def messages(self) -> Sequence[ChatMessage]:
         chat = self._chat
         if self._left_out:
             return Shown(chat, front=(left_out_notice(self._left_out - len(self._kept)), *self._kept))
         if len(chat) > _SHORT:
-            return Shown(chat, front=(_OPENING,) if chat[0].role == "assistant" else ())
-        return (_OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
+            return Shown(chat, front=(OPENING,) if chat[0].role == "assistant" else ())
+        return (OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
 
     def _make_room(self, room: int) -> None:
         """Leave out what is old; what is too long by itself is not what the others have to make room for."""
@@ -255,6 +264,10 @@ class ShortTermView(ModelView):
                 gone = place
                 if self._characters <= wanted:
                     break
+        self._cut(gone)
+
+    def _cut(self, gone: int) -> None:
+        """Leave out so many of the oldest messages."""
         self._chat = self._chat[gone:]  # what models were shown before stays as it was
         self._left_out += gone
         if gone:
@@ -263,13 +276,17 @@ class ShortTermView(ModelView):
         self._characters = sum(count_characters(message.parts) for message in (*self._kept, *self._chat))
 
     def _begins(self, place: int) -> bool:
-        """Return True for a message that stands by itself, so that all before it can be left out."""
-        message = self._chat[place]
-        if not place:
-            return True
-        if message.role == "tool" or any(isinstance(part, ToolCall) for part in self._chat[place - 1].parts):
-            return False
-        return not (isinstance(text := message.parts[0], Text) and text.text.startswith(_TOLD))
+        return begins(self._chat, place)
+
+
+def begins(chat: Sequence[ChatMessage], place: int) -> bool:
+    """Return True for a message that stands by itself, so that all before it can be left out."""
+    message = chat[place]
+    if not place:
+        return True
+    if message.role == "tool" or any(isinstance(part, ToolCall) for part in chat[place - 1].parts):
+        return False
+    return not (isinstance(text := message.parts[0], Text) and text.text.startswith(_TOLD))
 
 
 def _size(messages: Iterable[ChatMessage]) -> int:

@@ -47,6 +47,16 @@ class LimitedView(ModelView):
     def check_room(self, tail: str = "") -> None:
         self._inner.check_room(tail)
 
+    def shrink(self, share: float) -> bool:
+        before = len(self._inner.messages())
+        is_cut = self._inner.shrink(share)
+        self._turn = max(0, self._turn - max(0, before - len(self._inner.messages()) - self._older(before)))
+        return is_cut
+
+    def _older(self, shown: int) -> int:
+        """How many of the messages of the inner view are from before the turn."""
+        return max(0, shown - self._turn)
+
     def messages(self) -> Sequence[ChatMessage]:
         shown = self._inner.messages()
         if self.limit is None or self._turn + self.limit >= len(shown):

@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypedDict, TypeVar
+from functools import partial
+from typing import Any, TypedDict, TypeVar, overload
 
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.sessions.handlers import Handler
+from actgent.turns.guards import GuardedKind
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -92,4 +94,15 @@ class AttachesHooks(ABC):
     def on_message(self, fn: H, *, priority: float | None = None) -> H:
         """Have `fn(message)` called with what users, models and tools say, as it enters a session's record."""
         self._hook(Agent.on_message, fn, priority=priority)
+        return fn
+
+    @overload
+    def guard(self, fn: H, *, on: GuardedKind = "message") -> H: ...
+    @overload
+    def guard(self, fn: None = None, *, on: GuardedKind = "message") -> Callable[[H], H]: ...
+    def guard(self, fn: Any = None, *, on: GuardedKind = "message") -> Any:
+        """Have `fn` look at messages, answers or inputs, as `Agent.guard` does; one of inputs is called on trio's thread."""
+        if fn is None:
+            return partial(self.guard, on=on)
+        self._hook(Agent.guard, fn, on=on)
         return fn

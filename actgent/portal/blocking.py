@@ -131,6 +131,8 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     cancel_task = Waiting(Session.cancel_task)
     answer = Waiting(Session.answer)
     set_mode = Waiting(Session.set_mode)
+    hand_back = Waiting(Session.hand_back)
+    deliver = Waiting(Session.deliver)
     close = Waiting(Session.aclose)
 
     def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
@@ -182,6 +184,11 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     def schedules(self) -> tuple[Schedule, ...]:
         """The session's schedules, the next first."""
         return self._look(lambda: self.inner.schedules)
+
+    @property
+    def handed_to(self) -> str:
+        """The name of the agent that it was handed over to; empty where its own one answers."""
+        return self._look(lambda: self.inner.handed_to)
 
     @property
     def mode(self) -> str:
@@ -323,10 +330,10 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         return PortalSession(self._portal, session)
 
     def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
-        self.wait(method, self.inner, self._portal.hook(method, hook), **options)
+        self.wait(method, self.inner, self._portal.hook(method, hook, **options), **options)
 
     def remove_hook(self, fn: Handler) -> None:
-        """Call a function of `on_session`, `on_query` or `on_message` no more, however often it was given."""
+        """Call a function of `on_session`, `on_query`, `on_message` or `guard` no more, however often it was given."""
         self.wait(self.inner.remove_hook, fn)
 
 
@@ -437,11 +444,13 @@ class Portal:
         """The same for handlers by their names."""
         return {name: self.crossing(handler) for name, handler in handlers.items() if callable(handler)}
 
-    def hook(self, method: Callable[..., Any], hook: Handler) -> Handler:
+    def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
         """Make a hook of this world into one that an agent can call."""
         if method is Agent.on_session:
             check_called("on_session()", hook)
             return CrossingForSession(self._world, hook, self._face)
+        if options.get("on") == "input":
+            return hook
         return self.crossing(hook)
 
     def _face(self, session: Session[Any]) -> PortalSession[Any]:

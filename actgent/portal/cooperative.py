@@ -133,6 +133,8 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     cancel_task = Awaiting(Session.cancel_task)
     answer = Awaiting(Session.answer)
     set_mode = Awaiting(Session.set_mode)
+    hand_back = Awaiting(Session.hand_back)
+    deliver = Awaiting(Session.deliver)
     aclose = Awaiting(Session.aclose)
 
     def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
@@ -180,6 +182,10 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     async def schedules(self) -> tuple[Schedule, ...]:
         """The session's schedules, the next first."""
         return await self._look(lambda: self.inner.schedules)
+
+    async def handed_to(self) -> str:
+        """The name of the agent that it was handed over to; empty where its own one answers."""
+        return await self._look(lambda: self.inner.handed_to)
 
     async def mode(self) -> str:
         """The mode that it is in."""
@@ -321,10 +327,10 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         return AsyncPortalSession(self._portal, session)
 
     def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
-        self._portal.send(method, self.inner, self._portal.hook(method, hook), **options)
+        self._portal.send(method, self.inner, self._portal.hook(method, hook, **options), **options)
 
     def remove_hook(self, fn: Handler) -> None:
-        """Call a function of `on_session`, `on_query` or `on_message` no more, however often it was given."""
+        """Call a function of `on_session`, `on_query`, `on_message` or `guard` no more, however often it was given."""
         self._portal.send(self.inner.remove_hook, fn)
 
 
@@ -439,11 +445,13 @@ class AsyncPortal:
         """The same for handlers by their names."""
         return {name: self.crossing(handler) for name, handler in handlers.items() if callable(handler)}
 
-    def hook(self, method: Callable[..., Any], hook: Handler) -> Handler:
+    def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
         """Make a hook of the running loop into one that an agent can call."""
         if method is Agent.on_session:
             check_called("on_session()", hook)
             return CrossingForSession(LoopWorld(_running_loop()), hook, self._face)
+        if options.get("on") == "input":
+            return hook
         return self.crossing(hook)
 
     def _face(self, session: Session[Any]) -> AsyncPortalSession[Any]:

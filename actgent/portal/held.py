@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from actgent.sessions.turn_future import TurnReader
+from actgent.sessions.waiting.turn_future import TurnReader
 
 from .thread import TrioThread
 

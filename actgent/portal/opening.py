@@ -13,6 +13,7 @@ from actgent.journal.base import Journal
 from actgent.journal.wrapped import Redact
 from actgent.runtime.retention import Retention
 from actgent.runtime.runtime import THREAD_GRACE, Durability, Runtime, open_runtime
+from actgent.support.tracing import Tracing
 from actgent.tools.threads import ALL_THREADS
 
 from .blocking import Portal, end
@@ -94,6 +95,7 @@ def open_portal(
     supervision: Supervision | None = None,
     threads: int = ALL_THREADS,
     thread_grace: float = THREAD_GRACE,
+    telemetry: Tracing | None = None,
 ) -> PortalBlock:
     """Open a runtime on trio in a thread of its own, for asyncio, notebooks, threads and synchronous code.
 
@@ -119,5 +121,6 @@ def open_portal(
         supervision=supervision,
         threads=threads,
         thread_grace=thread_grace,
+        telemetry=telemetry,
     )
     return PortalBlock(TrioThread(block))

@@ -149,10 +149,13 @@ class TrioThread(Generic[T]):
         self._post(self._begin, call)
         return call
 
-    def cancel(self, call: PortalCall[Any]) -> None:
-        """Stop a call; it ends all the same, and tells so."""
-        with suppress(PortalClosed):
+    def cancel(self, call: PortalCall[Any]) -> bool:
+        """Stop a call; it ends all the same, and tells so. False: trio runs no more, and neither does the call."""
+        try:
             self._post(PortalCall.cancel, call)
+        except PortalClosed:
+            return False
+        return True
 
     def _post(self, fn: Callable[[PortalCall[Any]], object], call: PortalCall[Any]) -> None:
         if not self.is_ours:
@@ -178,12 +181,14 @@ class TrioThread(Generic[T]):
             )
         ended = threading.Lock()
         ended.acquire()
-        call = self.send(fn, ended.release)
-        try:
+        call: PortalCall[Any] = PortalCall(fn, copy_context(), ended.release)
+        try:  # Ctrl-C may come as soon as the other thread has the call, before this one goes on
+            self._post(self._begin, call)
             ended.acquire()
+        except PortalClosed:
+            raise
         except BaseException:
-            self.cancel(call)
-            if call.outcome is None:
+            if self.cancel(call) and call.outcome is None:
                 ended.acquire()
             raise
         return call.result()

@@ -17,7 +17,7 @@ from actgent.messages import Event, Message, Route, Sender, Text, ToolCall, Tool
 from actgent.structured.extract import extract, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
-from actgent.tools.checking import compile_schema
+from actgent.tools.schemas.checking import compile_schema
 
 from .growing import Growth
 

@@ -49,6 +49,11 @@ class GrowingText:
         """True if it has grown since it was read."""
         return self.size > self._looked
 
+    @property
+    def whole(self) -> str:
+        """All of it, for who only looks: it counts as unread."""
+        return "".join(self._pieces)
+
     def read(self) -> str:
         """All of it."""
         self._looked = self.size
@@ -99,6 +104,11 @@ class Growth:
         if self.text.is_due or self._looks_again:
             return self._look()
         return ""
+
+    @property
+    def visible(self) -> str:
+        """What was given out so far."""
+        return (self._partial(self.text.whole) or "")[: self._shown]
 
     def finish(self) -> str:
         """Return what may still be shown of the whole text."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from actgent.messages import File, Image, Message, Part, Text, ToolCall, ToolResult, ToolSpec
-from actgent.tools.results import canonical
+from actgent.tools.outputs.results import canonical
 
 _NO_DOCUMENTATION = "No documentation available"
 

@@ -13,7 +13,7 @@ from actgent.errors.printable import counted, shown
 from actgent.sessions.propagation import Propagation
 from actgent.turns.core import AgentCore
 
-from .session_lifecycle import SessionLifecycle
+from .sessions.lifecycle import SessionLifecycle
 from .timer_service import TimerService
 
 CLEANUP = 1.0
@@ -63,12 +63,18 @@ class AgentActor:
     def __repr__(self) -> str:
         inbox = self.inbox.statistics()
         return (
-            f"<{type(self).__name__} {shown(self.name)} {self._state}, {counted(len(self.sessions), 'session')}, "
+            f"<{type(self).__name__} {shown(self.name)} {self.state}, {counted(len(self.sessions), 'session')}, "
             f"{inbox.claimed:,} working, {counted(inbox.waiting + inbox.urgent, 'message')} queued>"
         )
 
     @property
-    def _state(self) -> str:
+    def restarts(self) -> int:
+        """Its restarts that still count against it."""
+        return 0 if self._cell is None else self._cell.restarts.count
+
+    @property
+    def state(self) -> str:
+        """In a word: `starting`, `running`, `failed`, `draining` or `stopped`."""
         if self.runner.has_failed:
             return "failed"
         if self.lifecycle.is_draining:

@@ -21,11 +21,11 @@ from actgent.errors import (
 )
 from actgent.journal.records import Decided, Resumed
 from actgent.messages import Sender
-from actgent.sessions.approval_ledger import restore_ledger
 from actgent.sessions.context import SessionContext
-from actgent.sessions.turn_future import TurnFuture
-from actgent.tools.checking import compile_schema
-from actgent.tools.results import to_text
+from actgent.sessions.waiting.approval_ledger import GUARDED, restore_ledger
+from actgent.sessions.waiting.turn_future import TurnFuture
+from actgent.tools.outputs.results import to_text
+from actgent.tools.schemas.checking import compile_schema
 
 from .actor import AgentActor
 
@@ -116,6 +116,10 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
 
 def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Decision:
     """Return the decision as it is written: its arguments checked, its content as text."""
+    if isinstance(decision, Edit) and approval.call_id.startswith(GUARDED):
+        raise UsageError(
+            f"the guard {approval.tool_name!r} asks about no call: take Approve, Reject or Respond"
+        )
     if isinstance(decision, Edit):
         tool = running.core.calling.registry.get(approval.tool_name)
         if tool is None:

@@ -28,7 +28,7 @@ from actgent.sessions.incoming import Content, message_to
 from actgent.sessions.propagation import Propagation
 from actgent.sessions.restore import owner_of
 from actgent.sessions.session_log import accepted_record
-from actgent.sessions.tasks import (
+from actgent.sessions.waiting.tasks import (
     MAX_TASKS,
     TASK_DEADLINE,
     Task,
@@ -39,11 +39,11 @@ from actgent.sessions.tasks import (
     report_text,
     with_shortfall,
 )
-from actgent.sessions.turn_future import TurnFuture
+from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.support.logs import Each, logger_of
 
 from .directory import Directory
-from .session_opener import SessionOpener
+from .sessions.opener import SessionOpener
 from .slots import slot_lent
 
 _log = logger_of(__name__)

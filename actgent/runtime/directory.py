@@ -10,8 +10,8 @@ from actgent.errors import NotRunning
 from actgent.protocols.base import Profile
 from actgent.sessions.context import SessionContext
 
-from .session_opener import SessionOpener
-from .session_table import Trees
+from .sessions.opener import SessionOpener
+from .sessions.table import Trees
 from .starting import Starting
 
 _WORD = re.compile(r"\w+")
@@ -24,9 +24,13 @@ class AgentCard:
     """What an agent says of itself to others."""
 
     name: str
+    """Unique in its runtime."""
     role: str = ""
+    """What it is, as its profile has it."""
     goal: str = ""
+    """What it works for, as its profile has it."""
     capabilities: str = ""
+    """What it can do, in words; agents are found by them."""
 
     def count_matches(self, wanted: frozenset[str]) -> int:
         """Count how many of these words are in its name, role, goal and capabilities."""
@@ -59,6 +63,7 @@ class Directory(Mapping[str, AgentCard]):
         self.trees = Trees()
         self._cards: dict[str, AgentCard] = {}
         self._openers: dict[str, SessionOpener] = {}
+        self._agents: dict[str, Listed] = {}
 
     def __getitem__(self, name: str) -> AgentCard:
         return self._cards[name]
@@ -89,12 +94,18 @@ class Directory(Mapping[str, AgentCard]):
             name=agent.name, role=profile.role, goal=profile.goal, capabilities=profile.capabilities
         )
         self._openers[agent.name] = opener
+        self._agents[agent.name] = agent
 
     def remove(self, name: str) -> None:
         """Forget an agent that has stopped."""
         self._cards.pop(name, None)
         self._openers.pop(name, None)
+        self._agents.pop(name, None)
         self.trees.remove(name)
+
+    def agent(self, name: str) -> Listed | None:
+        """The agent of this name, as the program made it; None if it does not run here."""
+        return self._agents.get(name)
 
     def opener(self, name: str) -> SessionOpener:
         """The `SessionOpener` of an agent.

@@ -8,7 +8,7 @@ import trio
 
 from actgent.actors.inbox import DEFAULT_WAIT, Place
 from actgent.control.budget import Funding
-from actgent.errors import ActgentError, SessionClosed, Suspended
+from actgent.errors import ActgentError, SessionBusy, SessionClosed, Suspended
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record
 from actgent.messages import Message, Priority
@@ -18,9 +18,12 @@ from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import Propagation
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import is_inside
-from actgent.sessions.turn_future import TurnFuture
+from actgent.sessions.waiting.turn_future import TurnFuture
+from actgent.support import span_names as names
+from actgent.support.tracing import Tracing
+from actgent.turns.guards import Guards
 
-from .session_lifecycle import SessionLifecycle
+from .sessions.lifecycle import SessionLifecycle
 from .slots import running_session, would_wait_for_itself
 from .turn_runner import URGENT_CAME
 
@@ -32,12 +35,14 @@ class Intake:
     written. From the write on nothing waits: it is in, or the journal has it as refused, too.
     """
 
-    def __init__(self, lifecycle: SessionLifecycle, propagation: Propagation) -> None:
+    def __init__(self, lifecycle: SessionLifecycle, propagation: Propagation, guards: Guards) -> None:
+        self._guards = guards
         self._lifecycle = lifecycle
         self._propagation = propagation
         self._runner = lifecycle.runner
         self._inbox = lifecycle.inbox
         self._sessions = lifecycle.sessions
+        self._tracing = lifecycle.events.tracing
 
     async def accept(
         self,
@@ -55,7 +60,7 @@ class Intake:
         it does not get in. `future` is told what comes of it. One that `is_granted` gets in whatever the bounds: the
         session asked for it. `funding` is what its turn draws on, where that is not the turn that sends it.
         """
-        self._lifecycle.check_open(context)
+        message = self._admitted(context, message, is_guarded=not is_granted)
         if once:
             message = await self._wait_for_first(context, message)
             if context.mail.has_accepted(message.id):
@@ -63,7 +68,7 @@ class Intake:
                     join(context, message.id, future)
                 await trio.lowlevel.checkpoint()
                 return
-        check_busy(context, message)
+        self._check_busy(context, message)
         if future is not None:
             _check_not_suspended(context, message, future)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -83,7 +88,7 @@ class Intake:
 
     async def accept_first(self, context: SessionContext, message: Message) -> None:
         """Take a session's first message in. Without a journal nothing pauses if there is room, and never after it is in."""
-        self._lifecycle.check_open(context)
+        message = self._admitted(context, message)
         acceptance = Acceptance(message, copy_context())
         if context.parent is not None:
             acceptance.funding = self._funding_for(context, None)
@@ -103,7 +108,7 @@ class Intake:
             InboxFull: there is no room. Nothing was written.
             JournalError: it is not taken in, and may be written or not: it has to come again, with the same id.
         """
-        self._lifecycle.check_open(context)
+        message = self._admitted(context, message, is_guarded=False)
         acceptance = Acceptance(message, copy_context() if variables is None else variables)
         self._inbox.check_room(message)
         place = acceptance.place = self._inbox.reserve_beyond(message)
@@ -113,12 +118,34 @@ class Intake:
                 baggage = self._propagation.take(acceptance.variables)
                 await context.log.accept(message, *others, baggage=baggage)
             _check_not_closed(context, acceptance)
-        except BaseException:
+        except BaseException as error:
+            self._runner.turn_lifecycle.observer.refuse(context, message, error)
             self._refuse(context, acceptance)
             raise
         self._let_in(context, acceptance, place)
         if context.log is None:
             await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _admitted(self, context: SessionContext, message: Message, *, is_guarded: bool = True) -> Message:
+        """A message that may come in now, as guards leave it; with telemetry in the trace of whatever sends it.
+
+        Raises:
+            GuardRefused, HandlerFailed: a guard of inputs refuses it, or failed.
+            SessionClosed, NotRunning: nothing can be said to the session any more.
+        """
+        if context.closed:
+            raise SessionClosed(context.id)
+        self._lifecycle.check_accepts()
+        if is_guarded and self._guards.inputs:
+            message = self._guards.admit(context, message)
+        return message if self._tracing is None else _traced(message, self._lifecycle.name, self._tracing)
+
+    def _check_busy(self, context: SessionContext, message: Message) -> None:
+        try:
+            check_busy(context, message)
+        except SessionBusy as error:
+            self._runner.turn_lifecycle.observer.refuse(context, message, error)
+            raise
 
     # --- a place, the journal, the inbox ---------------------------------------------------
 
@@ -131,7 +158,8 @@ class Intake:
             place = await self._reserve(context, acceptance, is_granted=is_granted)
             if context.log is not None:
                 await self._write(context, acceptance, context.log)
-        except BaseException:
+        except BaseException as error:
+            self._runner.turn_lifecycle.observer.refuse(context, acceptance.message, error)
             self._refuse(context, acceptance)
             raise
         self._let_in(context, acceptance, place)
@@ -224,8 +252,10 @@ class Intake:
             self._publish(message)
         turn = context.turn
         if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
+            self._runner.turn_lifecycle.observer.interrupt(turn, message)
             turn.interrupt(URGENT_CAME)
         elif message.on_busy == "interrupt" and turn:
+            self._runner.turn_lifecycle.observer.interrupt(turn, message)
             self._runner.stop_if_superseded(turn)
         elif context.suspension is not None:
             self._runner.resume_if_superseded(context)
@@ -311,10 +341,26 @@ class Intake:
             MessageAccepted(
                 agent=self._lifecycle.name,
                 session_id=message.session_id,
+                turn=message.id,
                 message_id=message.id,
                 priority=message.priority,
             )
         )
+
+
+def _traced(message: Message, agent: str, tracing: Tracing) -> Message:
+    """The message in the trace of the work that sends it; where there is none, it begins one by a span of its own."""
+    current = tracing.current() or message.traceparent
+    if current is None:
+        span = tracing.begin(
+            f"{names.SEND} {agent}",
+            {names.AGENT: agent, names.CONVERSATION: message.session_id, names.MESSAGE: message.id},
+            kind="producer",
+            parent="",
+        )
+        span.end()
+        current = span.traceparent
+    return message if current == message.traceparent else attrs.evolve(message, traceparent=current)
 
 
 def _suspended(context: SessionContext) -> Suspended | None:

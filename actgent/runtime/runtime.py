@@ -22,20 +22,31 @@ from actgent.approvals import Approval
 from actgent.control.arguments import at_least_one
 from actgent.control.clock import Clock
 from actgent.control.quotas import Quotas
-from actgent.errors import ConfigurationError, Fenced, JournalError, ThreadsLeft, UsageError, WouldDeadlock
+from actgent.errors import (
+    ConfigurationError,
+    Fenced,
+    JournalError,
+    SessionNotFound,
+    ThreadsLeft,
+    UsageError,
+    WouldDeadlock,
+)
 from actgent.events import EventReader, EventStream
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
 from actgent.journal.listing import Cursor, SessionKey, State
 from actgent.journal.opening import open_journal
+from actgent.journal.records import Record
 from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
 from actgent.messages import Sender
 from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.owner_accounts import OwnerAccounts
 from actgent.sessions.propagation import Propagation, propagation_of
+from actgent.sessions.restore import Rebuilt, rebuild
 from actgent.sessions.turn import is_inside
 from actgent.support.hints import async_block
 from actgent.support.logs import logger_of
+from actgent.support.tracing import Tracing, check_tracing
 from actgent.tools.threads import ALL_THREADS, Threads
 from actgent.toolsets.host import ToolsetHost
 from actgent.turns.watchdog import Watch, open_watch
@@ -44,8 +55,10 @@ from .actor import AgentActor
 from .approval_decisions import list_approvals
 from .delegation import Delegation
 from .directory import Directory
+from .following import SessionFollower, follow_session
+from .insight import Insight, fork_session, need_journal, records_up_to
 from .retention import Retention, Sweeper
-from .session_lists import filter_of, page_of
+from .sessions.lists import filter_of, page_of
 from .slots import find_waiter
 
 Durability = typing.Literal["full", "relaxed"]
@@ -70,7 +83,7 @@ class Startable(typing.Protocol):
 A = TypeVar("A", bound=Startable)
 
 
-class Runtime:
+class Runtime(Insight):
     """The agents that run in one block, and what they share."""
 
     def __init__(
@@ -280,7 +293,7 @@ class Runtime:
 
         Pass the last approval for the next page; an empty page is the end. `agent.answer` decides.
         """
-        for running in sorted(self._agents(), key=lambda each: each.name):
+        for running in self._by_name():
             if after is None or running.name >= after.agent:
                 behind = after.session_id if after is not None and running.name == after.agent else ""
                 if found := await list_approvals(running, after=behind, limit=limit):
@@ -310,6 +323,72 @@ class Runtime:
         contexts = (context for running in self._agents() for context in running.sessions.values())
         return tuple(await page_of(self.journal, contexts, wanted, after=after, limit=limit))
 
+    def follow(
+        self, session_id: str, *, agent: str, after: int | None = 0
+    ) -> AbstractAsyncContextManager[SessionFollower]:
+        """Follow a session without loading it, also one whose agent does not run; see `Session.follow`.
+
+        What grows comes while its agent runs here.
+
+        Raises:
+            ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `Session.follow`.
+        """
+        table = self.agents.opener(agent).running.sessions if agent in self.agents else None
+        return follow_session(self.journal, table, SessionKey(agent, session_id), after=after)
+
+    # --- sessions as they were ----------------------------------------------------------------
+
+    async def rebuild(self, session_id: str, *, agent: str | None = None, to: int | None = None) -> Rebuilt:
+        """Make a session again as it was after its record `to`, or after the last, without model and tools.
+
+        Raises:
+            ConfigurationError: there is no journal or no such record, or several agents have a session of this id.
+            SessionNotFound: the journal has no such session.
+            JournalError: it cannot be read.
+        """
+        return await rebuild((await self.read_session(session_id, agent=agent))[1], to=to)
+
+    async def read_session(
+        self, session_id: str, *, agent: str | None = None, to: int | None = None
+    ) -> tuple[SessionKey, tuple[Record, ...]]:
+        """The records of a session up to the number `to`, or all, and whose it is.
+
+        Raises:
+            ConfigurationError, SessionNotFound, JournalError: see `rebuild`.
+        """
+        journal = need_journal(self.journal)
+        key = await self._need_key(session_id, agent)
+        return key, await records_up_to(journal, key, to)
+
+    async def fork(
+        self,
+        session_id: str,
+        *,
+        agent: str | None = None,
+        to: int | None = None,
+        new_id: str | None = None,
+    ) -> SessionSummary:
+        """Write a copy of a session, as it was after its record `to`, that goes its own way: `agent.open_session` goes on with it.
+
+        It has no schedules, and draws on the budget of its original.
+
+        Raises:
+            ConfigurationError: there is no journal or no such record, several agents have a session of this id, or the new
+                id is none.
+            SessionExists: there is a session of the new id; nothing was written.
+            SessionNotFound: the journal has no such session.
+            JournalError: it cannot be read, or the copy not be written.
+        """
+        journal = need_journal(self.journal)
+        key = await self._need_key(session_id, agent)
+        return await fork_session(journal, self.epoch, key, to, new_id)
+
+    async def _need_key(self, session_id: str, agent: str | None) -> SessionKey:
+        key = await self._key_of(session_id, agent)
+        if key is None:
+            raise SessionNotFound(agent or "", session_id)
+        return key
+
     async def backup(self, path: Path | str) -> Backup:
         """Copy the journal to a new file, which is read from end to end; meanwhile the agents go on.
 
@@ -321,9 +400,7 @@ class Runtime:
             JournalDamaged: the journal is not what was written; nothing stands at the path.
             JournalFailed: it cannot be read, or the copy not be written.
         """
-        if self.journal is None:
-            raise ConfigurationError("this runtime has no journal: pass journal= to open_runtime()")
-        return await self.journal.backup(Path(path))
+        return await need_journal(self.journal).backup(Path(path))
 
     async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
         """Close a session and its children where they are open, and erase all that the journal has of them.
@@ -490,6 +567,7 @@ async def open_runtime(
     supervision: Supervision | None = None,
     threads: int = ALL_THREADS,
     thread_grace: float = THREAD_GRACE,
+    telemetry: Tracing | None = None,
 ) -> AsyncGenerator[Runtime, None]:
     """Open a block in which agents run, and outside of which nothing of them is left.
 
@@ -505,6 +583,7 @@ async def open_runtime(
 
     `quotas` bound what the sessions of each owner take together in a day or a month, also over restarts.
     `threads` is how many sync tools of all agents run at a time.
+    `telemetry` makes spans and metrics of what happens: `Telemetry()`, of the extra `otel`.
 
     Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
     What is not answered by then ends as `Failure(kind="stopped")`.
@@ -519,9 +598,10 @@ async def open_runtime(
     """
     check_loop("open_runtime()")
     propagation = propagation_of(context)
+    check_tracing(telemetry)
     pool = Threads(at_least_one("threads", threads))
     error: BaseException | None = None
-    with tuned_gc(), open_watch() as watch, _ending(EventStream()) as events:
+    with tuned_gc(), open_watch() as watch, _ending(EventStream(telemetry)) as events:
         async with _owned(journal, durability, redact) as (opened, epoch), trio.open_nursery() as nursery:
             runtime = Runtime(
                 nursery,

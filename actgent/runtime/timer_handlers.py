@@ -16,10 +16,10 @@ from actgent.control.cron import next_time
 from actgent.errors import DeadlineExceeded
 from actgent.journal.records import Fired
 from actgent.messages import Message, Sender, Text
-from actgent.sessions.approval_ledger import ApprovalDeadline
 from actgent.sessions.context import SessionContext
-from actgent.sessions.schedules import ScheduleTimer, apply_fired
-from actgent.sessions.tasks import TaskDeadline
+from actgent.sessions.waiting.approval_ledger import ApprovalDeadline
+from actgent.sessions.waiting.schedules import ScheduleTimer, apply_fired
+from actgent.sessions.waiting.tasks import TaskDeadline
 
 from .actor import AgentActor
 from .approval_decisions import expire
@@ -63,6 +63,7 @@ async def fire_schedule(
     fired = _fired(running, timer)
     if _is_busy(running, context, timer):
         await _pass_over(context, fired)
+        running.core.observer.fire(context, fired.schedule_id, "")
         return
     message = _message(context.id, timer)
     running.inbox.check_room(message)
@@ -73,6 +74,7 @@ async def fire_schedule(
     except BaseException:
         _set_again(context, timer)
         raise
+    running.core.observer.fire(context, fired.schedule_id, message.id)
 
 
 def _fired(running: AgentActor, timer: ScheduleTimer) -> Fired:

@@ -18,13 +18,13 @@ from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming import is_collected
 from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
-from actgent.sessions.tasks import TASK_TIMER
 from actgent.sessions.turn import Suspension, Turn
-from actgent.sessions.turn_future import TurnFuture
+from actgent.sessions.waiting.tasks import TASK_TIMER
+from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle
 
-from .session_table import SessionTable
+from .sessions.table import SessionTable
 from .slots import running_session
 
 URGENT_CAME = "an urgent message came"
@@ -226,14 +226,11 @@ class TurnRunner:
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
-        error: Exception | None = None  # as at an End
-        match next_step(turn):
-            case Suspend():
-                self._suspend(context, turn)
-                self.pump()
-                return
-            case FailWith(reason):
-                error = reason
+        if (step := next_step(turn)) is _SUSPEND:
+            self._suspend(context, turn)
+            self.pump()
+            return
+        error = step.error if isinstance(step, FailWith) else None
         if context.task is not None and turn.message.id == context.task.message_id:
             await self.report_task(context, error, blame=turn.control.blame)
         urgent = None
@@ -296,6 +293,7 @@ class TurnRunner:
             return
         if self.has_failed:
             turn.control.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
+            self._core.observer.cut(turn)
             self._held_up.append((context, turn))
             return
         await self._say_stopped(context, turn)

@@ -41,15 +41,15 @@ from actgent.messages import (
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateRecord, Store
 
-from .approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
 from .conversation import SessionConversation
 from .handlers import Handlers
 from .mail import Acceptance, SessionMail
 from .session_log import SessionLog
-from .tasks import Task
 from .tree import Children, SessionTree
 from .turn import Suspension, Turn, TurnCheckpoint
-from .turn_future import TurnFuture
+from .waiting.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
+from .waiting.tasks import Task
+from .waiting.turn_future import TurnFuture
 
 
 @attrs.define(eq=False)

@@ -11,9 +11,18 @@ from actgent.errors import ConfigurationError
 from actgent.tools.generators import NO_GENERATOR, is_generator, yields
 
 HandlerKind = Literal[
-    "conversation", "event", "tool_result", "tool_progress", "exception", "routing", "token", "approval"
+    "conversation",
+    "event",
+    "tool_result",
+    "tool_progress",
+    "exception",
+    "routing",
+    "token",
+    "approval",
+    "growing",
 ]
 Handler = Callable[..., Any]
+"""`growing` hears that there is more of an answer, whatever of it is shown."""
 _BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
 """The kinds of which the log says nothing where nobody hears them, as flags."""
 
@@ -106,7 +115,10 @@ def takes_session(handler: Handler) -> bool:
         handler, "__wrapped__"
     ):  # the quick way: sessions are many, and each registers its handlers
         if type(handler) is FunctionType:
-            return _takes_session(handler, handler.__code__.co_argcount, _required(handler))
+            code = handler.__code__
+            if code.co_argcount == 1 and not yields(code.co_flags):
+                return False
+            return _takes_session(handler, code.co_argcount, _required(handler))
         if type(handler) is MethodType and type(handler.__func__) is FunctionType:
             function = handler.__func__
             return _takes_session(handler, function.__code__.co_argcount - 1, _required(function) - 1)

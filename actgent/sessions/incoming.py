@@ -46,7 +46,7 @@ from actgent.messages import (
 
 from .context import SessionContext
 from .turn import Turn
-from .turn_future import Outcome, TurnFuture
+from .waiting.turn_future import Outcome, TurnFuture
 
 RULES: tuple[OnBusy, ...] = get_args(OnBusy)
 

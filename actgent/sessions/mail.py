@@ -23,7 +23,7 @@ from actgent.messages import Message, OnBusy
 
 from .session_log import SessionLog
 from .turn import TurnCheckpoint
-from .turn_future import Outcome, TurnFuture
+from .waiting.turn_future import Outcome, TurnFuture
 
 
 class Acceptance:

@@ -8,6 +8,7 @@ import attrs
 from actgent.control.budget import Funding
 from actgent.errors import JournalSlow
 from actgent.journal.base import Entry, Journal
+from actgent.journal.grouped.steps import refer
 from actgent.journal.records import (
     NO_LIMITS,
     NOTHING as NO_BAGGAGE,
@@ -19,11 +20,13 @@ from actgent.journal.records import (
     Finished,
     Record,
     Said,
+    Told,
     TurnOptions,
 )
-from actgent.journal.steps import refer
 from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
+
+from .turn import TurnCheckpoint
 
 LONG = 30_000
 """Records behind which a session gets its next snapshot: about 0.3 s of the time in which it is opened."""
@@ -104,6 +107,12 @@ class SessionLog:
             self._pending = noted + self._pending
             raise
 
+    def tell(self, outcomes: Iterable[Told], checkpoint: TurnCheckpoint | None) -> None:
+        """Outcomes are about to be told; those that a turn which goes on has told before are written."""
+        for told in outcomes:
+            if checkpoint is None or told.id not in checkpoint.told:
+                self.add(told)
+
     def finish(self, result: ToolResult) -> None:
         """One of several tool calls has its result."""
         self.keep((result,))
@@ -128,9 +137,12 @@ class SessionLog:
             self._finished.clear()
         self.add(said)
 
-    def end(self, *message_ids: str, failed: str | None, closes: bool = False) -> None:
+    def end(
+        self, *message_ids: str, failed: str | None, error: str = "", words: str = "", closes: bool = False
+    ) -> None:
         """Messages were dealt with, all in one turn; with `closes` the session ends with them."""
-        self.add(*[Ended(message_id=message_id, failed=failed) for message_id in message_ids])
+        for message_id in message_ids:
+            self.add(Ended(message_id=message_id, failed=failed, error=error, words=words))
         if closes:
             self.note_closed()
         self.flush_soon()

@@ -12,7 +12,7 @@ from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account
 from actgent.journal.listing import SessionKey
 
-from .tasks import Task
+from .waiting.tasks import Task
 
 
 class Child(typing.Protocol):

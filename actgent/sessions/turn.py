@@ -25,6 +25,7 @@ from actgent.journal.records import (
     Said,
     Spent,
     Started,
+    Told,
 )
 from actgent.messages import (
     NO_USAGE,
@@ -35,8 +36,8 @@ from actgent.messages import (
 )
 from actgent.protocols.growing import Growth
 
-from .approval_ledger import PendingCalls
-from .turn_future import CallOptions, TurnFuture
+from .waiting.approval_ledger import PendingCalls
+from .waiting.turn_future import CallOptions, TurnFuture
 
 
 @attrs.define(eq=False)
@@ -85,6 +86,8 @@ class TurnCheckpoint:
     """State version at the time of the last message."""
     delivered: set[str] = attrs.field(factory=set)
     """Outcomes that handlers got."""
+    told: set[str] = attrs.field(factory=set)
+    """Outcomes that have a record of their own."""
     started: set[str] = attrs.field(factory=set)
     """Calls of the last answer that may have run."""
     finished: dict[str, ToolResult] = attrs.field(factory=dict)
@@ -136,7 +139,7 @@ class TurnCheckpoint:
         """Calls that may have run, and left no result."""
         return self.started - self.finished.keys()
 
-    def apply(self, record: Started | Finished | Delivered | Guarded | PersonAsked) -> None:
+    def apply(self, record: Started | Finished | Told | Delivered | Guarded | PersonAsked) -> None:
         """Apply what became of a call or an outcome."""
         match record:
             case PersonAsked(approval=approval):  # it has not started, or ended by asking
@@ -145,6 +148,8 @@ class TurnCheckpoint:
                 self.started.update(call_ids)
             case Finished(result=result):
                 self.finished[result.call_id] = result
+            case Told(id=outcome):
+                self.told.add(outcome)
             case Delivered(ids=ids):
                 self.delivered.update(ids)
             case Guarded(answer=answer):

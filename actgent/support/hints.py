@@ -3,11 +3,11 @@
 Type checkers see nothing of this: to them an unknown name stays one.
 """
 
-import contextlib
 import difflib
 import functools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, _AsyncGeneratorContextManager
+from inspect import getattr_static
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,7 +27,8 @@ def leads(
 ) -> Callable[[C], C]:
     """Word the errors of a class: for `names` that it has not, `keywords` that it does not take, `methods` it cannot have.
 
-    Each value says what to write instead. Unknown names and keywords without one are led to the nearest known.
+    Each value says what to write instead. Unknown keywords without one are led to the nearest known, and unknown names by
+    Python itself.
     """
 
     def decorate(cls: C) -> C:
@@ -42,22 +43,33 @@ def leads(
     return decorate
 
 
+class _Missing:
+    """Stands in a class for a name that it has not, and whose error says what to write instead.
+
+    No `__getattr__`: a class that has one pays for it with each of its attributes, which Python looks up the long way then.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+
+    def __get__(self, instance: object, owner: type) -> object:
+        text = f"{owner.__name__!r} object has no attribute {self.name!r}: {self.text}"
+        # With names of its own, so that Python's search for a similar one adds none.
+        raise AttributeError(text, name=self.name, obj=None)
+
+
 def _add_names(cls: Any, names: Mapping[str, str]) -> None:
-    inherited = getattr(cls, "__getattr__", None)  # of attrs, for cached properties
+    """Word the errors of `names`; where Python suggests a similar name for another one, it is a public one."""
+    for name, text in names.items():
+        if not hasattr(cls, name):
+            setattr(cls, name, _Missing(name, text))
+    cls.__dir__ = _public
 
-    def lead(self: object, name: str) -> object:
-        if inherited is not None:
-            with contextlib.suppress(AttributeError):
-                return inherited(self, name)
-        if not name.startswith("_") and hasattr(type(self), name):
-            return object.__getattribute__(self, name)  # a property that failed: raise its own error again
-        text = f"{type(self).__name__!r} object has no attribute {name!r}"
-        if not name.startswith("_"):
-            text += _advice(name, names, [each for each in dir(type(self)) if not each.startswith("_")])
-        # With names of its own, so that Python's search for a similar one finds no private one.
-        raise AttributeError(text, name=name, obj=None)
 
-    cls.__getattr__ = lead
+def _public(self: object) -> list[str]:
+    kept = (name for name in object.__dir__(self) if not name.startswith("_") or name.endswith("__"))
+    return [name for name in kept if type(getattr_static(self, name, None)) is not _Missing]
 
 
 def _add_keywords(cls: Any, keywords: Mapping[str, str]) -> None:
@@ -191,7 +203,8 @@ for_agents = leads(
             "write limits=Limits(model_timeout=...), or give it to the model's client",
         ),
         **dict.fromkeys(
-            ("handoffs", "agents"), "write tools=[agent.as_tool()], or RouterAgent(routes={action: agent})"
+            ("handoffs", "agents"),
+            "write tools=[handoff(to=agent)], tools=[agent.as_tool()], or RouterAgent(routes={action: agent})",
         ),
         **dict.fromkeys(
             ("api_key", "base_url"), "give it to the client: llm=OpenAI(model, api_key=..., base_url=...)"

@@ -65,20 +65,20 @@ def decode_at(text: str, start: int) -> tuple[Any, int]:
 # --- what is not stored ------------------------------------------------------------------------
 
 
-def depth_error() -> ParseError:
+def depth_error(most: int = MAX_DEPTH) -> ParseError:
     """The error for a value with too many levels."""
-    return ParseError(f"nested deeper than {MAX_DEPTH} levels")
+    return ParseError(f"nested deeper than {most} levels")
 
 
-def check_depth(value: Any) -> None:
-    """Raise a ParseError for a value with more than `MAX_DEPTH` levels, without recursion."""
+def check_depth(value: Any, most: int = MAX_DEPTH) -> None:
+    """Raise a ParseError for a value with more levels than that, without recursion."""
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(most + 1):
         if not level:
             return
         members = (item for each in level for item in (each.values() if isinstance(each, dict) else each))
         level = [item for item in members if isinstance(item, dict | list)]
-    raise depth_error()
+    raise depth_error(most)
 
 
 def check_unicode(value: Any) -> None:

@@ -13,9 +13,9 @@ from actgent.approvals import Ask, Grant
 from actgent.errors import DepsMissing
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 
-from .results import ResultCache
+from .outputs.results import ResultCache
+from .schemas.validation import ArgumentsValidator
 from .threads import Threads, ThreadShare
-from .validation import ArgumentsValidator
 
 Effect = Literal["pure", "idempotent", "once"]
 """What a tool does outside, and so what a restart may repeat: nothing; the same again; something that counts."""
@@ -40,6 +40,26 @@ class HasState(typing.Protocol):
     def state(self) -> Any: ...
 
 
+class CallsTools(typing.Protocol):
+    """What a tool is given whose `calls_tools` is True, to call others of its agent while it runs."""
+
+    def names(self) -> Sequence[str]:
+        """The names of the tools that may be called."""
+        ...
+
+    def parameters(self, name: str) -> Sequence[str]:
+        """The names of a tool's parameters, in their order."""
+        ...
+
+    def begun_at(self) -> float:
+        """Unix time in seconds at which the call ran first, the same whenever it runs again."""
+        ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Run a call, or take what came of it when this ran before."""
+        ...
+
+
 @attrs.define(kw_only=True, eq=False)
 class ToolContext(Generic[DepsT_co]):
     """What a tool may know of the call it serves. Made for that call alone, and only to be read.
@@ -48,9 +68,13 @@ class ToolContext(Generic[DepsT_co]):
     """
 
     session_id: str = ""
+    """The session whose turn makes the call; empty outside of an agent."""
     owner: str = ""
+    """Whose session that is; empty outside of an agent."""
     agent: str = ""
+    """The name of its agent; empty outside of one."""
     call_id: str = ""
+    """The `ToolCall.id`; empty outside of an agent."""
     effect_key: str = ""
     """The same for every repetition of this call, e.g. after a crash: hand it to services that drop duplicates.
 
@@ -67,10 +91,13 @@ class ToolContext(Generic[DepsT_co]):
     threads: Threads | ThreadShare | None = attrs.field(default=None, repr=False)
     """Where sync functions run; None outside of an agent."""
     tool_name: str = ""
+    """The name that the model called it by."""
     report: Callable[[CallProgress], object] | None = attrs.field(default=None, repr=False)
     """Takes what `progress` says, in any thread; None: nobody wants to know, or the call has ended."""
     approval: Grant | None = None
     """What a person said who let this call run: `Approve` or `Edit`; None: nobody was asked."""
+    tools: CallsTools | None = attrs.field(default=None, repr=False)
+    """By what a tool calls others that says `calls_tools`; None for all other tools, and outside of an agent."""
     has_begun: bool = attrs.field(default=False, init=False, repr=False)
     """True if an attempt was made before, which may have done something."""
     waits_to_begin: bool = attrs.field(default=False, init=False, repr=False)
@@ -137,9 +164,13 @@ class ToolHooks:
     """Called around each call of a tool, sync, in the session's task; a hook that raises is logged and left out."""
 
     on_start: Callable[[ToolCall], object] | None = None
+    """Called once, before the first attempt."""
     on_retry: Callable[[ToolCall, Exception], object] | None = None
+    """Called before each further attempt, with what ended the one before."""
     on_success: Callable[[ToolCall, ToolResult], object] | None = None
+    """Called with the result that the model gets."""
     on_error: Callable[[ToolCall, ToolResult], object] | None = None
+    """Called with the result that says what went wrong."""
     on_exception: Callable[[ToolCall, Exception], object] | None = None
     """Called before `on_error` with what the tool raised, whose `__traceback__` tells where."""
 
@@ -180,6 +211,12 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """The type of the deps that it needs, and without which no turn begins; None: it needs none."""
     inline: bool = False
     """True: `execute` never waits, so it runs without a timer."""
+    calls_tools: bool = False
+    """True: it calls other tools while it runs, by `context.tools`.
+
+    It runs again from its beginning where one of them has to wait for a person, or the process ended meanwhile, and then
+    has to make the same calls in the same order; so its effect is `idempotent`, and it is `alone`.
+    """
     deferred: bool = False
     """True: a model finds it by `find_tools` and runs it by `call_tool`, in place of being offered it."""
     outside: bool = False

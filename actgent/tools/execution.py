@@ -18,14 +18,17 @@ import trio
 
 from actgent.approvals import Ask, Edit, Grant
 from actgent.errors import AskPerson, InvalidArguments, NoThread, OutcomeUnknown, ToolError, ToolTimeout
-from actgent.messages import ToolCall, ToolResult, ToolStatus
+from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus
 from actgent.support.foreign import failure_of, leaves
 from actgent.support.logs import logger_of
+from actgent.support.tracing import ActiveTrace, active_trace
 
-from .base import AskFor, Tool, ToolContext
-from .provenance import from_outside
+from .base import AskFor, CallsTools, Tool, ToolContext
+from .outputs.media import describe_media, has_media
+from .outputs.provenance import from_outside
+from .outputs.results import canonical, capped, describe, to_text
 from .registry import ToolRegistry
-from .results import canonical, capped, describe, to_text
+from .spans import ToolWork
 from .time_limits import TimeLimit, time_limits
 
 logger = logger_of(__name__)
@@ -65,8 +68,12 @@ class Batch:
     """The longest result; longer ones are cut, with a notice."""
     keep: Callable[[ToolCall, str, int], str] | None = attrs.field(default=None, kw_only=True)
     """Keeps a result that is longer than that elsewhere, and returns what the model is shown; None: the rest is lost."""
+    nest: Callable[[ToolCall], CallsTools] | None = attrs.field(default=None, kw_only=True)
+    """Makes what a running call calls other tools by; None: it cannot."""
     on_stage: Callable[[Sequence[int]], Awaitable[object]] | None = attrs.field(default=None, kw_only=True)
     """Awaited with the places of calls that may run side by side, before the first of them starts."""
+    on_start: Callable[[ToolCall], object] | None = attrs.field(default=None, kw_only=True)
+    """Hears of each call that runs."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
     """Told of each result as soon as it is there."""
     on_raise: Callable[[ToolCall, Exception], object] | None = attrs.field(default=None, kw_only=True)
@@ -237,11 +244,18 @@ class Batch:
         call = self.calls[place]
         grant = self.grants.get(call.id) if self.grants else None
         told = self.context.of_call(call, grant, is_inline=tool.inline)
+        if tool.calls_tools and self.nest is not None:
+            told.tools = self.nest(call)
         self._started[place] = tool, told
+        if self.on_start is not None:
+            self.on_start(call)
         if tool.hooks:
             _notify(tool, "on_start", call)
         try:
-            result = await self._outcome(call, tool, arguments, told)
+            if (active := active_trace.get()) is None:
+                result = await self._outcome(call, tool, arguments, told)
+            else:
+                result = await self._outcome_as_span(active, call, tool, arguments, told)
         except AskPerson as question:
             self.asked = {**self.asked, place: question}
             return
@@ -257,11 +271,24 @@ class Batch:
         if tool.hooks:
             _notify(tool, "on_success" if result.error is None else "on_error", call, result)
 
+    async def _outcome_as_span(
+        self,
+        active: ActiveTrace,
+        call: ToolCall,
+        tool: Tool,
+        arguments: dict[str, Any],
+        told: ToolContext,
+    ) -> ToolResult:
+        with ToolWork(active, call, tool) as work:
+            result = await self._outcome(call, tool, arguments, told)
+            work.note_result(result)
+            return result
+
     async def _outcome(
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
     ) -> ToolResult:
         try:
-            text = await self._text(call, tool, arguments, told)
+            text, media = await self._written(call, tool, arguments, told)
         except Exception as error:  # noqa: BLE001 - the model reads what went wrong
             if (question := _question_in(error)) is not None:
                 raise question from None
@@ -270,8 +297,10 @@ class Batch:
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
             return _failed(call, self._capped(describe(error)), status=status)
         if self.keep is not None and len(text) > self.max_characters:
-            return _succeeded(call, self.keep(call, text, self.max_characters))
-        return _succeeded(call, self._capped(text))
+            result = _succeeded(call, self.keep(call, text, self.max_characters))
+        else:
+            result = _succeeded(call, self._capped(text))
+        return attrs.evolve(result, media=media) if media else result
 
     def _tell_raised(self, call: ToolCall, tool: Tool, error: Exception) -> None:
         if self.on_raise is not None:
@@ -279,16 +308,21 @@ class Batch:
         if tool.hooks:
             _notify(tool, "on_exception", call, error)
 
-    async def _text(self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext) -> str:
-        if not tool.cache:
-            return to_text(await self._value(call, tool, arguments, told))
-        key = canonical(arguments)
-        text = tool.result_cache.get(key)
-        if text is None:
-            text = to_text(await self._value(call, tool, arguments, told))
-            if len(text) <= self.max_characters:
-                tool.result_cache.put(key, text)
-        return text
+    async def _written(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
+    ) -> tuple[str, tuple[Medium, ...]]:
+        """What a call returns in words, and the pictures and files beside them, which are not cached."""
+        key = canonical(arguments) if tool.cache else ""
+        if key and (cached := tool.result_cache.get(key)) is not None:
+            return cached, ()
+        value = await self._value(call, tool, arguments, told)
+        if type(value) is not str and has_media(value):
+            shown = describe_media(value, call, state=told.state, outside=tool.outside)
+            return shown.text, shown.media
+        text = to_text(value)
+        if key and len(text) <= self.max_characters:
+            tool.result_cache.put(key, text)
+        return text, ()
 
     async def _value(
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext

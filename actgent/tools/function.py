@@ -15,10 +15,10 @@ from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.support.logs import logger_of
 
 from .base import AskFor, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
-from .checking import MAX_LEVELS, is_deep
 from .generators import last_of
 from .options import check_options
-from .schema import compile_signature, description_of, parameter_texts
+from .schemas.checking import MAX_LEVELS, is_deep
+from .schemas.schema import compile_signature, description_of, parameter_texts
 from .threads import Threads
 
 P = ParamSpec("P", default=...)

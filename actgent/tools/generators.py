@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any
 
 from .base import ToolContext
-from .results import to_text
+from .outputs.results import to_text
 
 _YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 NO_GENERATOR = "it is a generator, which nothing runs: leave out the `yield`, and return what there is"

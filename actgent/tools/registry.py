@@ -2,10 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import orjson
+import trio
 
 from actgent.errors import ConfigurationError, DuplicateTool, ToolNotFound, ToolsetUnavailable
 from actgent.errors.printable import shown
@@ -43,7 +44,18 @@ class ToolRegistry:
     made from the validated instruction reaches it. One that is `deferred` has none either: `find_tools` tells of it.
     """
 
-    __slots__ = ("_all", "_groups", "_mapped", "_own", "_specs", "_unavailable", "deps_tool", "version")
+    __slots__ = (
+        "_all",
+        "_groups",
+        "_mapped",
+        "_own",
+        "_settled",
+        "_specs",
+        "_unavailable",
+        "deps_tool",
+        "unsettled",
+        "version",
+    )
 
     def __init__(self, tools: Iterable[Tool] = (), *, mapped: Iterable[str] = ()) -> None:
         """Add the tools; `mapped` are the names of those that belong to instructions.
@@ -58,6 +70,10 @@ class ToolRegistry:
         """Its own tools and those of toolsets, by the names that the model calls them by."""
         self._unavailable: dict[str, str] = {}
         """Why the tools of a toolset cannot be called now, by its name."""
+        self.unsettled: dict[str, None] = {}
+        """The toolsets that have neither connected nor failed yet, by name."""
+        self._settled: trio.Event | None = None
+        """Set when one of these has; None: nobody waits for that."""
         self.version = 0
         """Another number whenever a toolset has changed what is here."""
         self._mapped = frozenset(mapped)
@@ -115,7 +131,7 @@ class ToolRegistry:
         """
         tool = self._all.get(call.name)
         if tool is None or (call.name in self._mapped and not call.mapped):
-            raise ToolNotFound(call.name, [spec.name for spec in self.specs()])
+            raise ToolNotFound(call.name, [spec.name for spec in self.specs()], tuple(self._unavailable))
         if self._unavailable and tool.origin in self._unavailable:
             raise ToolsetUnavailable(tool.origin, self._unavailable[tool.origin])
         return tool
@@ -178,6 +194,29 @@ class ToolRegistry:
             self._unavailable[toolset] = reason
             self.version += 1
 
+    def expect(self, toolset: str) -> None:
+        """Let calls of tools that are not there wait until a toolset has connected or failed: see `settle`."""
+        self.unsettled[toolset] = None
+
+    def settle(self, toolset: str) -> None:
+        """A toolset has connected, or failed, or is not waited for any more."""
+        if toolset in self.unsettled:
+            del self.unsettled[toolset]
+            if self._settled is not None:
+                self._settled.set()
+                self._settled = None
+
+    async def wait_for(self, calls: Sequence[ToolCall]) -> None:
+        """Wait until there is a tool for each call, or every toolset has connected or failed.
+
+        That takes no longer than the `connect_timeout` of the toolsets.
+        """
+        await trio.lowlevel.checkpoint()
+        while self.unsettled and not all(_wanted(call) in self._all for call in calls):
+            if self._settled is None:
+                self._settled = trio.Event()
+            await self._settled.wait()
+
     def _merge(self) -> None:
         self._specs = None
         if self._groups:
@@ -223,6 +262,12 @@ class ToolRegistry:
 
     def __len__(self) -> int:
         return len(self._all)
+
+
+def _wanted(call: ToolCall) -> str:
+    """The name of the tool that a call runs, by `call_tool` or by itself."""
+    inner = call.arguments.get("name") if isinstance(call.arguments, Mapping) else None
+    return inner if call.name == CALL_TOOL and isinstance(inner, str) else call.name
 
 
 def check_tool(tool: object) -> None:

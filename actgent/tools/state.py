@@ -11,7 +11,7 @@ from actgent.errors import ConfigurationError, ToolError
 
 from .base import Effect, Tool, ToolContext
 from .generators import NO_GENERATOR, is_generator
-from .results import to_text
+from .outputs.results import to_text
 from .threads import Threads
 
 StateFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 from actgent.errors import ToolNotFound
 from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.outputs.results import to_text
 from actgent.tools.registry import CALL_TOOL, FIND_TOOLS, ToolRegistry
-from actgent.tools.results import to_text
 
 from .toolset import Toolset, check_toolset
 

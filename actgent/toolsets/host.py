@@ -56,6 +56,10 @@ class _Use:
     def withdraw(self, reason: str) -> None:
         self.registry.withdraw(self.toolset.name, reason)
 
+    def settle(self) -> None:
+        """Let calls wait no more for the toolset: it has connected or failed."""
+        self.registry.settle(self.toolset.name)
+
 
 @attrs.define(eq=False)
 class _Life:
@@ -89,9 +93,13 @@ class _Life:
             use.publish(self.tools)
         if self.reason:
             use.withdraw(self.reason)
+        if not self.is_settled:
+            use.registry.expect(use.toolset.name)
 
     def tell(self) -> None:
         self.is_settled = True
+        for use in self.uses:
+            use.settle()
         self.changed.set()
         self.changed = trio.Event()
 
@@ -134,6 +142,9 @@ class ToolsetHost:
     def close(self, registry: ToolRegistry) -> None:
         """End the toolsets that no other registry has; their tasks close what they opened."""
         for life in list(self._lives.values()):
+            for use in life.uses:
+                if use.registry is registry:
+                    use.settle()
             life.uses = [use for use in life.uses if use.registry is not registry]
             if not life.uses:
                 del self._lives[life.source]

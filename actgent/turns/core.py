@@ -41,19 +41,21 @@ from actgent.protocols.base import (
     View,
 )
 from actgent.protocols.prompts import PromptManager
-from actgent.sessions.approval_ledger import PendingCalls
 from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn, TurnCheckpoint
+from actgent.sessions.turn import Turn, TurnCheckpoint, checkpoint_of
+from actgent.sessions.waiting.approval_ledger import PendingCalls
 from actgent.support.foreign import failure_of
 
-from .answers import check_stop
+from .calls.answers import check_stop
+from .calls.model_calls import ModelCaller
+from .calls.tool_calls import ToolCaller
 from .dispatcher import Dispatcher, to_deliveries
-from .guards import Guards
+from .guards import Guards, PersonNeeded
+from .handovers import Receivers
 from .hooks import Hooks
-from .model_calls import ModelCaller
 from .notices import add_notices
 from .observer import Observer
-from .tool_calls import ToolCaller
+from .outcomes import is_said, told_elsewhere, told_records
 from .tool_notices import offer_tools
 
 SYSTEM = Sender("actgent", "system")
@@ -88,6 +90,10 @@ class AgentCore:
     hooks: Hooks = attrs.field(factory=Hooks)
     modes: Modes | None = None
     guards: Guards = attrs.field(factory=Guards)
+    begin_with_summary: Callable[[SessionContext], object] | None = None
+    """Has a turn begin with the summary that was made before it; None: no summaries are made."""
+    receivers: Receivers | None = None
+    """Agents that its sessions may be handed over to; None if there are none."""
 
     # --- the turn ------------------------------------------------------------------------
 
@@ -97,8 +103,9 @@ class AgentCore:
         try:
             if turn.control.is_cut:
                 turn.check()
-            if turn.pending_approvals is not None:
-                message = await self._call_again(context, turn, turn.pending_approvals)
+            pending, turn.pending_approvals = turn.pending_approvals, None
+            if pending is not None and pending.calls:
+                message = await self._call_again(context, turn, pending)
             elif turn.checkpoint is not None:
                 message = await self._resume(context, turn, turn.checkpoint)
             elif turn.joined:
@@ -106,12 +113,28 @@ class AgentCore:
             while message is not None:
                 await self._pass(context, turn, message)
                 message = self.inbox.next_followup(context.id)
-            if turn.pending_approvals is None:
+            if turn.control.stop is not None and turn.pending_approvals is None:
                 turn.control.revoke_stop()  # it came too late
+        except PersonNeeded as needed:
+            await self._wait_for_person(context, turn, needed)
         except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
             turn.control.error = error
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - of a protocol, rule or reducer, or of our nurseries
             turn.control.error = failure_of(raised, "turn of session", context.id)
+
+    async def _wait_for_person(self, context: SessionContext, turn: Turn, needed: PersonNeeded) -> None:
+        """Ask a person what a guard wants to know; the turn goes on behind what was said last when that is decided."""
+        former, last = turn.checkpoint, context.conversation.last_message
+        turn.checkpoint = checkpoint_of(turn, last, state_number=context.state_number)
+        if former is not None and turn.checkpoint is not None:
+            turn.checkpoint.guarded.update(former.guarded)
+            turn.checkpoint.delivered |= former.delivered
+        try:
+            await self.calling.approvals.ask_about(context, turn, needed.asked)
+        except Exception as error:  # noqa: BLE001 - as in `run_turn`
+            turn.control.error = error
+        else:
+            turn.pending_approvals = PendingCalls(turn.message, (), None)
 
     async def _resume(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> Message | None:
         """Do what was due when the process ended; returns the message to go on with."""
@@ -122,6 +145,9 @@ class AgentCore:
             await self.calling.deliver(context, turn)
             return last
         turn.answer.id = last.id
+        if last.sender.kind == "agent":
+            await self._hear_again(context, turn)
+            return None
         message = next(m for m in reversed(context.conversation.messages) if m.id == last.causation_id)
         answer = Answer(parts=last.parts, stop=cast("StopReason", resume.stop))
         calls = () if last.cut else last.tool_calls
@@ -149,7 +175,6 @@ class AgentCore:
 
     async def _call_again(self, context: SessionContext, turn: Turn, pending: PendingCalls) -> Message | None:
         """Resume a batch after its approvals were decided; returns the next message of the turn, if any."""
-        turn.pending_approvals = None
         results = await self.calling.run(context, turn, pending.message, pending.calls, stage=pending.stage)
         if results is not None:
             self.inbox.put_followup(results)
@@ -166,11 +191,18 @@ class AgentCore:
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if self.modes is not None:
             self._tell_modes(self.modes, context, turn, message)
+        if self.begin_with_summary is not None and message is turn.message:
+            self.begin_with_summary(context)
         if self.calling.registry.has_toolsets:
             offer_tools(context, turn, self.calling.registry)
         self.remember(context, turn, message)
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
+        if self.receivers is not None and self.receivers.are_due(context, turn):
+            if self.guards.messages and message is turn.message:
+                await self.guards.ask_beside(context, turn, self.dispatcher, trio.lowlevel.checkpoint)
+            if await self._is_answered(context, turn, self.receivers):
+                return
         view = self._view(context, turn, message)
         if self.guards.messages and message is turn.message:
             asking = partial(self.ask, context, turn, view)
@@ -217,13 +249,14 @@ class AgentCore:
             said = [each for each in (*turn.joined, message) if context.is_from_person(each)]
             refused = [modes.obey(context.state, each) for each in said]
             turn.answer.aside = "\n".join(filter(None, refused))
-        add_notices(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs)
+        if add_notices(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs):
+            self.observer.change_mode(context)
 
     async def tell_idle(self, context: SessionContext) -> None:
         """Make changes beside a turn durable; they are in the conversation, too, unless a turn runs."""
         is_idle = context.turn is None and context.checkpoint is None and not context.conversation.open_calls
-        if is_idle and self.modes is not None:
-            add_notices(context, (self.modes,))
+        if is_idle and self.modes is not None and add_notices(context, (self.modes,)):
+            self.observer.change_mode(context)
         if context.log is not None:
             await context.log.flush()
         await trio.lowlevel.checkpoint()
@@ -236,7 +269,8 @@ class AgentCore:
             context.conversation.append(message, answered=True)
             if context.log is not None:
                 context.log.add(_entering(message, turn))
-        turn.check()
+        if turn.control.stop is not None:
+            turn.check()
         self.observer.begin_pass(context, message)
 
     def _remember_joined(self, context: SessionContext, turn: Turn) -> None:
@@ -289,7 +323,14 @@ class AgentCore:
             priority=turn.message.priority,
         )
         known = "" if context.log is None else prompts.fingerprint(chat.system, chat.tools)
-        return self.models.ask(context, turn, view.message, chat, model=request.model, prompt=known)
+        if self.models.fitter is None:
+            return self.models.ask(context, turn, view.message, chat, model=request.model, prompt=known)
+        again = partial(
+            prompts.messages, context, context.conversation.view, prompt, is_paused=turn.answer.is_paused
+        )
+        return self.models.ask_fitting(
+            context, turn, view.message, chat, again, model=request.model, prompt=known
+        )
 
     # --- read ----------------------------------------------------------------------------
 
@@ -297,7 +338,8 @@ class AgentCore:
         """Interpret the answer; native calls come before any text, in every protocol."""
         if turn.budget is not None and turn.budget.cut is not None:
             raise turn.budget.cut
-        check_stop(answer)
+        if answer.stop != "end":
+            check_stop(answer)
         if calls:
             return [CallTools(calls, view.stage)]
         turn.answer.is_paused = answer.stop == "pause"
@@ -346,8 +388,11 @@ class AgentCore:
         """Let the session's handlers have what was answered, and other agents what is theirs."""
         if self.guards.answers:
             deliveries = [await self._guarded(context, turn, each) for each in deliveries]
-        if context.log is not None:
-            await context.log.flush()
+        if (log := context.log) is not None:
+            answer = context.conversation.last_message
+            if answer is not None and not is_said(deliveries, answer):
+                log.tell(told_records(deliveries, answer), turn.checkpoint)
+            await log.flush()
         for delivery in deliveries:
             await self.dispatcher.deliver(context, turn, delivery)
         for delivery in deliveries:
@@ -380,6 +425,28 @@ class AgentCore:
             if isinstance(outcome, Continue):
                 self._follow_up(message, outcome.note, outcome.stage)
 
+    async def _is_answered(self, context: SessionContext, turn: Turn, receivers: Receivers) -> bool:
+        """Let the agent answer that has the session now; False where none has it any more."""
+        turn.control.expose()
+        try:
+            reply = await receivers.answer(context, turn)
+        finally:
+            turn.control.cover()
+        turn.check()
+        if reply is None:
+            return False
+        await self.reply(context, turn, [reply])
+        if self.hooks.listeners:
+            await self.hooks.tell(context, turn, self.dispatcher)
+        return True
+
+    async def _hear_again(self, context: SessionContext, turn: Turn) -> None:
+        """Deliver what another agent had answered when the process ended."""
+        last = context.conversation.last_message
+        assert last is not None  # noqa: S101 - it is that answer
+        reply = None if self.receivers is None else await self.receivers.answer(context, turn)
+        await self.reply(context, turn, [Reply(id=last.id, text=last.text) if reply is None else reply])
+
     async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
         """Let another agent answer; its reply is this session's too."""
         turn.control.expose()
@@ -391,6 +458,8 @@ class AgentCore:
         if reply is not None:
             if self.guards.answers:
                 reply = await self.guards.check_answer(context, turn, reply, self.dispatcher)
+            if context.log is not None:
+                context.log.tell([told_elsewhere(reply)], turn.checkpoint)
             await self.dispatcher.deliver(context, turn, reply)
 
 

@@ -25,9 +25,9 @@ from actgent.protocols.base import Outcome, Say
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, HandlerKind, name_of, to_awaitable
 from actgent.sessions.turn import Turn
-from actgent.sessions.turn_future import TurnFuture
+from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.support.foreign import failure_of
-from actgent.tools.results import worded
+from actgent.tools.outputs.results import worded
 
 from .reports import Reports
 from .watchdog import Watch
@@ -97,8 +97,8 @@ class Dispatcher:
         for attached in heard:
             handler, takes_session = attached.handler, attached.takes_session
             try:
-                awaitable = to_awaitable(self._call(context, handler, delivery, takes_session=takes_session))
-                if awaitable is not None:
+                result = self._call(context, handler, delivery, takes_session=takes_session)
+                if result is not None and (awaitable := to_awaitable(result)) is not None:
                     await self._finish(handler, awaitable)
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
                 error = failure_of(raised, "handler", name_of(handler))

@@ -7,22 +7,26 @@ A decision is written down, so none is made again after a crash. What a guard ra
 of what was not guarded.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar, get_args
 
 import attrs
 import trio
 
-from actgent.errors import ConfigurationError, GuardRefused, nearest
+from actgent.approvals import Approve, Ask, Expire, Reject, Respond
+from actgent.errors import ConfigurationError, GuardRefused, HandlerFailed, nearest
 from actgent.journal.records import Guarded
-from actgent.messages import Refuse, Reply
+from actgent.messages import Message, Refuse, Reply, Text
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, name_of, takes_session
 from actgent.sessions.turn import Turn
+from actgent.tools.outputs.results import worded
 
+from .calls.approval_requests import Guarding
 from .dispatcher import Dispatcher
 
-GuardedKind = Literal["message", "answer"]
+GuardedKind = Literal["message", "answer", "input"]
 T = TypeVar("T")
 
 
@@ -33,12 +37,14 @@ class Guards:
     messages: list[tuple[Handler, bool]] = attrs.field(factory=list)
     """Each with whether it takes the session."""
     answers: list[tuple[Handler, bool]] = attrs.field(factory=list)
+    inputs: list[tuple[Handler, bool]] = attrs.field(factory=list)
+    """They look at messages before these are in the inbox and the journal."""
 
     def add(self, guard: Handler, kind: GuardedKind) -> None:
         """Add a guard.
 
         Raises:
-            ConfigurationError: there is no such kind of them.
+            ConfigurationError: there is no such kind of them, or one of inputs is async.
         """
         if kind not in get_args(GuardedKind):
             raise ConfigurationError(
@@ -47,13 +53,46 @@ class Guards:
         added = (guard, takes_session(guard))
         if kind == "message":
             self.messages = [*self.messages, added]
-        else:
+        elif kind == "answer":
             self.answers = [*self.answers, added]
+        elif inspect.iscoroutinefunction(guard):
+            raise ConfigurationError(
+                f"the guard {name_of(guard)} of inputs is async: write a plain function, which decides at once, or take "
+                "guard(on='message'), which runs beside the model call"
+            )
+        else:
+            self.inputs = [*self.inputs, added]
 
     def remove(self, guard: Handler) -> None:
-        """Forget a guard of either kind; nothing happens if it is none."""
+        """Forget a guard of whatever kind; nothing happens if it is none."""
+        self.inputs = [entry for entry in self.inputs if entry[0] != guard]
         self.messages = [entry for entry in self.messages if entry[0] != guard]
         self.answers = [entry for entry in self.answers if entry[0] != guard]
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def admit(self, context: SessionContext, message: Message) -> Message:
+        """A message as those of inputs leave it, which is all that the journal and the model ever have of it.
+
+        Raises:
+            GuardRefused: one of them refuses.
+            HandlerFailed: one of them raised, or returned something else than None, a text or a `Refuse`.
+        """
+        for guard, with_session in self.inputs:
+            try:
+                said = guard(message, context.face) if with_session else guard(message)
+            except Exception as error:
+                raise HandlerFailed(name_of(guard), worded(error)) from error
+            if isinstance(said, Refuse):
+                raise GuardRefused(name_of(guard), said.reason)
+            if isinstance(said, str):
+                message = _said_instead(message, said)
+            elif said is not None:
+                raise HandlerFailed(
+                    name_of(guard),
+                    f"it returned {said!r:.100}, but a guard of inputs returns None, a text or Refuse",
+                )
+        return message
 
     # --- messages ----------------------------------------------------------------------------
 
@@ -79,6 +118,8 @@ class Guards:
         turn.answer.gate = None
         if looking.error is not None:
             turn.answer.growth = None
+            if isinstance(looking.error, PersonNeeded):
+                raise looking.error
             turn.control.blame = "guard"
             await _keep_refusal(context, turn, looking.error)
             raise looking.error
@@ -96,11 +137,13 @@ class Guards:
             if message.sender.kind != "system":
                 for guard, with_session in self.messages:
                     said = await dispatcher.judge(context, guard, message, takes_session=with_session)
+                    if isinstance(said, Ask):
+                        said = _decided(context, guard, message, said)
                     if isinstance(said, Refuse):
                         raise GuardRefused(name_of(guard), said.reason)
                     if said is not None:
                         raise dispatcher.unusable(
-                            guard, said, "a guard of messages returns None or Refuse(reason)"
+                            guard, said, "a guard of messages returns None, Ask(question) or Refuse(reason)"
                         )
 
     # --- answers -----------------------------------------------------------------------------
@@ -129,6 +172,8 @@ class Guards:
         text: str | None = None
         for guard, with_session in self.answers:
             said = await dispatcher.judge(context, guard, reply, takes_session=with_session)
+            if isinstance(said, Ask):
+                said = _decided(context, guard, reply, said)
             if isinstance(said, Refuse):
                 return Guarded(
                     message_id=turn.message.id, answer=reply.id, guard=name_of(guard), refused=said.reason
@@ -137,7 +182,7 @@ class Guards:
                 text, reply = said, attrs.evolve(reply, text=said)
             elif said is not None:
                 raise dispatcher.unusable(
-                    guard, said, "a guard of answers returns None, a text or Refuse(reason)"
+                    guard, said, "a guard of answers returns None, a text, Ask(question) or Refuse(reason)"
                 )
         return Guarded(message_id=turn.message.id, answer=reply.id, text=text)
 
@@ -186,6 +231,52 @@ class _Looking:
             return found[0]
 
         return result
+
+
+class PersonNeeded(Exception):
+    """A guard wants a person to decide, and nobody has decided yet."""
+
+    def __init__(self, asked: Guarding) -> None:
+        super().__init__(asked.guard)
+        self.asked = asked
+
+
+def _decided(
+    context: SessionContext, guard: Handler, about: Message | Reply, ask: Ask
+) -> Refuse | str | None:
+    """What a person has decided about a message or an answer; a text is said instead of an answer.
+
+    Raises:
+        PersonNeeded: nobody has.
+    """
+    asked = Guarding(
+        guard=name_of(guard),
+        subject=about.id,
+        text=about.text,
+        ask=ask,
+        is_message=isinstance(about, Message),
+    )
+    verdict = None if context.approvals is None else context.approvals.verdict(asked.call_id)
+    if verdict is None:
+        raise PersonNeeded(asked)
+    match verdict.decision:
+        case Approve():
+            return None
+        case Respond(content) if not asked.is_message:
+            return str(content)
+        case Reject(reason) | Respond(reason):
+            return Refuse(str(reason) or "a person refused it")
+        case Expire():
+            return Refuse("nobody approved it in time")
+    return Refuse("it was withdrawn")
+
+
+def _said_instead(message: Message, text: str) -> Message:
+    """A message with another text; pictures and files stay."""
+    others = tuple(part for part in message.parts if not isinstance(part, Text))
+    if not (text.strip() or others):
+        text = "[removed]"  # no model answers a message without anything
+    return attrs.evolve(message, parts=(Text(text), *others) if text.strip() else others)
 
 
 def _known(turn: Turn, answer: str) -> Guarded | None:

@@ -20,9 +20,9 @@ from actgent.sessions.incoming import add_guests, keep_outcome, keep_outcome_of,
 from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.tasks import outcome_of
 from actgent.sessions.turn import Suspension, Turn, TurnCheckpoint, checkpoint_of, running_turn
-from actgent.sessions.turn_future import CallOptions, Outcome, restored_options
+from actgent.sessions.waiting.tasks import outcome_of, own_words
+from actgent.sessions.waiting.turn_future import CallOptions, Outcome, TurnFuture, restored_options
 from actgent.tools.time_limits import time_limits
 
 from .dispatcher import Dispatcher
@@ -65,7 +65,11 @@ class TurnLifecycle:
         It runs with the context variables of the message's sender, whoever sent those that are joined.
         """
         future = context.future_of(acceptance)
-        options = self._restored_options(acceptance) if future is None else future.options
+        if future is not None:
+            options = future.options
+        else:
+            told = acceptance.options
+            options = self.options if told is None else restored_options(self.options, told)
         reported = len(context.conversation.messages)
         limits = options.limits or self.limits
         turn = context.turn = Turn(
@@ -99,14 +103,10 @@ class TurnLifecycle:
         if acceptance.guests:
             add_guests(turn, acceptance.guests)
         if future is not None:
-            future.turn = turn
-            if future.abandoned:
-                future.abandon()
+            _join(future, turn)
+        if self.observer.stream.watched:
+            self.observer.begin_turn(context, turn)
         return turn
-
-    def _restored_options(self, acceptance: Acceptance) -> CallOptions:
-        told = acceptance.options
-        return self.options if told is None else restored_options(self.options, told)
 
     def _go_on(self, context: SessionContext, turn: Turn, unkept: TurnCheckpoint) -> None:
         """The message of a turn for which the journal failed was sent again: it goes on where it was."""
@@ -125,9 +125,12 @@ class TurnLifecycle:
         turn.control.task = trio.lowlevel.current_task()
         turn.control.scope = scope
         running_turn.set(turn)
-        time_limits.set(())
+        if time_limits.get():  # to set a variable costs more than to read it
+            time_limits.set(())
         if turn.budget is not None:
             self._start_clock(turn, turn.budget)
+        if self.observer.spans is not None:
+            self.observer.begin_activation(turn)
 
     # --- wait for people -----------------------------------------------------------------
 
@@ -135,9 +138,11 @@ class TurnLifecycle:
         """The turn's task ends, and what it needs to go on stays."""
         context.turn = None
         turn.control.suspend()
+        self.observer.suspend(turn)
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         context.suspension = Suspension(turn.message, turn, messages=1 + len(turn.joined))
+        self.observer.suspend_turn(context, turn)
 
     def continue_turn(self, context: SessionContext, suspension: Suspension) -> Turn:
         """The turn is to go on; from now on it can be interrupted."""
@@ -149,6 +154,7 @@ class TurnLifecycle:
         turn.control.resume()
         for guest in suspension.guests:
             turn.add_listener(guest)
+        self.observer.resume_turn(context, turn)
         return turn
 
     # --- end -----------------------------------------------------------------------------
@@ -220,8 +226,11 @@ class TurnLifecycle:
             settle_listeners(context, turn)
         turn.control.end()
         context.mail.mark_done(1 + len(turn.joined))
-        if context.approvals is not None and context.approvals.is_suspended:
-            context.record_approval(Resumed())
+        if context.approvals is not None:
+            if context.approvals.is_suspended:
+                context.record_approval(Resumed())
+            if context.approvals.close_guarded():
+                context.watch_deadline()
         if context.log is not None:
             self._write_end(
                 context,
@@ -253,7 +262,8 @@ class TurnLifecycle:
             for message in messages:
                 context.mail.forget_accepted(message.id)
         closes = context.mail.is_transient and not context.mail.pending and not context.reports_due
-        log.end(*[message.id for message in messages], failed=failed, closes=closes)
+        name, words = ("", "") if error is None else (type(error).__name__, own_words(error))
+        log.end(*[message.id for message in messages], failed=failed, error=name, words=words, closes=closes)
 
     # --- the seconds that it may take ------------------------------------------------------
 
@@ -277,6 +287,13 @@ class TurnLifecycle:
             turn.control.timer.cancel()
             turn.control.over = math.inf
         budget.stop_clock(trio.current_time())
+
+
+def _join(future: TurnFuture, turn: Turn) -> None:
+    """Who waits for the turn knows it, or has left already."""
+    future.turn = turn
+    if future.abandoned:
+        future.abandon()
 
 
 def _leave_to_next_start(context: SessionContext) -> None:

@@ -10,14 +10,17 @@ from actgent.sessions.context import SessionContext
 
 def add_notices(
     context: SessionContext, sources: Sequence[NoticeSource], *, calls: int = 0, repairs: int = 0
-) -> None:
-    """Write what is due into the record; `calls` and `repairs` are the counts of the turn that runs."""
+) -> bool:
+    """Write what is due into the record; returns whether anything was. `calls` and `repairs` are the counts of the turn that runs."""
+    is_due = False
     for source in sources:
         for notice in source.due(context.seen_state, context.conversation.last_notice(source.name)):
             said = _to_message(context, source, notice)
             context.conversation.append(said)
             if context.log is not None:
                 context.log.add(Said(message=said, calls=calls, repairs=repairs))
+            is_due = True
+    return is_due
 
 
 def _to_message(context: SessionContext, source: NoticeSource, notice: Notice) -> Message:

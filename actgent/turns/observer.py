@@ -7,20 +7,33 @@ import attrs
 from actgent.approvals import Approval, Decision, word_for
 from actgent.errors import LimitReached, kind_of
 from actgent.events import (
+    AdmissionWaited,
     ApprovalAsked,
     ApprovalDecided,
     EventStream,
     LimitMet,
+    MessageRefused,
+    ModeChanged,
     ModelAnswered,
+    ModelFailed,
+    ModelStarted,
     PassStarted,
+    ScheduleFired,
     ToolFinished,
     ToolProgressed,
+    ToolStarted,
     TurnEnded,
+    TurnResumed,
+    TurnStarted,
+    TurnSuspended,
 )
-from actgent.llm.base import Answer
-from actgent.messages import CallProgress, Message, ToolResult
+from actgent.llm.base import Answer, CallWatch
+from actgent.messages import CallProgress, Message, ToolCall, ToolResult
+from actgent.modes.changes import changes_in
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
+
+from .spans import TurnSpans
 
 
 @attrs.frozen
@@ -29,12 +42,131 @@ class Observer:
 
     agent: str
     stream: EventStream
+    spans: TurnSpans | None = None
+    """Makes spans of the turns; None without telemetry."""
+
+    def begin_activation(self, turn: Turn) -> None:
+        """A turn runs from now on in the calling task, for the first time or again."""
+        if self.spans is not None:
+            self.spans.begin(turn)
+
+    def suspend(self, turn: Turn) -> None:
+        """A turn waits for people."""
+        if self.spans is not None:
+            self.spans.suspend(turn)
+
+    def cut(self, turn: Turn) -> None:
+        """The agent failed in the middle of a turn, and goes on with it when it has restarted."""
+        if self.spans is not None:
+            self.spans.cut(turn)
+
+    def interrupt(self, turn: Turn, by: Message) -> None:
+        """A message stops a turn."""
+        if self.spans is not None:
+            self.spans.note_interruption(turn, by)
+
+    def begin_turn(self, context: SessionContext, turn: Turn) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                TurnStarted(
+                    agent=self.agent,
+                    session_id=context.id,
+                    turn=turn.message.id,
+                    queued=max(0.0, time.time() - turn.message.created_at),
+                    again=turn.checkpoint is not None,
+                )
+            )
+
+    def suspend_turn(self, context: SessionContext, turn: Turn) -> None:
+        if self.stream.watched:
+            ids = () if context.approvals is None else tuple(context.approvals.open)
+            self.stream.publish(
+                TurnSuspended(agent=self.agent, session_id=context.id, turn=turn.message.id, ids=ids)
+            )
+
+    def resume_turn(self, context: SessionContext, turn: Turn) -> None:
+        if self.stream.watched:
+            self.stream.publish(TurnResumed(agent=self.agent, session_id=context.id, turn=turn.message.id))
+
+    def refuse(self, context: SessionContext, message: Message, error: BaseException) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                MessageRefused(
+                    agent=self.agent,
+                    session_id=context.id,
+                    turn=message.id,
+                    message_id=message.id,
+                    error=type(error).__name__,
+                )
+            )
+
+    def fire(self, context: SessionContext, schedule_id: str, message_id: str) -> None:
+        if self.stream.watched:
+            self.stream.publish(
+                ScheduleFired(
+                    agent=self.agent,
+                    session_id=context.id,
+                    turn=message_id,
+                    schedule_id=schedule_id,
+                    message_id=message_id,
+                )
+            )
+
+    def change_mode(self, context: SessionContext) -> None:
+        changes = changes_in(context.seen_state) if self.stream.watched else ()
+        if changes:
+            last = changes[-1]
+            self.stream.publish(
+                ModeChanged(
+                    agent=self.agent,
+                    session_id=context.id,
+                    turn=_turn_of(context),
+                    previous=last.previous,
+                    current=last.current,
+                    by=last.by,
+                )
+            )
+
+    def watch_call(self, context: SessionContext, message: Message, model: str) -> CallWatch | None:
+        """What a model call tells on its way, for readers and for the journal; None where nobody wants to know."""
+        if self.stream.watched:
+            self.stream.publish(
+                ModelStarted(
+                    agent=self.agent,
+                    session_id=context.id,
+                    turn=_turn_of(context),
+                    message_id=message.id,
+                    model=model,
+                )
+            )
+            return _ToldCall(observer=self, session_id=context.id, turn=_turn_of(context))
+        return None if context.log is None else CallWatch()
+
+    def fail_call(self, watch: CallWatch | None, model: str, error: Exception) -> None:
+        """A model call has failed; a model of one's own tells nothing of that itself."""
+        if isinstance(watch, _ToldCall) and not watch.has_failed:
+            watch.fail(model, 0, error, None)
+
+    def start_tool(self, context: SessionContext, call: ToolCall) -> None:
+        self.stream.publish(
+            ToolStarted(
+                agent=self.agent,
+                session_id=context.id,
+                turn=_turn_of(context),
+                call_id=call.id,
+                tool_name=call.name,
+            )
+        )
 
     def begin_pass(self, context: SessionContext, message: Message) -> None:
         if self.stream.watched:
             self.stream.publish(
                 PassStarted(
-                    agent=self.agent, session_id=context.id, message_id=message.id, stage=message.stage
+                    agent=self.agent,
+                    session_id=context.id,
+                    turn=_turn_of(context),
+                    message_id=message.id,
+                    stage=message.stage,
                 )
             )
 
@@ -45,6 +177,7 @@ class Observer:
                 ModelAnswered(
                     agent=self.agent,
                     session_id=context.id,
+                    turn=_turn_of(context),
                     message_id=message.id,
                     model=answer.model,
                     seconds=time.monotonic() - started,
@@ -59,6 +192,7 @@ class Observer:
                 ToolFinished(
                     agent=self.agent,
                     session_id=context.id,
+                    turn=_turn_of(context),
                     call_id=result.call_id,
                     tool_name=result.tool_name,
                     status=result.status,
@@ -71,6 +205,7 @@ class Observer:
                 ToolProgressed(
                     agent=self.agent,
                     session_id=context.id,
+                    turn=_turn_of(context),
                     call_id=progress.call_id,
                     tool_name=progress.tool_name,
                     done=progress.done,
@@ -84,6 +219,7 @@ class Observer:
                 ApprovalAsked(
                     agent=self.agent,
                     session_id=context.id,
+                    turn=_turn_of(context),
                     approval_id=approval.id,
                     call_id=approval.call_id,
                     tool_name=approval.tool_name,
@@ -91,11 +227,14 @@ class Observer:
             )
 
     def decide(self, context: SessionContext, approval: Approval, decision: Decision) -> None:
+        if self.spans is not None:
+            self.spans.note_decision(context.id)
         if self.stream.watched:
             self.stream.publish(
                 ApprovalDecided(
                     agent=self.agent,
                     session_id=context.id,
+                    turn=_turn_of(context),
                     approval_id=approval.id,
                     call_id=approval.call_id,
                     tool_name=approval.tool_name,
@@ -104,13 +243,16 @@ class Observer:
             )
 
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
+        if self.spans is not None:
+            self.spans.end(turn)
         if self.stream.watched:
             if isinstance(turn.control.error, LimitReached):
-                self._meet_limit(context, turn.control.error)
+                self._meet_limit(context, turn, turn.control.error)
             self.stream.publish(
                 TurnEnded(
                     agent=self.agent,
                     session_id=context.id,
+                    turn=turn.message.id,
                     message_id=turn.message.id,
                     seconds=time.monotonic() - turn.started,
                     calls=turn.progress.calls,
@@ -120,14 +262,60 @@ class Observer:
                 )
             )
 
-    def _meet_limit(self, context: SessionContext, error: LimitReached) -> None:
+    def _meet_limit(self, context: SessionContext, turn: Turn, error: LimitReached) -> None:
         self.stream.publish(
             LimitMet(
                 agent=self.agent,
                 session_id=context.id,
+                turn=turn.message.id,
                 limit=error.field,
                 value=error.value,
                 owner_agent=error.agent,
                 owner_session_id=error.session_id,
+            )
+        )
+
+
+def _turn_of(context: SessionContext) -> str:
+    """The turn that runs, or waits for people; empty if there is none."""
+    begun = context.turn or context.suspension
+    return "" if begun is None else begun.message.id
+
+
+@attrs.define(eq=False, kw_only=True)
+class _ToldCall(CallWatch):
+    """Tells readers of the events of a runtime what becomes of a model call."""
+
+    observer: Observer
+    session_id: str
+    turn: str
+    has_failed: bool = False
+    """True if the last that was told is that no attempt follows."""
+
+    def wait(self, seconds: float, model: str) -> None:
+        super().wait(seconds, model)
+        self.observer.stream.publish(
+            AdmissionWaited(
+                agent=self.observer.agent,
+                session_id=self.session_id,
+                turn=self.turn,
+                model=model,
+                seconds=seconds,
+            )
+        )
+
+    def begin(self, model: str, attempt: int) -> None:
+        self.has_failed = False
+
+    def fail(self, model: str, attempt: int, error: Exception, again: float | None) -> None:
+        self.has_failed = again is None
+        self.observer.stream.publish(
+            ModelFailed(
+                agent=self.observer.agent,
+                session_id=self.session_id,
+                turn=self.turn,
+                model=model,
+                error=type(error).__name__,
+                again=again,
             )
         )

@@ -23,10 +23,10 @@ from actgent.messages import Failure, ToolCall
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, HandlerKind, name_of
 from actgent.sessions.turn import Turn
-from actgent.sessions.turn_future import TurnFuture
+from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.support.foreign import advice_on, place_of
 from actgent.support.logs import Each, logger_of
-from actgent.tools.results import worded
+from actgent.tools.outputs.results import worded
 
 _log = logger_of(__name__)
 

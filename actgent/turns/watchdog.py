@@ -31,7 +31,7 @@ _PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
 _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
         ("actgent.tools.execution", "Batch._value"): ("tool", "tool"),
-        ("actgent.turns.model_calls", "ModelCaller._complete"): ("model", "llm"),
+        ("actgent.turns.calls.model_calls", "ModelCaller._complete"): ("model", "llm"),
         ("actgent.turns.dispatcher", "Dispatcher._finish"): ("handler", "handler"),
     }
 )

@@ -502,6 +502,13 @@ async def asleep(size: int) -> Figures:
     return {"rss_ratio": 1.0}
 
 
+async def lasting(size: int) -> Figures:
+    """MEMORY: see `recalled_facts`."""
+    from recalled_facts import plain_index
+
+    return await plain_index(size)
+
+
 async def long_sessions(size: int) -> Figures:
     """LONG: five rows a turn, read and unpacked."""
     with tempfile.TemporaryDirectory() as folder:
@@ -514,6 +521,38 @@ async def timers(size: int) -> Figures:
     from timers import time_heap
 
     return await time_heap(size)
+
+
+async def traced(size: int) -> Figures:
+    """Three spans, one below the other, by OpenTelemetry alone: of no SDK, sampled, and for a batch exporter."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
+    from opentelemetry.trace import NoOpTracerProvider
+
+    providers = {
+        "api_us": NoOpTracerProvider(),
+        "sampled_us": TracerProvider(sampler=TraceIdRatioBased(0.01)),
+        "all_us": TracerProvider(),
+    }
+    figures = {}
+    for name, provider in providers.items():
+        if isinstance(provider, TracerProvider):
+            provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+        tracer = provider.get_tracer("bench")
+        watch = Stopwatch()
+        for _ in range(size):
+            with (
+                tracer.start_as_current_span("one"),
+                tracer.start_as_current_span("two"),
+                tracer.start_as_current_span("three"),
+            ):
+                pass
+        figures[name] = watch.cpu_us(size)
+        if isinstance(provider, TracerProvider):
+            provider.shutdown()
+    return figures
 
 
 async def carry_over(size: int) -> Figures:

@@ -35,6 +35,7 @@ from measure import (
     windows,
 )
 from timers import time_sessions
+from traced import measure_telemetry
 from trio.lowlevel import checkpoint
 from waits import wait_for_people
 
@@ -625,6 +626,13 @@ async def granted(count: int) -> Figures:
     return figures
 
 
+async def lasting(size: int) -> Figures:
+    """MEMORY: see `lasting`."""
+    from lasting import remember_and_recall
+
+    return await remember_and_recall(size)
+
+
 async def asleep(size: int) -> Figures:
     return await compare_crowds(size)
 
@@ -652,6 +660,11 @@ async def waits(size: int) -> Figures:
 async def timers(size: int) -> Figures:
     """TIMERS: see `timers`."""
     return await time_sessions(size)
+
+
+async def traced(size: int) -> Figures:
+    """Turns with telemetry; see `measure_telemetry`."""
+    return await measure_telemetry(size)
 
 
 async def carry_over(size: int) -> Figures:

@@ -106,6 +106,14 @@ WORKLOADS = (
         (Bar("sync_us", 150, "scaled"), Bar("asyncio_us", 150, "scaled")),
     ),
     Workload(
+        "TRACED",
+        "traced",
+        "a turn with telemetry, beyond one without",
+        5_000,
+        1_000,
+        (Bar("api_us", 60, "scaled"), Bar("sampled_us", 100, "scaled"), Bar("all_us", 200, "scaled")),
+    ),
+    Workload(
         "LIMITS",
         "limited",
         "a tool loop with every limit that is shared, against one without",
@@ -149,6 +157,18 @@ WORKLOADS = (
         1_000_000,
         50_000,
         (Bar("rss_ratio", 1.5, "value"),),
+    ),
+    Workload(
+        "MEMORY",
+        "lasting",
+        "100,000 memories of one owner, remembered and recalled",
+        100_000,
+        5_000,
+        (
+            Bar("recall_ms", 20, "scaled"),
+            Bar("recall_p99_ms", 100, "scaled"),
+            Bar("remember_us", 1_000, "scaled"),
+        ),
     ),
     Workload(
         "LONG",

@@ -29,7 +29,7 @@ from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Ended, Said
 from actgent.journal.wrapped import WrappedJournal
-from actgent.runtime import session_table
+from actgent.runtime.sessions import table as session_table
 from actgent.testing import check_transcript
 
 AGENT = "clerk"

@@ -20,6 +20,7 @@ from crashes import Lines, command, run, tell
 from actgent import (
     Agent,
     GoalAgent,
+    Limits,
     PlanAgent,
     ScriptedLLM,
     StepsAgent,
@@ -35,7 +36,7 @@ from actgent.testing import check_transcript
 
 MESSAGES = ("book a and b", "book c")
 CALLS = 60
-"""Model calls a turn: kills may make an errand long."""
+"""Model calls a turn, and the same ones in a row: each kill of a booking makes its errand longer by a round."""
 
 
 # --- what the model sees ----------------------------------------------------------------------
@@ -212,7 +213,8 @@ class Errands:
             self.asked.add(loop)
             return answer(see(chat), self.native)
 
-        agent = kind(loop, llm=ScriptedLLM(complete, keep=0), tools=self._tools(), **options)
+        limits = Limits(identical_calls=CALLS)
+        agent = kind(loop, llm=ScriptedLLM(complete, keep=0), tools=self._tools(), limits=limits, **options)
         agent.on_session(self._attach)
         return agent
 

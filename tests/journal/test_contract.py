@@ -1,5 +1,6 @@
 """What every journal promises."""
 
+import contextlib
 import os
 import sys
 import textwrap
@@ -11,7 +12,7 @@ import trio
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed, NotSerializable, UsageError
 from actgent.journal.base import Entry
-from actgent.journal.group import GROUP_STEPS
+from actgent.journal.grouped.group import GROUP_STEPS
 from actgent.journal.opening import open_journal
 from actgent.journal.records import (
     Accepted,
@@ -351,7 +352,7 @@ async def test_an_owner_that_lost_its_connection_goes_on_or_is_fenced(postgres_u
         assert await writer.load() == writer.confirmed
         journal._connection.close()
         async with open_journal(postgres_url) as other:
-            await other.acquire()
+            await _acquire_at_last(other)
             with pytest.raises(Fenced, match="is alive"):
                 await writer.commit(Closed())
         with pytest.raises(Fenced, match="is over"):
@@ -359,6 +360,22 @@ async def test_an_owner_that_lost_its_connection_goes_on_or_is_fenced(postgres_u
         again = make_writer(journal, await journal.acquire())
         await again.turn()
         assert await again.load() == writer.confirmed + again.confirmed
+
+
+async def _acquire_at_last(journal):
+    """A server with much to do finds out about a lost connection later than an owner waits for that."""
+    with trio.fail_after(30):
+        while True:
+            with contextlib.suppress(Fenced):
+                return await journal.acquire()
+
+
+async def test_who_leaves_lets_the_next_one_in_at_once(postgres_url, monkeypatch):
+    """The lock does not last until the server has found out about the end of the connection."""
+    monkeypatch.setattr("actgent.journal.grouped.group.ACQUIRE_PATIENCE", 0.0)
+    for _ in range(20):
+        async with open_journal(postgres_url) as journal:
+            await journal.acquire()
 
 
 async def test_a_journal_is_acquired_before_it_is_used(url):

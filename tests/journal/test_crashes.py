@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 CRASHES = Path(__file__).with_name("crashes.py")
+FOLLOWED = Path(__file__).with_name("followed_lives.py")
 RELAXED = Path(__file__).with_name("relaxed_lives.py")
 FULL = {"sessions": 100, "messages": 2, "rounds": 5}
 SHORT = {"sessions": 5, "messages": 1, "rounds": 3}
@@ -74,3 +75,12 @@ def test_kills_of_relaxed_processes_lose_the_last_moments_only(shared_url, tmp_p
     report = run_crashes(shared_url, tmp_path, script=RELAXED, kills=times(3, 50), seed=3)
     assert report["problems"] == []
     assert report["lost"] < report["accepted"] / 2
+
+
+def test_kills_keep_no_record_from_a_follower_and_repeat_none(shared_url, tmp_path, times, run_crashes):
+    """20 readers of 5 sessions leave at random and come back by their cursors, also in the life after a kill."""
+    figures = {"kills": times(3, 10), "readers": 20, "messages": times(100, 1000), "seed": 4}
+    report = run_crashes(shared_url, tmp_path, script=FOLLOWED, **figures)
+    assert report["problems"] == []
+    assert report["kills"] > 0
+    assert report["records"] > figures["messages"] * 5 * 4

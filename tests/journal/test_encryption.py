@@ -11,10 +11,10 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalError, JournalKeyError
+from actgent.journal.grouped.steps import checksum_row
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.sqlite import back_up, carry_over, find_problems
-from actgent.journal.steps import checksum_row
 
 pytest.importorskip("cryptography", reason="the extra `encryption` is not installed")
 
@@ -112,7 +112,8 @@ async def test_a_row_is_good_at_its_place_only(keys, make_writer):
             await writer.turn()
         (series_a, rows), (_, others) = journal._stored_rows.items()
         row = attrs.evolve(rows[1], body=others[1].body)
-        checksum = checksum_row(series_a, row.first, row.count, body=row.body, identity=journal.identity)
+        place = (series_a, row.first, row.count)
+        checksum = checksum_row(*place, body=row.body, identity=journal.identity, at=row.at)
         rows[1] = attrs.evolve(row, checksum=checksum)
         with pytest.raises(JournalKeyError):
             await journal.load("a")

@@ -13,8 +13,8 @@ from actgent.errors import Fenced, JournalFull, JournalSlow
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed, Opened
 from actgent.journal.sqlite import SQLiteJournal
-from actgent.journal.storage_thread import StorageThread
 from actgent.messages import Sender
+from actgent.support.storage_thread import StorageThread
 
 STEPS = 20
 

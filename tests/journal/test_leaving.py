@@ -8,7 +8,7 @@ import threading
 import pytest
 import trio
 
-from actgent.journal.group import LEAVING
+from actgent.journal.grouped.group import LEAVING
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed
@@ -34,6 +34,18 @@ class StubbornJournal(MemoryJournal):
 
 def changed(number):
     return Changed(changes={"n": number})
+
+
+async def test_an_exception_at_the_very_end_comes_out(autojump_clock):
+    """The tasks that write do not outlive it."""
+
+    class Clinging(MemoryJournal):
+        def _let_go(self):
+            raise OSError("it clings")
+
+    with trio.fail_after(100), pytest.RaisesGroup(pytest.RaisesExc(OSError, match="clings")):
+        async with Clinging().running() as journal:
+            await journal.acquire()
 
 
 async def test_an_exception_while_it_closes_comes_out(autojump_clock):
@@ -129,7 +141,7 @@ async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch,
         write(self, *args)
 
     monkeypatch.setattr(SqliteFile, "write", hanging)
-    monkeypatch.setattr("actgent.journal.group.LEAVING", 0.2)
+    monkeypatch.setattr("actgent.journal.grouped.group.LEAVING", 0.2)
     url = f"sqlite:///{tmp_path}/a.db"
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())

@@ -7,9 +7,9 @@ import msgpack
 import pytest
 
 from actgent.journal.base import Entry
+from actgent.journal.grouped.steps import encode_entry
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Closed, Due, Ended, Opened, SuspendedRecord
-from actgent.journal.steps import encode_entry
 from actgent.messages import Message, Sender, Text
 
 # What version 1 made, in each kind of database: written down here, since nothing else does it any more.

@@ -21,7 +21,7 @@ from actgent.journal.base import Entry
 from actgent.journal.listing import SessionFilter, SessionKey
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Changed, Closed, Opened, SuspendedRecord
-from actgent.journal.sqlite import SQLiteReader, reader
+from actgent.journal.sqlite import SQLiteReader, file, reader
 from actgent.messages import Message, Sender, Text
 
 OWNER = """
@@ -116,6 +116,68 @@ async def test_looks_beside_a_fast_writer_are_of_one_moment(url, owned, times):
                 summaries = await journal.sessions()
                 assert abs(summaries[0].records - summaries[1].records) <= 1
     assert min(seen.values()) > 0
+
+
+async def test_a_look_that_takes_long_is_not_overtaken(tmp_path, owned):
+    """The owner writes more than its log holds otherwise, and begins it anew as soon as nobody looks."""
+    url, log = f"sqlite:///{tmp_path}/journal.db", tmp_path / "journal.db-wal"
+    with owned(url, sessions=2) as owner:
+        async with open_journal(url, read_only=True) as journal:
+            heads = []
+
+            def look(found):
+                heads.append(found.list_heads(None))
+                for _ in range(400):  # each of several pages
+                    write_step(owner)
+                assert found.list_heads(None) == heads[-1]
+                return heads[-1]
+
+            assert await journal._run(look) == heads[-1]
+            assert len(heads) <= 2  # the first may come too soon after a change of the file itself
+            assert log.stat().st_size > 1.2 * 4096 * file.LOG_PAGES
+            begun = log.read_bytes()[:32]
+            for _ in range(file.LOG_STEP):
+                await trio.to_thread.run_sync(write_step, owner)
+            assert log.read_bytes()[:32] != begun
+            records = sum(each.records for each in await journal.sessions())
+            assert records == await trio.to_thread.run_sync(write_step, owner) + 1
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from actgent.journal.sqlite.lock import looking
+
+with looking(Path(sys.argv[1])):
+    print("looking", flush=True)
+    sys.stdin.readline()
+"""
+
+
+async def test_who_looks_for_ever_does_not_make_the_log_grow_for_ever(tmp_path, lives, monkeypatch):
+    """It begins anew at its bound, and looks that it happened below are made again."""
+    monkeypatch.setattr(file, "LOG_PAGES", 50)
+    monkeypatch.setattr(file, "MOST_LOG_PAGES", 200)
+    monkeypatch.setattr(file, "LOG_STEP", 10)
+    path, rounds = tmp_path / "journal.db", set()
+    async with open_journal(f"sqlite:///{path}") as journal:
+        epoch = await journal.acquire()
+
+        async def write(*records):
+            await journal.commit(Entry(session_id="s", agent="a", records=records), epoch=epoch)
+
+        await write(Opened(owner=Sender("ada"), created_at=1.0))
+        command = [sys.executable, "-c", HOLDER, str(path)]
+        with lives.popen(command, stdin=-1, stdout=-1) as holder:
+            assert holder.stdout.readline() == b"looking\n"
+            for number in range(200):
+                await write(Changed(changes={"n": number}))
+                rounds.add(path.with_name("journal.db-wal").read_bytes()[:32])
+            holder.stdin.close()
+        assert 2 < len(rounds) < 10
+        size = path.with_name("journal.db-wal").stat().st_size
+        assert 200 * 4096 < size < 300 * 4096
+        assert len(await journal.load("s")) == 201
 
 
 async def test_an_owner_does_not_notice(url, owned):

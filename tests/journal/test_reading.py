@@ -6,8 +6,8 @@ import trio
 import trio.testing
 
 from actgent.errors import JournalDamaged, JournalFailed
+from actgent.journal.grouped.reading import GROUP_READS, GROUP_RECORDS, Readings, Stored
 from actgent.journal.opening import open_journal
-from actgent.journal.reading import GROUP_READS, GROUP_RECORDS, Readings, Stored
 from actgent.journal.records import Changed
 
 SESSIONS = 200

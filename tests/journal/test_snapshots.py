@@ -10,11 +10,10 @@ import pytest
 from actgent.errors import Fenced, UsageError
 from actgent.journal.base import SessionTail, Snapshot
 from actgent.journal.encryption import VARIABLE
+from actgent.journal.grouped.steps import refer
 from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed, Closed, Finished, Said
-from actgent.journal.sqlite import file as sqlite_file
-from actgent.journal.steps import refer
 from actgent.journal.wrapped import RelaxedJournal
 from actgent.messages import ToolResult
 
@@ -104,7 +103,7 @@ async def test_a_session_that_is_taken_back_has_no_snapshot_of_more(writer):
     await keep(writer, snapshot(1))
     await writer.journal._take_back(KEY, before, writer.epoch)
     assert (await load_tail(writer)).snapshot == snapshot(1)
-    writer.journal._heads.clear()
+    writer.journal._heads.by_key.clear()
     await writer.commit(Changed(changes={"n": 2}))
     await keep(writer, snapshot(2))
     await writer.journal._take_back(KEY, before, writer.epoch)
@@ -120,7 +119,7 @@ async def test_a_snapshot_belongs_to_the_rows_that_it_was_made_of(writer):
     head = (await journal._read_heads([KEY]))[KEY]
     known = await journal.find_snapshot("s", agent="a")
     await journal._take_back(KEY, attrs.evolve(head, records=1), writer.epoch)
-    journal._heads.clear()
+    journal._heads.by_key.clear()
     await writer.commit(Changed(changes={"n": 2}))
     assert known == snapshot(2)
     assert await journal.find_snapshot("s", agent="a") is None
@@ -259,20 +258,3 @@ async def test_a_snapshot_that_is_altered_does_not_count(damaged, sql):
     """Any part of it: the session is loaded from its records."""
     found, confirmed = await damaged(sql)
     assert found == SessionTail(records=confirmed)
-
-
-async def test_a_journal_of_version_5_gets_its_table_empty(tmp_path, make_writer, monkeypatch):
-    """All that it has is as before, and snapshots can be kept."""
-    url = f"sqlite:///{tmp_path}/old.db"
-    with monkeypatch.context() as patched:
-        patched.setattr(sqlite_file, "MIGRATIONS", sqlite_file.MIGRATIONS[:5])
-        patched.setattr(sqlite_file, "_DELETE_SNAPSHOT", "SELECT ?, ?")
-        async with open_journal(url) as journal:
-            writer = make_writer(journal, await journal.acquire())
-            await writer.open()
-            await writer.turn()
-    async with open_journal(url) as journal:
-        writer.journal, writer.epoch = journal, await journal.acquire()
-        assert await load_tail(writer) == SessionTail(records=writer.confirmed)
-        assert await keep(writer, snapshot(2))
-        assert (await load_tail(writer)).records == writer.confirmed[2:]

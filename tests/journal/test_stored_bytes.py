@@ -5,6 +5,9 @@ its lock, compressed, and of PostgreSQL the dump of its schema. In it are, of ag
 message, one whose tool `look` had begun, and one behind it; `clock` with a date that has passed and a cron line; `errand`,
 which gave `helper` the task `t`, whose model was asked; and a closed `over`. In `asks`, of `clerk`, a call that runs once waits
 for a person.
+
+`version_6.json` holds the same, after a process of schema version 6 had opened it, written a record into `errand` and kept a
+snapshot of `over`, and was killed.
 """
 
 import base64
@@ -17,13 +20,15 @@ import pytest
 import trio
 
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolContext, open_runtime, tool
+from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
+from actgent.journal.records import Due
 
 
-@pytest.fixture(scope="module")
-def stored():
+@pytest.fixture(scope="module", params=[5, 6])
+def stored(request):
     """What the process left, by the kind of its journal."""
-    return json.loads(Path(__file__).with_name("version_5.json").read_text())
+    return json.loads(Path(__file__).with_name(f"version_{request.param}.json").read_text())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -106,6 +111,25 @@ async def test_its_sessions_are_as_they_were(old_url):
             assert known["t"].parent == ("lead", "errand")
             for name, each in known.items():
                 assert len(await journal.load(name, agent=each.agent)) == each.records
+
+
+async def test_its_records_keep_their_numbers_and_have_no_time(old_url):
+    """A cursor from before the update goes on; what is written from now on has its time."""
+    async with open_journal(old_url) as journal:
+        epoch = await journal.acquire()
+        records = await journal.load("talk", agent="lead")
+        steps = await journal.read_steps("talk", agent="lead", after=2)
+        assert [step.at for step in steps] == [None] * len(steps)
+        assert (steps[0].first, steps[-1].last) == (3, len(records))
+        assert tuple(record for step in steps for record in step.records) == records[2:]
+        async with journal.feed() as reader:
+            await journal.commit(Entry(session_id="talk", agent="lead", records=(Due(at=0),)), epoch=epoch)
+            told = await reader.receive()
+    async with open_journal(old_url) as journal:
+        await journal.acquire()
+        assert await journal.read_steps("talk", agent="lead", after=len(records)) == (told,)
+    assert told.first == len(records) + 1
+    assert told.at > 1.7e9
 
 
 async def test_all_that_was_under_way_goes_on(old_url):

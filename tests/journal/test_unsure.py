@@ -153,10 +153,10 @@ async def test_every_storage_takes_back_a_step_in_doubt(journal, writer, is_new)
     for is_there in (True, False):
         if not is_new:
             await writer.commit(changed(0))
-        before = journal._heads.get(("a", "s"))
+        before = journal._heads.by_key.get(("a", "s"))
         if is_there:
             await writer.commit(changed(1))
-        journal._doubts[SessionKey("a", "s")] = before
+        journal._heads.doubts[SessionKey("a", "s")] = before
         await writer.commit(changed(2))
         assert await numbers(writer) == [0, 2][is_new:]
         assert [summary.records for summary in await journal.sessions()] == [2 - is_new]

@@ -6,9 +6,9 @@ import random
 import attrs
 import pytest
 
+from actgent.journal.grouped.steps import Head, Row
 from actgent.journal.listing import SessionKey
 from actgent.journal.sqlite import SQLiteJournal
-from actgent.journal.steps import Head, Row
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from actgent.llm.anthropic import Anthropic
+from actgent.llm.clients.anthropic import Anthropic
+from actgent.llm.clients.openai import OpenAI
+from actgent.llm.clients.openai_responses import OpenAIResponses
 from actgent.llm.http import Remote
-from actgent.llm.openai import OpenAI
-from actgent.llm.openai_responses import OpenAIResponses
 from actgent.llm.retry import Retry
 
 KEY = "sk-secret-0123456789"

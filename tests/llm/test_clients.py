@@ -23,10 +23,10 @@ from actgent.errors import (
     RateLimited,
     UnsupportedPart,
 )
-from actgent.llm.anthropic import Anthropic
 from actgent.llm.base import Chat, ChatMessage
-from actgent.llm.openai import OpenAI
-from actgent.llm.openai_responses import OpenAIResponses
+from actgent.llm.clients.anthropic import Anthropic
+from actgent.llm.clients.openai import OpenAI
+from actgent.llm.clients.openai_responses import OpenAIResponses
 from actgent.llm.retry import Retry
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec
 

@@ -7,9 +7,9 @@ import pytest
 
 from actgent.errors import ConfigurationError, MissingKey
 from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.clients.providers import COMPATIBLE
 from actgent.llm.fallback import Fallback
 from actgent.llm.models import PROVIDERS, resolve_model
-from actgent.llm.providers import COMPATIBLE
 from actgent.llm.settings import load_settings
 from actgent.messages import Text, ToolCall, ToolResult, ToolSpec
 from actgent.testing import open_provider

@@ -6,10 +6,10 @@ import pytest
 import trio
 
 from actgent.errors import BrokenAnswer, ModelTimeout, ProviderUnavailable, RateLimited
-from actgent.llm.anthropic import Anthropic
 from actgent.llm.base import Chat, ChatMessage
-from actgent.llm.openai import OpenAI
-from actgent.llm.openai_responses import OpenAIResponses
+from actgent.llm.clients.anthropic import Anthropic
+from actgent.llm.clients.openai import OpenAI
+from actgent.llm.clients.openai_responses import OpenAIResponses
 from actgent.llm.retry import Retry
 from actgent.messages import Text, ToolCall, ToolSpec
 from actgent.testing import (

@@ -51,9 +51,9 @@ def test_sdks_are_imported_only_when_a_client_is_made():
     code = (
         "import sys, actgent.llm.models, actgent.llm.scripted, actgent.llm.fallback\n"
         "assert not {'httpx2', 'openai', 'anthropic'} & set(sys.modules)\n"
-        "import actgent.llm.openai, actgent.llm.openai_responses, actgent.llm.anthropic\n"
+        "import actgent.llm.clients.openai, actgent.llm.clients.openai_responses, actgent.llm.clients.anthropic\n"
         "assert not {'openai', 'anthropic', 'genai_prices'} & set(sys.modules)\n"
-        "actgent.llm.openai.OpenAI('m', api_key='k')\n"
+        "actgent.llm.clients.openai.OpenAI('m', api_key='k')\n"
         "assert 'openai' in sys.modules and 'anthropic' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

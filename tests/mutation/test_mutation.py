@@ -18,7 +18,7 @@ TASKS = "tests/agents/delegation/test_tasks.py"
 MODES = "tests/agents/modes/test_modes.py"
 OURS = {
     "a further key is taken": (
-        "actgent/tools/schema.py",
+        "actgent/tools/schemas/schema.py",
         '**_schema(rewritten), "additionalProperties": False',
         '**_schema(rewritten), "additionalProperties": True',
         STEPS,
@@ -36,7 +36,7 @@ OURS = {
         PLAN,
     ),
     "priority of a delegated task": (
-        "actgent/agents/agent_tools.py",
+        "actgent/agents/teams/agent_tools.py",
         'Priority.of(arguments.get("priority", "NORMAL"))',
         'Priority.of("NORMAL")',
         TASKS,

@@ -34,6 +34,7 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.portal.thread import TrioThread
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 
@@ -370,6 +371,25 @@ def test_exceptions_come_with_their_traceback():
             names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
             assert names[0] == "test_exceptions_come_with_their_traceback"
             assert names[-1] == "explode"
+
+
+def test_ctrl_c_as_soon_as_the_call_is_sent(slow, monkeypatch):
+    """It stops the turn, too: the other thread has the call before this one waits for it."""
+    post = TrioThread._post
+
+    def interrupted(self, fn, call):
+        post(self, fn, call)
+        if fn == self._begin and not slow.begun.is_set():
+            assert slow.begun.wait(10)
+            raise KeyboardInterrupt
+
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=slow))
+        monkeypatch.setattr(TrioThread, "_post", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            agent.run("Hello")
+        monkeypatch.undo()
+        assert slow.stopped.wait(10)
 
 
 def test_ctrl_c_stops_the_turn(slow):

@@ -12,7 +12,7 @@ from actgent import FunctionTool
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.structured.output import form_output
 from actgent.structured.schemas import schema_check
-from actgent.tools.checking import compile_schema
+from actgent.tools.schemas.checking import compile_schema
 
 
 def object_with(schema, defs=None):

@@ -16,7 +16,7 @@ import trio
 
 from actgent import BareAgent, ConfigurationError, InvalidArguments, ScriptedLLM, ToolCall, ToolContext, tool
 from actgent.tools import compile_type, schema_of
-from actgent.tools.results import to_text
+from actgent.tools.outputs.results import to_text
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ FITS = [
 def test_what_fits_is_read(annotation, value, expected):
     """The schema takes the value, and the type is built from it."""
     compiled = compile_type(annotation)
-    from actgent.tools.checking import compile_schema
+    from actgent.tools.schemas.checking import compile_schema
 
     assert compile_schema(compiled.schema, owner="test").reason(value) is None
     built = read(annotation, value)

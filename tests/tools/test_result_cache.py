@@ -1,6 +1,6 @@
-"""actgent.tools.results: results by arguments, bounded."""
+"""actgent.tools.outputs.results: results by arguments, bounded."""
 
-from actgent.tools.results import ResultCache, canonical
+from actgent.tools.outputs.results import ResultCache, canonical
 
 
 def test_canonical_ignores_order_but_no_type():

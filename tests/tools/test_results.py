@@ -1,4 +1,4 @@
-"""actgent.tools.results: what tools return and raise, as text."""
+"""actgent.tools.outputs.results: what tools return and raise, as text."""
 
 import collections
 import dataclasses
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import ToolError, ToolTimeout
-from actgent.tools.results import capped, describe, to_text
+from actgent.tools.outputs.results import capped, describe, to_text
 
 
 class Colour(enum.Enum):

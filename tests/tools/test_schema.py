@@ -1,4 +1,4 @@
-"""actgent.tools.schema: types as JSON Schema, and JSON as types."""
+"""actgent.tools.schemas.schema: types as JSON Schema, and JSON as types."""
 
 import dataclasses
 import datetime as dt

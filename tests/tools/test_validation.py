@@ -1,4 +1,4 @@
-"""actgent.tools.validation: arguments against a schema, and schemas from strangers."""
+"""actgent.tools.schemas.validation: arguments against a schema, and schemas from strangers."""
 
 import types
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import ConfigurationError, InvalidArguments
-from actgent.tools.validation import ArgumentsValidator
+from actgent.tools.schemas.validation import ArgumentsValidator
 
 SCHEMA = {
     "type": "object",

@@ -1,6 +1,6 @@
 """A server on loopback that says what it was asked, and does what a test wants."""
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import h11
@@ -23,6 +23,10 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     async def serve(self, stream):
+        with suppress(trio.BrokenResourceError):  # a client may leave in the middle of an answer
+            await self._serve(stream)
+
+    async def _serve(self, stream):
         self.connections += 1
         connection = h11.Connection(h11.SERVER)
         async with stream:

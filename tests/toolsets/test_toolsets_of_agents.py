@@ -437,3 +437,75 @@ async def test_toolsets_survive_a_restart(tmp_path):
         await session.answer(approval.id, Approve())
         await session.wait_idle()
     assert [(r.tool_name, r.content) for r in results] == [("make_report_7", "7 A 2000")]
+
+
+@pytest.mark.parametrize("by_gateway", [False, True])
+async def test_an_approved_call_waits_for_its_toolset_after_a_restart(by_gateway, autojump_clock, tmp_path):
+    """The decision comes while the toolset still connects; the call runs once that is there."""
+    paid = []
+
+    @tool(thread=False, effect="once", approval=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    call = (
+        ToolCall("call_tool", {"name": "pay", "arguments": {"amount": 5}})
+        if by_gateway
+        else ToolCall("pay", {"amount": 5})
+    )
+    journal = f"sqlite:///{tmp_path}/j.db"
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(
+            BareAgent("a", llm=ScriptedLLM([[call], "ok"]), tools=[Remote("bank", [pay])])
+        )
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("go")
+        await session.wait_idle()
+        (approval,) = session.approvals
+    async with open_runtime(journal=journal) as runtime:
+        tools = [Remote("fast", [add]), Remote("bank", [pay], 5)]
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"]), tools=tools))
+        assert trio.current_time() < 4
+        session = await agent.open_session("s")
+        await session.answer(approval.id, Approve())
+        await session.wait_idle()
+        result = next(result for message in session.history for result in message.tool_results)
+    assert paid == [5]
+    assert (result.content, result.error) == ("paid", None)
+
+
+async def test_a_call_waits_no_longer_than_its_toolset_may_take(autojump_clock):
+    """One that never connects is named; a call that is interrupted meanwhile is closed at once."""
+    llm = ScriptedLLM([[ToolCall("pay", {})], "ok", [ToolCall("pay", {})], "ok"])
+    async with BareAgent(
+        "a", llm=llm, tools=[Remote("fast", [multiply]), Remote("bank", [add], 1000)]
+    ) as agent:
+        session = await agent.create_session("ada")
+        begun = trio.current_time()
+        await ask(session)
+        assert 9 < trio.current_time() - begun < 11
+        (result,) = session.history[-2].tool_results
+        assert "'pay' not found" in result.error
+        assert "tools of bank are not available now" in result.error
+        begun = trio.current_time()
+        await ask(session)
+        assert trio.current_time() - begun < 1
+
+
+async def test_a_call_that_waits_for_its_toolset_can_be_interrupted(autojump_clock):
+    """It gets its result as not started, and the session goes on."""
+    llm = ScriptedLLM([[ToolCall("pay", {})], "ok"])
+    async with BareAgent(
+        "a", llm=llm, tools=[Remote("fast", [multiply]), Remote("bank", [add], 1000)]
+    ) as agent:
+        session = await agent.create_session("ada")
+        begun = trio.current_time()
+        await session.chat("go")
+        await trio.sleep(1)
+        await session.interrupt()
+        await session.wait_idle()
+        assert trio.current_time() - begun < 3
+        results = [result for message in session.history for result in message.tool_results]
+    assert [result.status for result in results] == ["cancelled"]

@@ -6,8 +6,8 @@ from typing import Any, Generic, Literal
 import attrs
 import trio
 
-from actgent.agents.validation import warn_renamed
 from actgent.messages import NO_USAGE, DataT_co, Failure, Reply, ToolCall, Usage
+from actgent.support.deprecations import warn_deprecated
 
 from .events import (
     FinalEvent,
@@ -116,7 +116,7 @@ class AgentAnswer(Generic[DataT_co]):
     @property
     def final_answer(self) -> str:
         """The old name of `text`."""
-        warn_renamed("AgentAnswer.final_answer", "AgentAnswer.text")
+        warn_deprecated("AgentAnswer.final_answer")
         return self.text
 
     def apply(self, event: object) -> bool:

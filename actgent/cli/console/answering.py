@@ -6,7 +6,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.approvals import Approval
-from actgent.cli.approvals import Receive, Revise, ask
+from actgent.cli.console.approvals import Receive, Revise, ask
 from actgent.cli.terminal import Terminal
 from actgent.messages import Delivery, Failure
 from actgent.sessions.incoming import Content

@@ -2,7 +2,8 @@
 
 From inside of the process SQLite copies page by page, and keeps what it has copied up to date. From outside nothing may
 open the file, so it is copied as bytes: first the file, then its log. A page that a checkpoint changed meanwhile stands in
-the log as well, so the two make a whole, unless the log began anew in between: then the copy is made again.
+the log as well, so the two make a whole, unless the log began anew in between: then the copy is made again. Its owner avoids
+that for as long as it can.
 
 Each copy is opened, read from end to end, and only then gets its name.
 """
@@ -21,12 +22,12 @@ from actgent.errors import ConfigurationError, JournalFailed
 from actgent.journal.base import Backup
 
 from .file import check_kind, examine, prepare, translated
-from .lock import is_held_here, lock_path, read_note
+from .lock import is_held_here, lock_path, looking, read_note
 from .salvage import problems_in
 from .wal import log_path
 
 TRIES = 20
-"""How often a copy from outside is begun; a journal begins its log anew after about 4 MB."""
+"""How often a copy from outside is begun; its owner begins its log anew meanwhile after about 64 MB."""
 PAUSE = 0.05
 """Seconds between two tries."""
 PAGES = 1000
@@ -85,7 +86,7 @@ def _remove(draft: Path) -> None:
 def _copy(path: Path, draft: Path, say: Callable[[str], object]) -> tuple[bytes, int]:
     """Copy the bytes of a file and its log, as of one moment; returns what was confirmed by then."""
     for number in range(1, TRIES + 1):
-        with translated():
+        with translated(), looking(path):
             noted, before = read_note(path), _round_of(path)
             shutil.copyfile(path, draft)
             _copy_log(path, draft)

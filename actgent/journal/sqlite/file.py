@@ -27,23 +27,13 @@ from actgent.errors import (
 )
 from actgent.journal.base import Snapshot
 from actgent.journal.encryption import Keys
-from actgent.journal.listing import (
-    KEPT_SQL,
-    STATE_SQL,
-    Cursor,
-    SessionFilter,
-    SessionKey,
-    State,
-    page_query,
-    unlisted_page_query,
-)
-from actgent.journal.reading import Stored
-from actgent.journal.records import Record
-from actgent.journal.steps import (
+from actgent.journal.grouped.reading import Stored
+from actgent.journal.grouped.steps import (
     CHANGING,
     HEAD_FIELDS,
     SNAPSHOT_FIELDS,
     Head,
+    Page,
     Row,
     SnapshotRow,
     decode_page,
@@ -56,9 +46,19 @@ from actgent.journal.steps import (
     read_snapshot,
     unsealed,
 )
+from actgent.journal.listing import (
+    KEPT_SQL,
+    STATE_SQL,
+    Cursor,
+    SessionFilter,
+    SessionKey,
+    State,
+    page_query,
+    unlisted_page_query,
+)
 
 from .disk_errors import NO_SPACE, WRITABLE, disk_failure
-from .lock import Lock
+from .lock import Lock, LookLock
 from .place import Place, check_alone
 from .wal import Log, log_path, may_be_journal, read_identity, read_log
 
@@ -136,11 +136,18 @@ MIGRATIONS: Sequence[str] = (
         body BLOB NOT NULL, checksum INTEGER NOT NULL
     ) WITHOUT ROWID, STRICT;
     """,
+    "ALTER TABLE steps ADD COLUMN at REAL",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
+LOG_PAGES = 1000
+"""Pages of the log behind which it begins anew, as SQLite does it by itself: about 4 MB."""
+MOST_LOG_PAGES = 16_000
+"""Pages behind which it does so beside somebody who looks at the file, and has to look again: about 64 MB."""
+LOG_STEP = 100
+"""Pages behind which somebody who looked before is asked for again."""
 
 _HEAD_COLUMNS = (*HEAD_FIELDS, "checksum")
-_ROW_COLUMNS = ("series", "first", "count", "body", "checksum")
+_ROW_COLUMNS = ("series", "first", "count", "body", "checksum", "at")
 _OF_KEY = " WHERE agent = ? AND session_id = ?"
 _SELECT_HEADS = f"SELECT {', '.join(_HEAD_COLUMNS)} FROM sessions"  # noqa: S608 - names of our own
 _SELECT_ROWS = f"SELECT {', '.join(_ROW_COLUMNS)} FROM steps WHERE series = ? ORDER BY first"  # noqa: S608
@@ -262,7 +269,9 @@ def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
     return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
 
 
-def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "SqliteFile":
+def prepare(
+    db: apsw.Connection, facts: Facts, *, lock: Lock | None = None, look_lock: LookLock | None = None
+) -> "SqliteFile":
     """Set up a fresh connection, bring the schema up to date and look for damage; nothing is changed before."""
     if db.readonly("main"):
         raise JournalFailed("the journal's file is read-only: let this user write it, or copy it")
@@ -281,6 +290,8 @@ def prepare(db: apsw.Connection, facts: Facts, *, lock: Lock | None = None) -> "
     if lock is not None:
         lock.note(file.identity, file.commits)  # before the first page is written, which a power cut may tear
     file.set_open(True)
+    if look_lock is not None:
+        file.look_after(look_lock)
     return file
 
 
@@ -382,6 +393,11 @@ class SqliteFile:
         """What the last write has left of a head that not every step changes; None where something else came since."""
         self.place: Place | None = None
         """Where it stands; None where nobody else can be in the way."""
+        self._look_lock: LookLock | None = None
+        self._log_pages = 0
+        """The length of the log after the last commit."""
+        self._log_bound = LOG_PAGES
+        """The length at which it is to begin anew."""
 
     def begin_epoch(self) -> tuple[int, bytes]:
         with transaction(self._db):
@@ -392,6 +408,37 @@ class SqliteFile:
         """Write into the file itself whether a log belongs to it."""
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'open'", (int(is_open),))
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
+
+    def look_after(self, look_lock: LookLock) -> None:
+        """Begin the log anew when nobody looks at the file, by `tidy`, instead of where SQLite does it."""
+        self._look_lock = look_lock
+        self._db.set_wal_hook(self._note_log)
+
+    def _note_log(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    def tidy(self) -> None:
+        """Take the log over into the file where it has become long, unless somebody looks at it; call it when work is done.
+
+        All of it happens while nobody looks, also the first write into the new log. Otherwise it is tried again later; a log
+        of `MOST_LOG_PAGES` begins anew whoever looks. If the disk fails, what is written stays as it is.
+        """
+        if self._log_pages < self._log_bound or self._look_lock is None or self.is_lost:
+            return
+        with contextlib.suppress(apsw.Error, OSError), self._look_lock.kept_out() as is_alone:
+            if is_alone or self._log_pages >= MOST_LOG_PAGES:
+                self._begin_log()
+        self._log_bound = max(LOG_PAGES, self._log_pages + LOG_STEP)
+
+    def _begin_log(self) -> None:
+        try:
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
+            with transaction(self._db):
+                self._db.execute("UPDATE meta SET value = value WHERE key = 'open'")
+        except BaseException:
+            self._has_failed = True
+            raise
 
     def _checkpoint(self, mode: int) -> None:
         self._db.wal_checkpoint(mode=mode)
@@ -524,13 +571,13 @@ class SqliteFile:
         records = decode_rows(rows, head=head, identity=self.identity, after=after)
         return Stored(head, records, snapshot)
 
-    def read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+    def read_page(self, key: SessionKey, after: int, limit: int) -> Page:
         """Records behind a number; see `Journal.read`."""
         with _naming(key.session_id):
             head = self._find(key)
             if head is None:
                 self._check_found(key.session_id)
-                return ()
+                return Page()
             rows = self._some_rows(head.series, after, after + limit)
             return decode_page(
                 [row for row in rows if row.first + row.count - 1 > after],
@@ -756,7 +803,7 @@ def _state_values(head: Head) -> tuple[Any, ...]:
 
 
 def _row_values(row: Row) -> tuple[Any, ...]:
-    return (row.series, row.first, row.count, row.body, row.checksum)
+    return (row.series, row.first, row.count, row.body, row.checksum, row.at)
 
 
 def _head(columns: Sequence[Any]) -> Head:

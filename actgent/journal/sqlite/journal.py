@@ -16,16 +16,16 @@ import trio
 
 from actgent.errors import JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import Backup, Snapshot
-from actgent.journal.group import EVERYONE, GroupedJournal, HeadFound
+from actgent.journal.grouped.group import EVERYONE, GroupedJournal
+from actgent.journal.grouped.reading import Found, read_each
+from actgent.journal.grouped.steps import Head, Page, Row
+from actgent.journal.grouped.storage import HeadFound
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
-from actgent.journal.reading import Found, read_each
-from actgent.journal.records import Record
-from actgent.journal.steps import Head, Row
-from actgent.journal.storage_thread import Job, StorageThread
+from actgent.support.storage_thread import Job, StorageThread
 
 from .backup import PageCopy, drafted, forget_log, seal
 from .file import SqliteFile, check_kind, examine, prepare, translated
-from .lock import Lock
+from .lock import Lock, LookLock
 from .place import Place
 
 T = TypeVar("T")
@@ -40,6 +40,7 @@ class SQLiteJournal(GroupedJournal):
         self._vfs = vfs
         self._thread: StorageThread | None = None
         self._lock: Lock | None = None
+        self._look_lock: LookLock | None = None
         self._db: apsw.Connection | None = None
         self._file: SqliteFile | None = None
 
@@ -74,7 +75,8 @@ class SQLiteJournal(GroupedJournal):
         try:
             facts = examine(self._path, self._lock.read_note())
             self._db = apsw.Connection(str(self._path), vfs=self._vfs)
-            self._file = prepare(self._db, facts, lock=self._lock)
+            self._look_lock = LookLock(self._path)
+            self._file = prepare(self._db, facts, lock=self._lock, look_lock=self._look_lock)
             self._file.place = Place(self._path)
         except BaseException as error:
             if isinstance(error, JournalDamaged):
@@ -87,14 +89,16 @@ class SQLiteJournal(GroupedJournal):
         file, self._file = self._file, None
         db, self._db = self._db, None
         lock, self._lock = self._lock, None
+        look_lock, self._look_lock = self._look_lock, None
         with contextlib.suppress(JournalError, apsw.Error):
             if file is not None and not file.is_lost:  # or it would take over the log of another file
                 _call(file.end)
         with contextlib.suppress(apsw.Error):  # a disk that fails even now
             if db is not None:
                 db.close()
-        if lock is not None:
-            lock.close()
+        for each in (look_lock, lock):
+            if each is not None:
+                each.close()
 
     # --- what it reads and writes ---------------------------------------------------------------
 
@@ -148,10 +152,10 @@ class SQLiteJournal(GroupedJournal):
     async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         return await self._run(read_tails, keys)
 
-    async def _read_page(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+    async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
         return await self._run(SqliteFile.read_page, key, after, limit)
 
-    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> tuple[Record, ...]:
+    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
         if self._thread is None:
             raise JournalFailed(f"{self._path.name} is not open")
         return self._thread.run_now(self._work, SqliteFile.read_page, key, after, limit)
@@ -242,7 +246,10 @@ class SQLiteJournal(GroupedJournal):
             raise JournalFailed(f"{self._path.name} is not open")
         if self._file.is_lost:
             _call(self._file.look)
-        return _call(method, self._file, *args)
+        try:
+            return _call(method, self._file, *args)
+        finally:
+            self._file.tidy()
 
 
 def advice(path: Path) -> str:

@@ -1,10 +1,13 @@
-"""Who owns a journal's file, and how far it has come: a file beside it that one process holds."""
+"""Who owns a journal's file, and how far it has come: a file beside it that one process holds; and who looks at it."""
 
+import contextlib
 import fcntl
 import os
 import socket
 import struct
+import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from actgent.errors import Fenced, JournalFailed
@@ -86,6 +89,60 @@ def is_held_here(path: Path) -> bool:
     """Return True if this very process has a journal's file open: closing it once more would drop SQLite's locks."""
     return any(lock.path == path.absolute() for lock in _locks)
 
+
+class LookLock:
+    """The lock of the file itself, which those share who look at it from outside, one `looking` at a time each.
+
+    SQLite does not know it: its own locks are of another kind, and those of the owner keep everybody out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file once more; it may be closed only when SQLite has closed it, whose locks would go with it."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    @contextlib.contextmanager
+    def kept_out(self) -> Iterator[bool]:
+        """Whether nobody looks; nobody begins to within the block, then."""
+        is_alone = _try_lock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Look after them no more."""
+        os.close(self._fd)
+
+
+@contextlib.contextmanager
+def looking(path: Path) -> Iterator[None]:
+    """Keep the owner of a file from beginning its log anew.
+
+    That is not sure: an owner that does not answer is not waited for, and one whose log has grown too long does not wait.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + LOOK_PATIENCE
+        while not _try_lock(fd, fcntl.LOCK_SH) and time.monotonic() < until:
+            time.sleep(LOOK_PAUSE)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except OSError:  # somebody has it, or there are no such locks on this disk
+        return False
+    return True
+
+
+LOOK_PATIENCE = 1.0
+"""Seconds that a look waits for an owner that begins its log anew, which takes some ms."""
+LOOK_PAUSE = 0.005
+"""Seconds between two tries."""
 
 _locks: set[Lock] = set()
 """Those of this process."""

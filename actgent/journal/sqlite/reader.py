@@ -1,10 +1,11 @@
 """Reading a journal's file that another process has open and writes.
 
 Its owner keeps SQLite's locks for itself, and the index of its log in memory, so SQLite's own ways of sharing a file do
-not apply. Two things make up for it. The file is opened through a VFS that takes no lock and cannot write, and SQLite
-makes an index of its own of the log as it stands. And each look compares before and after what a checkpoint or a new
-round of the log would have changed: if they differ, the pages may have been of two moments, and it looks again.
-A log that only grows changes nothing of what was seen.
+not apply. Three things make up for it. The file is opened through a VFS that takes no lock and cannot write, and SQLite
+makes an index of its own of the log as it stands. While somebody looks the owner lets its log grow, up to a bound: who
+looks shares a lock that the owner asks for before it begins the log anew. And each look compares before and after what a
+checkpoint or a new round of the log would have changed, as owners of former versions do not ask: if they differ, the pages
+may have been of two moments, and it looks again. A log that only grows changes nothing of what was seen.
 """
 
 import contextlib
@@ -23,21 +24,21 @@ import attrs
 import outcome
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalVersion
+from actgent.journal.grouped.reading import Found
+from actgent.journal.grouped.steps import Head
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey
 from actgent.journal.read_only import ReadOnlyJournal
-from actgent.journal.reading import Found
-from actgent.journal.steps import Head
-from actgent.journal.storage_thread import StorageThread
+from actgent.support.storage_thread import StorageThread
 
 from .file import MIGRATIONS, SqliteFile, check_identity, check_kind, check_log, examine, pragma, translated
 from .journal import SQLiteJournal, advice, read_tails, read_whole
-from .lock import is_held_here, lock_path, read_note
+from .lock import is_held_here, lock_path, looking, read_note
 from .wal import log_path
 
 TRIES = 40
 """How often a look is repeated while the file is changed below it."""
 PAUSE = 0.025
-"""Seconds between two of them; an owner that writes without a pause begins its log anew a few times a second."""
+"""Seconds between two of them, until when a change of the file has another date than one from now on."""
 TICK = 0.02
 """Seconds within which two changes of a file may have the same date."""
 _HEADER = 32
@@ -121,16 +122,16 @@ class FileReader:
         Raises:
             JournalFailed: the file changes faster than it is read.
         """
-        for _ in range(TRIES):
-            with translated():
+        with translated(), looking(self._path):
+            for _ in range(TRIES):
                 before = _stamp(self._path)
                 found = self._tried(fn, before)
                 if _stamp(self._path).is_same_round(before) and self._is_trusted(before):
                     return found.unwrap()
-            self.close()
-            if isinstance(found, outcome.Value) and (good := proven(found.value)) is not None:
-                return good
-            time.sleep(PAUSE)
+                self.close()
+                if isinstance(found, outcome.Value) and (good := proven(found.value)) is not None:
+                    return good
+                time.sleep(PAUSE)
         raise JournalFailed(
             f"{self._path.name} is written too fast to be read beside its owner: try again, or read a copy, made by "
             "`await runtime.backup(path)` in its process"

@@ -12,8 +12,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalKeyError, WireError
 from actgent.journal.encryption import current_keys
-from actgent.journal.listing import SessionKey
-from actgent.journal.steps import (
+from actgent.journal.grouped.steps import (
     Head,
     JournalStep,
     Row,
@@ -26,6 +25,7 @@ from actgent.journal.steps import (
     read_key,
     unsealed,
 )
+from actgent.journal.listing import SessionKey
 
 from .file import Facts, SqliteFile, check_kind, examine, prepare, translated
 from .lock import Lock
@@ -118,9 +118,10 @@ def _read_good(copy: Path, identity: int) -> tuple[dict[str, list[Row]], Heads]:
             with suppress(apsw.CorruptError, apsw.NotADBError):
                 known = {db.execute("PRAGMA application_id").get, identity} - {0}
                 if identity in known and len(known) == 1:
-                    is_old = db.execute("PRAGMA user_version").get < _WITH_SERIES
-                    name = "session_id" if is_old else "series"
-                    return _rows(db, name, identity.to_bytes(4, "big")), _heads(db, name)
+                    version = db.execute("PRAGMA user_version").get
+                    name = "session_id" if version < _WITH_SERIES else "series"
+                    at = "at" if version >= _WITH_TIMES else "NULL"
+                    return _rows(db, name, at, identity.to_bytes(4, "big")), _heads(db, name)
             db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         log_path(copy).unlink(missing_ok=True)
     return {}, {}
@@ -130,9 +131,13 @@ _WITH_SERIES = 4
 """The version since which rows stand in series; before, in sessions."""
 
 
-def _rows(db: apsw.Connection, series: str, identity: bytes) -> dict[str, list[Row]]:
+_WITH_TIMES = 7
+"""The version since which rows have their time."""
+
+
+def _rows(db: apsw.Connection, series: str, at: str, identity: bytes) -> dict[str, list[Row]]:
     found: dict[str, dict[int, Row]] = {}
-    select = f"SELECT {series}, first, count, body, checksum FROM steps WHERE rowid = ?"  # noqa: S608 - a name of ours
+    select = f"SELECT {series}, first, count, body, checksum, {at} FROM steps WHERE rowid = ?"  # noqa: S608 - names of ours
     for rowid in range(1, _last_row(db) + 1):
         with suppress(apsw.CorruptError, UnicodeDecodeError):
             columns = db.execute(select, (rowid,)).get
@@ -188,26 +193,29 @@ def _carry_over(file: SqliteFile, rows: dict[str, list[Row]], heads: Heads) -> S
 
 
 def _placed(
-    steps: Iterable[JournalStep], series: str, saved: Mapping[SessionKey, Head], identity: bytes
+    steps: Iterable[tuple[JournalStep, float | None]],
+    series: str,
+    saved: Mapping[SessionKey, Head],
+    identity: bytes,
 ) -> tuple[list[Row], Head | None]:
     """The rows of a session in the new file, and its head, whose parent was carried over before it."""
     kept: list[Row] = []
     head: Head | None = None
-    for step in steps:
+    for step, at in steps:
         if head is None:
             parent = find_parent(step)
             above = None if parent is None else saved.get(parent)
             head = begin_head(step, series, above, now=time.time())
-        row, head = place_step(step, head, now=time.time(), identity=identity, keys=current_keys())
+        row, head = place_step(step, head, now=time.time(), at=at, identity=identity, keys=current_keys())
         kept.append(row)
     return kept, head
 
 
-def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[JournalStep]:
-    """The steps of a session up to its first gap."""
+def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[tuple[JournalStep, float | None]]:
+    """The steps of a session up to its first gap, with their times."""
     place = 1
     for row in rows:
         if row.first != place:
             return
-        yield decode_step(row, key)
+        yield decode_step(row, key), row.at
         place += row.count

@@ -14,18 +14,21 @@ import attrs
 from actgent.approvals import Approval, Decision, Edit, Reject, Respond, Withdraw
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Entry, Journal
+from actgent.journal.grouped.steps import resolve
 from actgent.journal.records import (
     Accepted,
     ActionFailed,
     Answered,
     Changed,
     Decided,
+    Ended,
     Finished,
     Guarded,
     PersonAsked,
     Record,
     Said,
     Scheduled,
+    Told,
 )
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.support.logs import logger_of
@@ -63,7 +66,10 @@ class RedactedJournal(WrappedJournal):
         self.inner.write_soon(self._redacted(entry), epoch=epoch)
 
     def _redacted(self, entry: Entry) -> Entry:
-        records = tuple([redacted(record, self._take_out) for record in entry.records])
+        whole = (
+            resolve(entry.records) if any(type(record) is Told for record in entry.records) else entry.records
+        )
+        records = tuple([redacted(record, self._take_out) for record in whole])
         return attrs.evolve(entry, records=records)
 
     def _take_out(self, text: str) -> str:
@@ -139,6 +145,11 @@ def _value(value: Any, redact: Redact) -> Any:
     return value
 
 
+def _json_text(data: str | None, redact: Redact) -> str | None:
+    """JSON with the texts in it redacted."""
+    return None if data is None else json.dumps(_value(json.loads(data), redact), ensure_ascii=False)
+
+
 def _approval(approval: Approval, redact: Redact) -> Approval:
     arguments = _value(approval.arguments, redact)
     return attrs.evolve(approval, arguments=arguments, question=redact(approval.question))
@@ -179,5 +190,7 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     PersonAsked: _field("approval", _approval),
     Decided: _field("decision", _decision),
     Guarded: _fields(refused=_value, text=_value),
+    Told: _fields(text=_value, data=_json_text),
+    Ended: _fields(words=_value),
     Scheduled: _fields(description=_value, baggage=_value),
 }

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from actgent.journal.base import Backup, Entry, Journal, SessionSummary, SessionTail, Snapshot
+from actgent.journal.feed import FeedReader, Written
 from actgent.journal.listing import ALL, Cursor, SessionFilter, SessionKey, State
 from actgent.journal.records import Record
 
@@ -31,6 +33,16 @@ class WrappedJournal(Journal):
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
     ) -> tuple[Record, ...]:
         return await self.inner.read(session_id, agent=agent, after=after, limit=limit)
+
+    async def read_steps(
+        self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
+    ) -> tuple[Written, ...]:
+        return await self.inner.read_steps(session_id, agent=agent, after=after, limit=limit)
+
+    def feed(
+        self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
+    ) -> AbstractAsyncContextManager[FeedReader]:
+        return self.inner.feed(session, capacity=capacity, records=records)
 
     def read_now(
         self, session_id: str, *, agent: str, after: int = 0, limit: int = 1000

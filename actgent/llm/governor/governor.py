@@ -12,16 +12,16 @@ Source of the algorithms: `window.py`, `rates.py`, `waiting.py`.
 
 import hashlib
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from weakref import WeakValueDictionary
 
-import attrs
 import trio
 
 from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageError
 from actgent.llm.base import Chat
+from actgent.llm.doors import BucketStatistics, DoorStatistics, GovernorStatistics, LaneStatistics
 from actgent.messages import NO_USAGE, Usage
 
 from .admission import Admissions, Lane
@@ -31,24 +31,6 @@ from .rate_limits import Bucket, Headers
 MINUTE = 60.0
 _RECOVERY = 0.5
 """Of the period: how long the window takes back to the size that was refused."""
-
-
-@attrs.frozen(kw_only=True)
-class GovernorStatistics:
-    """A snapshot of a governor."""
-
-    waiting: int
-    """Attempts that wait for admission."""
-    running: int
-    """Attempts that are with the provider."""
-    window: float
-    """How many may be there at once, over all models that were asked."""
-    admitted: int
-    """Attempts that were ever admitted."""
-    refused: int
-    """Of these, those that the provider refused: 429, 503 and 529."""
-    waited: float
-    """Seconds that all attempts together waited for admission."""
 
 
 class Governor:
@@ -139,6 +121,17 @@ class Governor:
             waited=self._waited,
         )
 
+    def describe(self, door: str) -> DoorStatistics:
+        """All of it, model by model, under a name for people."""
+        now = trio.current_time()
+        models = sorted(self._admissions.lanes.items())
+        return DoorStatistics(
+            door=door,
+            total=self.statistics(),
+            buckets=_filled(self._admissions.buckets, now),
+            models=tuple(_describe(model, lane, now) for model, lane in models),
+        )
+
     def waited(self, session: str) -> float:
         """Seconds for which the next call of a session has been waiting by now; 0 if none waits."""
         arrivals = [lane.queue.since(session) for lane in self._admissions.lanes.values()]
@@ -174,7 +167,7 @@ class Governor:
             cost=cost,
             arrived=now if arrived is None else arrived,
         )
-        await self._enter(lane, call, model, chat.deadline)
+        await self._enter(lane, call, model, chat)
         permit = Permit(self._admissions, lane, call, size)
         try:
             yield permit
@@ -185,7 +178,7 @@ class Governor:
             self._admissions.end(lane, call)
             self._admit_next()
 
-    async def _enter(self, lane: Lane, call: Call, model: str, deadline: float) -> None:
+    async def _enter(self, lane: Lane, call: Call, model: str, chat: Chat) -> None:
         """Wait for admission. Whatever ends the waiting otherwise leaves nothing behind."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:
@@ -199,12 +192,14 @@ class Governor:
             if call.state == "running":
                 await trio.lowlevel.cancel_shielded_checkpoint()
             else:
-                self._check_hope(lane, call, model, now, deadline)
+                self._check_hope(lane, call, model, now, chat.deadline)
                 with trio.move_on_at(now + self._max_wait):
                     await self._wait(call)
             is_admitted = call.state == "running"
         finally:
-            self._waited += trio.current_time() - now
+            self._waited += (seconds := trio.current_time() - now)
+            if chat.watch is not None and seconds:
+                chat.watch.wait(seconds, model)
             self._leave(lane, call, is_admitted=is_admitted)
         if not is_admitted:
             raise _limited(f"waited {self._max_wait:g} s for the provider's rate limit", model)
@@ -330,6 +325,25 @@ def _wake(call: Call) -> None:
     if isinstance(call.task, trio.lowlevel.Task):
         trio.lowlevel.reschedule(call.task)
         call.task = None
+
+
+def _describe(model: str, lane: Lane, now: float) -> LaneStatistics:
+    return LaneStatistics(
+        model=model,
+        window=lane.window.size,
+        running=lane.running,
+        waiting=lane.queue.by_priority(),
+        admitted=lane.admitted,
+        paused=max(0.0, lane.paused_until - now),
+        buckets=_filled(lane.learnt.values(), now),
+    )
+
+
+def _filled(buckets: Iterable[Bucket], now: float) -> tuple[BucketStatistics, ...]:
+    return tuple(
+        BucketStatistics(kind=each.kind, capacity=each.capacity, level=each.fill(now), rate=each.rate)
+        for each in buckets
+    )
 
 
 def _limited(text: str, model: str, *, retry_after: float | None = None) -> RateLimited:

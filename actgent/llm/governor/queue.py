@@ -15,6 +15,7 @@ the others' fair shares take (a start tag as in start-time fair queueing, Goyal 
 import heapq
 import itertools
 import math
+from collections import Counter
 from typing import Literal
 
 import attrs
@@ -115,6 +116,13 @@ class CallQueue:
     def entries(self) -> int:
         """The kept entries, valid or not: bounded by what waits."""
         return self._heads.entries + sum(len(line.calls) for line in self._lines.values())
+
+    def by_priority(self) -> dict[str, int]:
+        """Count the calls that wait, by the names of their priorities; those without any are left out."""
+        waiting = (
+            call for line in self._lines.values() for _, _, call in line.calls if call.state == "waiting"
+        )
+        return dict(Counter(call.priority.name.lower() for call in waiting))
 
     def since(self, session: str) -> float | None:
         """When the call that is next in a session came; None where none waits."""

@@ -2,6 +2,7 @@
 
 from .client import Fold, Remote, RemoteOptions, Sdk, set_platform
 from .failures import provider_error
+from .media import PDF, PICTURES, Takes, attached
 from .names import wire_id, wire_name
 from .wire import (
     Body,
@@ -19,11 +20,15 @@ from .wire import (
 )
 
 __all__ = [
+    "PDF",
+    "PICTURES",
     "Body",
     "Fold",
     "Remote",
     "RemoteOptions",
     "Sdk",
+    "Takes",
+    "attached",
     "base64_text",
     "count",
     "data_url",

@@ -15,6 +15,7 @@ reads answers in one place. The SDKs' typed requests and stream classes are left
 import abc
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import attrs
@@ -23,6 +24,7 @@ import msgspec
 import trio
 
 from actgent.errors import (
+    BadRequest,
     BrokenAnswer,
     ConfigurationError,
     ModelError,
@@ -31,14 +33,18 @@ from actgent.errors import (
     ProviderUnavailable,
 )
 from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.doors import Door
 from actgent.llm.governor import Governor, Permit, rate_limit_key, shared_governor
 from actgent.llm.retry import Retry
+from actgent.llm.spans import ModelWork
 from actgent.messages import Usage
+from actgent.support.tracing import active_trace
 
 from .failures import broken, provider_error
 from .keys import find_key, find_url
+from .media import RefusedMedia, media_in, without_media
 from .names import real_names
-from .prices import check_price, cost_of, reported_cost
+from .prices import check_price, cost_of, reported_cost, window_of
 from .secrets import Secrets, checked_headers
 from .sse import EventDecoder, EventTooLarge
 from .wire import Body, check_decoded, to_json
@@ -61,6 +67,8 @@ class RemoteOptions(TypedDict, total=False):
     """For chats that have none of their own."""
     price: tuple[float, float]
     """US dollars for a million tokens of prompts and of answers; without it the tables of genai-prices are asked."""
+    context_window: int
+    """Tokens of a prompt and its answer together; without it the tables of genai-prices are asked."""
     timeout: float | None
     """Seconds that one attempt may take with the provider, stream included; None waits without end. Default 120."""
     retry: Retry
@@ -110,6 +118,8 @@ class Fold(abc.ABC):
 class Remote(LLM):
     """A model behind HTTP. Keys never appear in its repr, its logs or its errors."""
 
+    traces_attempts = True
+    refuses_length = True
     provider: ClassVar[str]
     """As in `provider:model`."""
     path: ClassVar[str]
@@ -146,6 +156,7 @@ class Remote(LLM):
         self._temperature = options.get("temperature")
         self.max_tokens = options.get("max_tokens") or self.default_max_tokens
         self._price = check_price(options.get("price"))
+        self.context_window = self._find_window(options.get("context_window"))
         timeout = options.get("timeout", DEFAULT_TIMEOUT)
         self._timeout = math.inf if timeout is None else timeout
         self._retry = options.get("retry") or Retry()
@@ -154,6 +165,7 @@ class Remote(LLM):
         self._rate_limit_key = rate_limit_key(self.base_url, self._key)
         self._stream = options.get("stream")
         self._extra_body = dict(options.get("extra_body") or {})
+        self._refused_media = RefusedMedia()
         self._owns_connections = options.get("http_client") is None
         self._sdk = self._connect(
             api_key=self._key,
@@ -198,10 +210,40 @@ class Remote(LLM):
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         streams = self._stream if self._stream is not None else on_text is not None
         chat = self._with_defaults(chat)
+        if self._refused_media:
+            chat = self._refused_media.left_out(chat)
+        try:
+            answer = await self._ask(chat, on_text, streams=streams)
+        except BadRequest as refused:
+            answer = await self._ask_without_media(chat, on_text, refused, streams=streams)
+        return answer if answer.model else attrs.evolve(answer, model=self.model)
+
+    async def _ask(self, chat: Chat, on_text: OnText | None, *, streams: bool) -> Answer:
         content = self._request(chat, streams=streams)
         call = _Call(chat, content, streams, real_names(chat.tools), on_text, trio.current_time())
-        answer = await self._retry.run(lambda attempt: self._attempt(call, attempt), deadline=chat.deadline)
-        return answer if answer.model else attrs.evolve(answer, model=self.model)
+        watch = chat.watch
+        return await self._retry.run(
+            lambda attempt: self._attempt(call, attempt),
+            deadline=chat.deadline,
+            on_failure=None if watch is None else partial(watch.fail, self.name),
+        )
+
+    async def _ask_without_media(
+        self, chat: Chat, on_text: OnText | None, refused: BadRequest, *, streams: bool
+    ) -> Answer:
+        """Ask again without the pictures and files of results: one that the provider does not take ends no session.
+
+        Raises:
+            BadRequest: there are none, or they were not the reason.
+        """
+        if next(media_in(chat), None) is None:
+            raise refused
+        try:
+            answer = await self._ask(without_media(chat), on_text, streams=streams)
+        except BadRequest:
+            raise refused from None
+        self._refused_media.add(chat)
+        return answer
 
     def _request(self, chat: Chat, *, streams: bool) -> bytes:
         body = {"model": self.model, **self.encode(chat), **(self.stream_fields() if streams else {})}
@@ -211,6 +253,12 @@ class Remote(LLM):
             body[self.conversation] = body.pop(self.conversation)
         return to_json(body)
 
+    @property
+    def _address(self) -> tuple[str, int]:
+        """Host and port of the API."""
+        url = httpx2.URL(self.base_url)
+        return url.host, url.port or (443 if url.scheme == "https" else 80)
+
     def _with_defaults(self, chat: Chat) -> Chat:
         if chat.temperature is None and self._temperature is not None:
             chat = attrs.evolve(chat, temperature=self._temperature)
@@ -219,9 +267,23 @@ class Remote(LLM):
         return chat
 
     async def _attempt(self, call: "_Call", attempt: int) -> Answer:
+        if (active := active_trace.get()) is None:
+            return await self._admitted(call, attempt)
+        with ModelWork(
+            active, self.name, call.chat, attempt=attempt, streams=call.streams, address=self._address
+        ) as work:
+            answer = await self._admitted(attrs.evolve(call, work=work), attempt)
+            work.note_answer(answer)
+            return answer
+
+    async def _admitted(self, call: "_Call", attempt: int) -> Answer:
         async with self.governor.admit(
             call.chat, model=self.model, size=len(call.content), arrived=call.begun
         ) as permit:
+            if call.chat.watch is not None:
+                call.chat.watch.begin(self.name, attempt)
+            if call.work is not None:
+                call.work.note_granted()
             answer = await self._bounded(call, attempt, permit)
             permit.report_usage(answer.usage)
             return answer
@@ -388,6 +450,10 @@ class Remote(LLM):
     def waited(self, session: str) -> float:
         return self.governor.waited(session)
 
+    def doors(self) -> Mapping[str, Door]:
+        """By its host, and four characters that stand for the key."""
+        return {f"{self._host} {self._rate_limit_key[-4:]}": self.governor}
+
     @property
     def _host(self) -> str:
         url = httpx2.URL(self.base_url)
@@ -405,6 +471,13 @@ class Remote(LLM):
         return find_key(
             argument, (*self.key_variables, "LLM_API_KEY"), name=self.name, is_optional=is_optional
         )
+
+    def _find_window(self, argument: int | None) -> int | None:
+        if argument is None:  # a server of one's own may set any window for a model of the same name
+            return window_of(self.model, url=self.base_url) if self.base_url == self.default_url else None
+        if type(argument) is not int or argument < 1:
+            raise ConfigurationError(f"context_window= is a number of tokens from 1, not {argument!r}")
+        return argument
 
     async def aclose(self) -> None:
         if self._owns_connections:
@@ -442,9 +515,13 @@ class _Call:
     names: Mapping[str, str]
     on_text: OnText | None
     begun: float
+    work: ModelWork | None = None
+    """The span of the attempt; None without telemetry."""
 
     async def show(self, texts: Sequence[str], attempt: int) -> None:
         """Pass pieces of text on to whoever listens."""
+        if self.work is not None and any(texts):
+            self.work.note_chunk()
         if self.on_text is not None:
             for text in texts:
                 await self.on_text(text, attempt)

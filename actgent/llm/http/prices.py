@@ -1,4 +1,4 @@
-"""What model calls cost, by the tables of genai-prices (offline)."""
+"""What model calls cost and how long they may be, by the tables of genai-prices (offline)."""
 
 import math
 from collections.abc import Mapping
@@ -23,6 +23,17 @@ def cost_of(usage: Usage, model: str, *, url: str) -> float | None:
         return float(genai_prices.calc_price(tokens, model, provider_api_url=url).total_price)
     except (LookupError, ValueError):
         return None  # An unknown model, or token counts that contradict each other: no price, but an answer.
+
+
+def window_of(model: str, *, url: str) -> int | None:
+    """Tokens of the context window of `model` at the provider whose API stands at `url`; None if no table has it."""
+    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - as above
+
+    try:
+        _, known = get_snapshot().find_provider_model(model, None, None, url)
+    except LookupError:
+        return None
+    return known.context_window
 
 
 def reported_cost(usage: Mapping[str, Any]) -> float | None:

@@ -33,7 +33,7 @@ from actgent.protocols.base import (
 from actgent.protocols.prompts import WHO
 from actgent.protocols.renderings import tool_documentation
 from actgent.support.foreign import failure_of
-from actgent.tools.results import canonical, capped, describe, to_text
+from actgent.tools.outputs.results import canonical, capped, describe, to_text
 from actgent.tools.state import changes_of
 
 from .decisions import FORMS, CustomAction, Decision, DecisionReader

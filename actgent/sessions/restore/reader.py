@@ -39,13 +39,14 @@ from actgent.journal.records import (
     Spent,
     Started,
     SuspendedRecord,
+    Told,
     Unscheduled,
 )
 from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.context import SessionContext
 from actgent.sessions.mail import Acceptance
-from actgent.sessions.schedules import restore_schedule
 from actgent.sessions.turn import TurnCheckpoint, can_go_on
+from actgent.sessions.waiting.schedules import restore_schedule
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 
@@ -147,7 +148,7 @@ class Reader:
                 self._end(message_id, failed)
             case Spent() | Led():
                 self._pay(record)
-            case Started() | Finished() | Delivered() | Guarded() if self._turn is not None:
+            case Started() | Finished() | Told() | Delivered() | Guarded() if self._turn is not None:
                 self._turn.apply(record)
             case _:
                 self._read_aside(record)
@@ -193,6 +194,8 @@ class Reader:
         self._bounded.pop(message_id, None)
         if self._turn is not None and self._turn.message_id == message_id:
             self._close_calls(self._turn)
+            if self._context.approvals is not None:
+                self._context.approvals.close_guarded()
             goes_on = failed == NOT_KEPT and can_go_on(self._context.conversation.last_message)
             self._unkept = self._turn if goes_on else None
             self._turn = None

@@ -23,10 +23,10 @@ from actgent.journal.records import (
     Opened,
 )
 from actgent.memory.base import ModelView
-from actgent.messages import NO_USAGE, PART_TAGS, Message, Part, Usage
+from actgent.messages import MEDIA_TAGS, NO_USAGE, PART_TAGS, Medium, Message, Part, Usage
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import EarlierMessages, RecordedMessages
-from actgent.sessions.schedules import SavedSchedules, bring_schedules_back, save_schedules
+from actgent.sessions.waiting.schedules import SavedSchedules, bring_schedules_back, save_schedules
 from actgent.state.store import SavedStore
 from actgent.support.wire import Wire
 
@@ -75,6 +75,7 @@ class SessionSnapshot:
 
 _WIRE = Wire(
     {
+        Medium: MEDIA_TAGS,
         Part: PART_TAGS,
         Decision: DECISION_TAGS,
         Changed | ActionFailed: {"changed": Changed, "action_failed": ActionFailed},

@@ -255,7 +255,10 @@ def _url(source: Mapping[str, Any]) -> str:
 
 def _result(block: Mapping[str, Any], names: Mapping[str, str]) -> ToolResult:
     key, text = block["tool_use_id"], plain_text(block.get("content") or "")
-    result = ToolResult(call_id=key, tool_name=names.get(key, ""), content=text)
+    blocks = block["content"] if isinstance(block.get("content"), list) else []
+    shown = [_media(each) for each in blocks if each["type"] in ("image", "document")]
+    media = tuple(part for part in shown if isinstance(part, Image | File))
+    result = ToolResult(call_id=key, tool_name=names.get(key, ""), content=text, media=media)
     return attrs.evolve(result, status="error", content="", error=text) if block.get("is_error") else result
 
 

@@ -20,6 +20,7 @@ from .rules import (
 )
 
 _ROLES = ("user", "assistant", "system")
+_IN_RESULTS = ("text", "image", "document", "search_result")
 """`system` only later in a conversation, where the model allows it."""
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _MAX_BREAKPOINTS = 4
@@ -101,7 +102,8 @@ def _block(where: str, block: Mapping[str, Any], *, is_said: bool) -> Problems:
         case "tool_result" if not isinstance(block.get("tool_use_id"), str):
             yield f"{where}.tool_use_id: field required"
         case "tool_result" if isinstance(block.get("content"), list) and block["content"]:
-            yield from _blocks(f"{where}.content", block["content"])
+            allowed = ("text",) if block.get("is_error") else _IN_RESULTS
+            yield from _blocks(f"{where}.content", block["content"], allowed=allowed)
 
 
 def _filled(where: str, text: object, *, is_said: bool) -> Problems:

@@ -280,7 +280,13 @@ def _parts(item: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Part]:
             yield ToolCall(item["name"], decode_arguments(item["arguments"]), id=item["call_id"])
         case "function_call_output":
             key = item["call_id"]
-            yield ToolResult(call_id=key, tool_name=names.get(key, ""), content=plain_text(item["output"]))
+            shown = _content(item["output"]) if isinstance(item["output"], list) else ()
+            yield ToolResult(
+                call_id=key,
+                tool_name=names.get(key, ""),
+                content=plain_text(item["output"]),
+                media=tuple(part for part in shown if isinstance(part, Image | File)),
+            )
         case "reasoning":
             summary = "".join(part["text"] for part in item.get("summary") or ())
             yield Thinking(summary, "openai-responses", item)

@@ -22,6 +22,7 @@ _USER_BLOCKS = ("text", "image_url", "input_audio", "file")
 _SUBSTITUTES = ("tool_calls", "function_call", "refusal", "audio")
 """What an assistant's message may hold instead of content."""
 _CALLS = ("function_call", "custom_tool_call")
+_SHOWN = ("input_text", "input_image", "input_file")
 _RESULTS = ("function_call_output", "custom_tool_call_output")
 _MAX_CALL_ID = 40
 _MAX_RESPONSES_CALL_ID = 64
@@ -178,8 +179,18 @@ def _responses_item(where: str, item: Mapping[str, Any]) -> Problems:
     if kind == "function_call":
         yield from tool_name(f"{where}.name", item.get("name"))
         yield from _arguments(f"{where}.arguments", item.get("arguments"))
-    elif kind in _RESULTS and not isinstance(item.get("output"), (str, list)):
-        yield f"{where}.output: expected a string or an array"
+    elif kind in _RESULTS:
+        yield from _output(f"{where}.output", item.get("output"))
+
+
+def _output(where: str, output: object) -> Problems:
+    if isinstance(output, str):
+        return
+    blocks, wrong = objects(where, output)
+    yield from wrong
+    for place, block in blocks:
+        if block.get("type") not in _SHOWN:
+            yield f"{place}.type: {block.get('type')!r} is not one of {', '.join(_SHOWN)}"
 
 
 def _responses_message(where: str, item: Mapping[str, Any]) -> Problems:

@@ -6,22 +6,22 @@ a redirect: it is a connection like any other.
 """
 
 import ipaddress
-import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 import httpcore2
 import httpx2
-import trio
 
 from actgent.errors import AddressRefused, ConfigurationError
 from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
 
 from .addresses import Address, Network, parsed, why_not_public
+from .names import addresses_of
 
 _log = logger_of(__name__)
+Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
 
 
 @attrs.frozen(init=False)
@@ -56,8 +56,7 @@ class Guard:
             AddressRefused: one of them is not public, and not opened.
             OSError: the name cannot be resolved.
         """
-        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        literals = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        literals = await addresses_of(host, port)
         if host.rstrip(".").lower() not in self.names:
             for literal in literals:
                 self._judge(host, parsed(literal))
@@ -75,11 +74,14 @@ class Guard:
         )
         raise AddressRefused(host, reason)
 
-    def client(self, **options: Any) -> httpx2.AsyncClient:
-        """Make a client all of whose connections go through the guard; it follows no redirects and reads no environment."""
-        return httpx2.AsyncClient(
-            transport=_GuardedTransport(self), trust_env=False, follow_redirects=False, **options
-        )
+    def client(self, *, wrap: Wrap | None = None, **options: Any) -> httpx2.AsyncClient:
+        """Make a client all of whose connections go through the guard; it follows no redirects and reads no environment.
+
+        `wrap` makes another transport of the guarded one, which sends by that; the other options are those of httpx2.
+        """
+        guarded = _GuardedTransport(self)
+        transport = guarded if wrap is None else wrap(guarded)
+        return httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, **options)
 
 
 class _GuardedTransport(httpx2.AsyncHTTPTransport):

@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 from urllib.parse import quote, urlsplit
 
@@ -12,6 +13,7 @@ import trio
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.tools.base import AskFor, Effect, Tool, ToolContext
+from actgent.tools.outputs.media import OTHER, medium_of
 from actgent.toolsets.toolset import Publish, Toolset
 
 from .auth import Auth, check_auth, credentials_of
@@ -36,6 +38,7 @@ OURS = frozenset(
 )
 """Headers that are no model's to give."""
 _PLACE = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
+_MEDIA = re.compile("image/|audio/|application/pdf")
 _TEXT = (
     "text/",
     "application/json",
@@ -211,13 +214,17 @@ def pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def readable(response: APIResponse) -> str:
-    """The answer as a model reads it: text as it is, anything else by its kind and size."""
+def readable(response: APIResponse) -> object:
+    """The answer as a tool's result: text as it is, pictures, audio and PDF as such, the rest by its kind and size."""
     kind = response.headers.get("content-type", "").lower()
     if not response.body:
         return f"(empty answer, status {response.status})"
     if not kind or any(mark in kind for mark in _TEXT):
         return response.text
+    if not response.is_cut and _MEDIA.match(kind):
+        name = PurePosixPath(urlsplit(response.url).path).name or "file"
+        if (medium := medium_of(response.body, kind, name=name)).media_type != OTHER:
+            return medium
     head = base64.b64encode(response.body[:48]).decode()
     return f"(binary answer: {kind.partition(';')[0]}, {len(response.body):,} bytes; it begins, in base64, with {head})"
 

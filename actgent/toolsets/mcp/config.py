@@ -11,10 +11,11 @@ from actgent.errors import ConfigurationError
 
 from .lock import LOCK
 from .server import MCPServer
+from .tokens import in_folder
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _KEYS = frozenset(
-    "command args env cwd url headers required timeout connect_timeout trust_hints lock allow".split()
+    "command args env cwd url headers required timeout connect_timeout trust_hints lock allow oauth".split()
 )
 _IGNORED = frozenset("type transport disabled description".split())
 """What other programs have there; `disabled` leaves a server out."""
@@ -81,6 +82,8 @@ def make_server(
     elif (folder / LOCK).is_file():
         options["lock"] = folder / LOCK
     try:
+        if (oauth := options.get("oauth")) is not None:
+            options["oauth"] = in_folder(oauth, folder)
         return MCPServer(name=name, **options)
     except (TypeError, ValueError, ConfigurationError) as error:
         raise ConfigurationError(f"{at}: {error}") from error

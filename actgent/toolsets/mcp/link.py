@@ -4,7 +4,10 @@ import base64
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import httpx2
@@ -17,18 +20,31 @@ from mcp.shared.exceptions import MCPError
 
 from actgent.approvals import FormAnswer
 from actgent.errors import AskPerson, ConfigurationError, OutcomeUnknown, ToolError
+from actgent.messages import ChatMessage, Medium, Text
 from actgent.support.logs import logger_of
-from actgent.tools.checking import compile_schema
+from actgent.tools.outputs.media import medium_of
+from actgent.tools.outputs.provenance import neutral
+from actgent.tools.outputs.results import controls_shown
+from actgent.tools.schemas.checking import compile_schema
 from actgent.toolsets.http.guard import Guard
 
-from .command import ServerCommand
+from .bounded import BoundedTransport
+from .command import MAX_MESSAGE, ServerCommand
+from .sampling import SampledCall, Sampling, not_asked
 from .stdio import open_process
 
 PAGES = 100
 """How many pages of a list are read from a server that always has one more."""
 MOST_TOOLS = 5_000
 """How many tools of a server are taken."""
+MOST_RESOURCES = 5_000
+MOST_PROMPTS = 1_000
+"""How many documents and prompts of a server are listed."""
+MOST_MESSAGES = 100
+"""How many messages a prompt may have."""
 _log = logger_of(__name__)
+OnProgress = Callable[[float, float | None, str | None], object]
+"""Takes how much is done, of how much, and what."""
 
 
 @attrs.define(eq=False)
@@ -39,6 +55,8 @@ class _Call:
     """What a person answered to a question of the server; None: nobody was asked."""
     question: mcp_types.ElicitRequestFormParams | None = None
     """What the server asked of a person, who is to be asked now."""
+    sampled: SampledCall | None = None
+    """By which the server may have a model asked; None: it may not."""
 
 
 @attrs.define(eq=False)
@@ -49,15 +67,15 @@ class Link:
     changed: trio.Event = attrs.field(factory=trio.Event)
     """Set when the server says that its tools changed; a new one then."""
     calls: list[_Call] = attrs.field(factory=list)
+    sampling: Sampling | None = None
+    """What asks a model for the server; None: nobody does."""
 
     async def tools(self) -> list[mcp_types.Tool]:
         """All tools of the server, page by page; of those of one name the first."""
         found: dict[str, mcp_types.Tool] = {}
         cursor = None
         for _ in range(PAGES):
-            page = await self.session.list_tools(
-                params=mcp_types.PaginatedRequestParams(cursor=cursor) if cursor else None
-            )
+            page = await self.session.list_tools(params=_page(cursor))
             for each in page.tools:
                 found.setdefault(each.name, each)
             cursor = page.next_cursor
@@ -84,8 +102,8 @@ class Link:
         arguments: Mapping[str, Any],
         *,
         answer: FormAnswer | None = None,
-        on_progress: Callable[[float, float | None, str | None], object] | None = None,
-    ) -> str:
+        on_progress: OnProgress | None = None,
+    ) -> str | list[str | Medium]:
         """Run a tool of the server; cancelling the call tells the server.
 
         Raises:
@@ -93,15 +111,12 @@ class Link:
             OutcomeUnknown: the connection was lost meanwhile.
             ToolError: the tool failed.
         """
-
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            if on_progress is not None:
-                on_progress(progress, total, message)
-
         call = _Call(answer)
+        if self.sampling is not None:
+            call.sampled = SampledCall(self.sampling, _sampled_message)
         self.calls.append(call)
         try:
-            result = await self.session.call_tool(name, dict(arguments), progress_callback=report)
+            result = await self._asked(call, name, arguments, on_progress)
         except MCPError as error:
             if call.question is not None:
                 raise _question_of(call.question) from error
@@ -114,10 +129,20 @@ class Link:
             self.calls.remove(call)
         if call.question is not None:
             raise _question_of(call.question)
-        text = content_text(result.content, result.structured_content)
+        value = content_value(result.content, result.structured_content)
         if result.is_error:
-            raise ToolError(text or "the tool failed without a reason")
-        return text
+            raise ToolError(_text_of(value) or "the tool failed without a reason")
+        return value
+
+    async def _asked(
+        self, call: _Call, name: str, arguments: Mapping[str, Any], on_progress: OnProgress | None
+    ) -> mcp_types.CallToolResult:
+        report = None if on_progress is None else partial(_report, on_progress)
+
+        async def run() -> mcp_types.CallToolResult:
+            return await self.session.call_tool(name, dict(arguments), progress_callback=report)
+
+        return await (run() if call.sampled is None else call.sampled.serve(run))
 
     async def elicit(
         self, context: ClientRequestContext, params: mcp_types.ElicitRequestParams
@@ -138,21 +163,30 @@ class Link:
         call.question = call.question or params
         return mcp_types.ElicitResult(action="cancel")
 
+    async def sample(
+        self, context: ClientRequestContext, params: mcp_types.CreateMessageRequestParams
+    ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
+        """Answer a server that wants a model asked, for the call that runs, where the program allows it."""
+        await trio.lowlevel.checkpoint()
+        call = self.calls[0] if len(self.calls) == 1 else None  # nothing says which call it is for
+        if call is None or call.sampled is None:
+            return not_asked("a model is asked during one call only")
+        return await call.sampled.ask(params)
+
     async def resources(self) -> list[dict[str, Any]]:
         """What documents the server has."""
-        listed = await self.session.list_resources()
-        return [
-            {
-                "uri": str(each.uri),
-                "name": each.name,
-                "type": each.mime_type,
-                "description": each.description,
-            }
-            for each in listed.resources
-        ]
+        found: list[dict[str, Any]] = []
+        cursor = None
+        for _ in range(PAGES):
+            listed = await self.session.list_resources(params=_page(cursor))
+            found += [_listed_resource(each) for each in listed.resources]
+            cursor = listed.next_cursor
+            if cursor is None or len(found) > MOST_RESOURCES:
+                break
+        return found[:MOST_RESOURCES]
 
-    async def read(self, uri: str) -> str:
-        """The text of a document.
+    async def read(self, uri: str) -> str | list[str | Medium]:
+        """A document: its text, or what else it is.
 
         Raises:
             ToolError: there is none.
@@ -161,31 +195,33 @@ class Link:
             result = await self.session.read_resource(uri)
         except MCPError as error:
             raise ToolError(f"the resource cannot be read: {error}") from error
-        return "\n".join(_document(each) for each in result.contents)
+        return _joined([_document(each) for each in result.contents])
 
     async def prompts(self) -> list[dict[str, Any]]:
-        """Which prompts the server suggests."""
-        listed = await self.session.list_prompts()
-        return [
-            {
-                "name": each.name,
-                "description": each.description,
-                "arguments": [a.name for a in each.arguments or ()],
-            }
-            for each in listed.prompts
-        ]
+        """Which prompts the server suggests, with their arguments."""
+        found: list[dict[str, Any]] = []
+        cursor = None
+        for _ in range(PAGES):
+            listed = await self.session.list_prompts(params=_page(cursor))
+            found += [_listed_prompt(each) for each in listed.prompts]
+            cursor = listed.next_cursor
+            if cursor is None or len(found) > MOST_PROMPTS:
+                break
+        return found[:MOST_PROMPTS]
 
-    async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
-        """The text of a prompt with its arguments.
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> list[ChatMessage]:
+        """The messages of a prompt with its arguments.
 
         Raises:
-            ToolError: there is none, or the arguments do not fit.
+            ToolError: there is none, the arguments do not fit, or what came cannot be a conversation.
         """
         try:
             result = await self.session.get_prompt(name, dict(arguments))
         except MCPError as error:
             raise ToolError(f"the prompt cannot be had: {error}") from error
-        return "\n\n".join(f"{each.role}: {content_text([each.content], None)}" for each in result.messages)
+        if len(result.messages) > MOST_MESSAGES:
+            raise ToolError(f"the prompt has more than {MOST_MESSAGES} messages")
+        return [_prompt_message(each) for each in result.messages]
 
 
 @asynccontextmanager
@@ -196,9 +232,10 @@ async def open_link(
     headers: Mapping[str, str] | None = None,
     auth: httpx2.Auth | None = None,
     guard: Guard | None = None,
+    sampling: Sampling | None = None,
 ) -> AsyncGenerator[Link]:
     """Connect to a server: a process, or an address that speaks streamable HTTP."""
-    link = Link()
+    link = Link(sampling=sampling)
 
     async def hear(message: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -213,7 +250,10 @@ async def open_link(
         else:
             # A server may stream for as long as it likes; what bounds a call is the tool's timeout.
             client = (guard or Guard()).client(
-                headers=dict(headers or {}), auth=auth, timeout=httpx2.Timeout(30, read=None)
+                wrap=lambda guarded: BoundedTransport(guarded, MAX_MESSAGE),
+                headers=dict(headers or {}),
+                auth=auth,
+                timeout=httpx2.Timeout(30, read=None),
             )
             await stack.enter_async_context(client)
             reading, writing = await stack.enter_async_context(
@@ -225,6 +265,7 @@ async def open_link(
                 writing,
                 message_handler=hear,
                 elicitation_callback=link.elicit,
+                sampling_callback=None if sampling is None else link.sample,
                 client_info=mcp_types.Implementation(name="actgent", version="1"),
             )
         )
@@ -232,30 +273,91 @@ async def open_link(
         yield link
 
 
-def content_text(content: Sequence[mcp_types.ContentBlock], structured: Mapping[str, Any] | None) -> str:
-    """A result as a model reads it; what is no text is told by kind and size."""
-    texts = [_block(block) for block in content]
-    if not any(texts) and structured is not None:
+async def _report(on_progress: OnProgress, progress: float, total: float | None, message: str | None) -> None:
+    on_progress(progress, total, message)
+
+
+def _page(cursor: str | None) -> mcp_types.PaginatedRequestParams | None:
+    return mcp_types.PaginatedRequestParams(cursor=cursor) if cursor else None
+
+
+def _listed_resource(each: mcp_types.Resource) -> dict[str, Any]:
+    return {"uri": str(each.uri), "name": each.name, "type": each.mime_type, "description": each.description}
+
+
+def _listed_prompt(each: mcp_types.Prompt) -> dict[str, Any]:
+    arguments = [
+        {"name": a.name, "description": a.description, "required": bool(a.required)}
+        for a in each.arguments or ()
+    ]
+    return {"name": each.name, "description": each.description or each.title, "arguments": arguments}
+
+
+def _sampled_message(said: mcp_types.SamplingMessage) -> ChatMessage:
+    """A message that a server made up; what is no text is told by kind."""
+    blocks = said.content if isinstance(said.content, list) else [said.content]
+    texts = [
+        block.text if isinstance(block, mcp_types.TextContent) else f"[{block.type}]" for block in blocks
+    ]
+    return ChatMessage(said.role, (Text(neutral(controls_shown("\n".join(texts)))),))
+
+
+def _prompt_message(said: mcp_types.PromptMessage) -> ChatMessage:
+    """A message of a prompt; what a model cannot have said in its own is told by kind."""
+    value = content_value([said.content], None)
+    if said.role == "assistant":
+        value = _text_of(value)
+    parts = (value,) if isinstance(value, str) else value
+    read = tuple(Text(neutral(controls_shown(part))) if isinstance(part, str) else part for part in parts)
+    return ChatMessage(said.role, read)
+
+
+def content_value(
+    content: Sequence[mcp_types.ContentBlock], structured: Mapping[str, Any] | None
+) -> str | list[str | Medium]:
+    """A result as a tool returns it: text, or a list of texts, pictures and files."""
+    items = [_block(block) for block in content]
+    if not any(items) and structured is not None:
         return json.dumps(structured, ensure_ascii=False, separators=(",", ":"))
-    return "\n".join(texts)
+    return _joined(items)
 
 
-def _block(block: mcp_types.ContentBlock) -> str:
+def _joined(items: list[str | Medium]) -> str | list[str | Medium]:
+    texts = [item for item in items if isinstance(item, str)]
+    return "\n".join(texts) if len(texts) == len(items) else items
+
+
+def _text_of(value: str | list[str | Medium]) -> str:
+    """The words alone, with the kind of what is none."""
+    if isinstance(value, str):
+        return value
+    return "\n".join(item if isinstance(item, str) else f"[{item.media_type}]" for item in value)
+
+
+def _block(block: mcp_types.ContentBlock) -> str | Medium:
     match block:
         case mcp_types.TextContent():
             return block.text
         case mcp_types.ImageContent() | mcp_types.AudioContent():
-            return f"[{block.type}: {block.mime_type}, {len(block.data) * 3 // 4:,} bytes]"
+            return _medium(block.data, block.mime_type, name=block.type)
         case mcp_types.ResourceLink():
             return f"[resource {block.uri}: {block.description or block.name}]"
         case mcp_types.EmbeddedResource():
             return _document(block.resource)
 
 
-def _document(document: mcp_types.TextResourceContents | mcp_types.BlobResourceContents) -> str:
+def _document(document: mcp_types.TextResourceContents | mcp_types.BlobResourceContents) -> str | Medium:
     if isinstance(document, mcp_types.TextResourceContents):
         return document.text
-    return f"[{document.uri}: {document.mime_type}, {len(base64.b64decode(document.blob)):,} bytes]"
+    name = PurePosixPath(urlsplit(str(document.uri)).path).name
+    return _medium(document.blob, document.mime_type or "", name=name or "file")
+
+
+def _medium(data: str, kind: str, *, name: str) -> str | Medium:
+    try:
+        return medium_of(base64.b64decode(data), kind, name=name)
+    except ValueError:
+        return f"[{kind}: {len(data):,} characters that are no base64]"
 
 
 def _fits(content: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.files import write_whole
 
 VERSION = 1
 LOCK = "mcp.lock.json"
@@ -45,14 +46,12 @@ class ToolLock:
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write the lock's file, so that it reads well in a difference."""
+        """Write the lock's file whole, so that it reads well in a difference; in a block of `file_change(path)`."""
         data = {
             "version": VERSION,
             "servers": {name: dict(sorted(tools.items())) for name, tools in self.servers.items()},
         }
-        path.write_text(
-            json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        write_whole(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     def why_withheld(self, server: str, tool: str, digest: str) -> str | None:
         """Tell why a tool may not be used; None: it is as it was when it was locked."""

@@ -7,8 +7,10 @@ Specification: https://modelcontextprotocol.io/specification
 """
 
 import importlib.util
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ import trio
 from actgent.approvals import FormAnswer
 from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.errors.printable import shown
+from actgent.messages import ChatMessage
 from actgent.support.logs import logger_of
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.toolsets.http.guard import Guard
@@ -25,6 +28,7 @@ from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_na
 
 from .command import ServerCommand
 from .lock import ToolLock, tool_digest
+from .tokens import OAuthSettings
 
 LIST_PAUSE = 0.5
 """Seconds between two looks at the tools of a server that says that they changed, however often it says so."""
@@ -39,7 +43,7 @@ class MCPServer(Toolset):
 
     A server whose process ends is started again, after pauses that grow; a call that was under way is
     `outcome_unknown`. A call that is cancelled is cancelled in the server. Where a server asks a person something, the
-    session's approvals ask, and the call runs again with the answer. It may not use the agent's model (sampling).
+    session's approvals ask, and the call runs again with the answer. It has no model asked (sampling) unless that is allowed.
 
     Args:
         command: The program, and `args` its arguments.
@@ -48,6 +52,8 @@ class MCPServer(Toolset):
         url: The address of a server that speaks streamable HTTP.
         headers: Sent with each request to it.
         auth: An `httpx2.Auth` for these requests, e.g. the SDK's `OAuthClientProvider`.
+        oauth: The file of tokens of a server that a person authorizes by OAuth, with `actgent mcp login`; or a mapping with
+            that as `tokens`, and `scope`, `client_id`, `client_secret`, `redirect_port` where the server needs them.
         allow: Hosts and networks that it may be reached at although they are not public; that of `url` is one.
         name: The toolset's name; by default the program's or the host's.
         required: True: an agent does not start without it.
@@ -55,6 +61,8 @@ class MCPServer(Toolset):
         timeout: Seconds a call may take.
         trust_hints: Believe the server's own word on what its tools do: `readOnlyHint` makes them `pure`,
             `idempotentHint` `idempotent`. Otherwise each call happens `once`.
+        sampling: An async function `(messages, system_prompt, max_tokens)` that answers where the server wants a model asked
+            during a call; None: it may not. What it asks of agents is paid by the turn that called.
         resources: Give the model `list_resources` and `read_resource`, where the server has any.
         lock: A file of digests, made by `actgent mcp lock`: a tool that is not in it, or that has changed since, is
             withheld and named in the log.
@@ -73,12 +81,14 @@ class MCPServer(Toolset):
         url: str | None = None,
         headers: Mapping[str, str] | None = None,
         auth: Any = None,
+        oauth: str | Path | Mapping[str, Any] | None = None,
         allow: Sequence[str] = (),
         name: str = "",
         required: bool = False,
         connect_timeout: float = CONNECT_TIMEOUT,
         timeout: float = 60.0,
         trust_hints: bool = False,
+        sampling: Callable[[Sequence[ChatMessage], str, int], Awaitable[str]] | None = None,
         resources: bool = True,
         lock: str | Path | None = None,
     ) -> None:
@@ -88,6 +98,9 @@ class MCPServer(Toolset):
             raise ConfigurationError(f"args= is a list: args=[{args!r}]")
         self.command, self.args, self.env, self.cwd = command, tuple(args), dict(env or {}), cwd
         self.url, self.headers, self.auth = url or "", dict(headers or {}), auth
+        if oauth is not None and (url is None or auth is not None):
+            raise ConfigurationError("oauth= is for a server with url=, and without auth=")
+        self.oauth = None if oauth is None else OAuthSettings.made(oauth)
         self.allow = (*allow, urlsplit(self.url).hostname or "") if url else ()
         self.name = check_name(
             name or (PurePath(command).name if command else urlsplit(self.url).hostname or "")
@@ -96,6 +109,7 @@ class MCPServer(Toolset):
         self.connect_timeout = connect_timeout
         self.timeout = timeout
         self.trust_hints = trust_hints
+        self.sampling = check_sampling(sampling)
         self.resources = resources
         self.lock = None if lock is None else Path(lock)
         self._links: dict[object, list[Any]] = {}
@@ -125,22 +139,37 @@ class MCPServer(Toolset):
                 del self._links[run]
 
     @asynccontextmanager
-    async def connected(self) -> AsyncGenerator[Any]:
+    async def connected(self, asked: Any = None) -> AsyncGenerator[Any]:
         """Connect to the server, for a block that has the connection.
+
+        Args:
+            asked: An `AskedForCode`, by which a person authorizes the server now where that is needed.
 
         Raises:
             ConfigurationError: the SDK is not installed, or there is no such program.
+            ToolsetUnavailable: the server has to be authorized.
         """
         sdk = _sdk()
+        auth = self.auth if self.oauth is None else _stored_oauth(self, self.oauth, asked)
         process = None
         if self.command is not None:
             process = ServerCommand(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
         opened = sdk.open_link(
-            command=process, url=self.url, headers=self.headers, auth=self.auth, guard=Guard(self.allow)
+            command=process,
+            url=self.url,
+            headers=self.headers,
+            auth=auth,
+            guard=Guard(self.allow),
+            sampling=self.sampling,
         )
-        async with opened as link:
-            with self._kept(link):
-                yield link
+        try:
+            async with opened as link:
+                with self._kept(link):
+                    yield link
+        except Exception as error:
+            if self.oauth is not None and (failure := auth.failure()) is not None:
+                raise failure from error
+            raise
 
     def link(self) -> Any:
         """The connection that there is.
@@ -152,6 +181,42 @@ class MCPServer(Toolset):
         if not links:
             raise ToolsetUnavailable(self.name, "it is not connected")
         return links[-1]
+
+    async def prompts(self) -> list[dict[str, Any]]:
+        """Which prompts the server suggests: name, description, and arguments with name, description and required.
+
+        By the connection that there is; where there is none, by one for this alone.
+
+        Raises:
+            ToolError: the server has none, or cannot tell.
+        """
+        async with self._linked() as link:
+            found: list[dict[str, Any]] = await link.prompts()
+        return found
+
+    async def prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Sequence[ChatMessage]:
+        """The messages of a prompt, whose last is to be said and whose others came before it.
+
+        After `*before, last = await server.prompt("review", {"language": "Python"})`, those before go into
+        `agent.create_session("ada", history=before)`, and the last one into `session.chat(last.parts)`.
+
+        A stranger wrote them: say them where a person has chosen the prompt, and not for a model that asked for it.
+
+        Raises:
+            ToolError: there is none of this name, or the arguments do not fit.
+        """
+        async with self._linked() as link:
+            messages: Sequence[ChatMessage] = await link.prompt(name, arguments or {})
+        return messages
+
+    @asynccontextmanager
+    async def _linked(self) -> AsyncGenerator[Any]:
+        links = self._links.get(trio.lowlevel.current_trio_token())
+        if links:
+            yield links[-1]
+            return
+        async with self.connected() as link:
+            yield link
 
     def unlocked(self, listed: Sequence[Any], link: Any) -> list[Tool]:
         """The tools of a server as an agent has them, but for those that the lock withholds."""
@@ -194,8 +259,12 @@ class MCPTool(Tool):
             self._remote,
             arguments,
             answer=answer,
-            on_progress=lambda done, total, text: context.progress(done, total, text or ""),
+            on_progress=None if context.report is None else partial(_report, context),
         )
+
+
+def _report(context: ToolContext, done: float, total: float | None, text: str | None) -> None:
+    context.progress(done, total, text or "")
 
 
 class ListResources(Tool):
@@ -248,6 +317,25 @@ def _sdk() -> Any:
     from . import link  # noqa: PLC0415 - the SDK takes half a second
 
     return link
+
+
+def check_sampling(sampling: Any) -> Any:
+    """Refuse what cannot answer for a model.
+
+    Raises:
+        ConfigurationError: it is no async function.
+    """
+    if sampling is not None and not inspect.iscoroutinefunction(sampling):
+        raise ConfigurationError(
+            f"sampling= is an async function (messages, system_prompt, max_tokens), not {sampling!r:.100}"
+        )
+    return sampling
+
+
+def _stored_oauth(server: MCPServer, settings: OAuthSettings, asked: Any) -> Any:
+    from .oauth import StoredOAuth  # noqa: PLC0415 - with the SDK
+
+    return StoredOAuth(server.name, server.url, settings, asked)
 
 
 def _object_schema(schema: Any) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -39,6 +39,15 @@ class ServerEnded(Exception):
     """The server's process ended, or it sent what is no message."""
 
 
+class _Complaints:
+    """What a server wrote to its standard error at last."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.ended = trio.Event()
+        """Set when it writes no more."""
+
+
 @asynccontextmanager
 async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
     """Start a server; the block has its streams of messages, and raises when the process ends.
@@ -48,12 +57,12 @@ async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming,
         ServerEnded: in an ExceptionGroup.
     """
     process = await _start(command)
-    said: deque[str] = deque(maxlen=KEPT_LINES)
+    said = _Complaints()
     to_us, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_us = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_write, process, from_us)
+            nursery.start_soon(_write, process, from_us, said)
             nursery.start_soon(_keep_errors, process, said)
             nursery.start_soon(_read, process, to_us, command.max_message, said)
             nursery.start_soon(_watch, process, said)
@@ -81,18 +90,21 @@ async def _start(command: ServerCommand) -> trio.Process:
         raise ConfigurationError(f"the MCP server {command.command!r} cannot be started: {error}") from error
 
 
-async def _write(process: trio.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _write(
+    process: trio.Process, messages: MemoryObjectReceiveStream[SessionMessage], said: _Complaints
+) -> None:
     assert process.stdin is not None  # noqa: S101 - it was asked for
     async for each in messages:
         line = each.message.model_dump_json(by_alias=True, exclude_unset=True)
         try:
             await process.stdin.send_all(line.encode() + b"\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise ServerEnded("it closed its input") from error
+            ended = await _ended(process, said)
+            raise ended if process.returncode is not None else ServerEnded("it closed its input") from error
 
 
 async def _read(
-    process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, said: Sequence[str]
+    process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, said: _Complaints
 ) -> None:
     """Hand the server's messages on until it ends.
 
@@ -109,12 +121,10 @@ async def _read(
         begun += rest
         if len(begun) > max_message:
             raise ServerEnded(f"it sent a message of more than {max_message:,} bytes")
-    with trio.move_on_after(PATIENCE):
-        await process.wait()
-    raise _ended(process, said)
+    raise await _ended(process, said)
 
 
-async def _watch(process: trio.Process, said: Sequence[str]) -> None:
+async def _watch(process: trio.Process, said: _Complaints) -> None:
     """Wait for the process itself: what it started may keep its pipes open without it.
 
     Raises:
@@ -122,11 +132,15 @@ async def _watch(process: trio.Process, said: Sequence[str]) -> None:
     """
     await process.wait()
     await trio.sleep(PATIENCE)
-    raise _ended(process, said)
+    raise await _ended(process, said)
 
 
-def _ended(process: trio.Process, said: Sequence[str]) -> ServerEnded:
-    words = f"; it said: {shown(' / '.join(said))}" if said else ""
+async def _ended(process: trio.Process, said: _Complaints) -> ServerEnded:
+    """The error of a process that ends, with its last words; what it started may keep them open."""
+    with trio.move_on_after(PATIENCE):
+        await process.wait()
+        await said.ended.wait()
+    words = f"; it said: {shown(' / '.join(said.lines))}" if said.lines else ""
     return ServerEnded(f"its process ended with {process.returncode}{words}")
 
 
@@ -159,14 +173,15 @@ def _message_in(line: bytes) -> Any:
     return mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
 
 
-async def _keep_errors(process: trio.Process, said: deque[str]) -> None:
+async def _keep_errors(process: trio.Process, said: _Complaints) -> None:
     """Read what the server writes to its standard error, so that it never waits; the log has it at level debug."""
     assert process.stderr is not None  # noqa: S101 - it was asked for
     async for piece in process.stderr:
         for line in piece.decode(errors="replace").splitlines():
             if line.strip():
-                said.append(line[:500])
+                said.lines.append(line[:500])
                 _log.debug("an MCP server wrote: %s", shown(line[:500]))
+    said.ended.set()
 
 
 async def _end(process: trio.Process) -> None:

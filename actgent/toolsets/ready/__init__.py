@@ -1,14 +1,25 @@
-"""Ready tools: arithmetic, the time, pages, databases that are only read, the files of one folder, long results."""
+"""Ready tools: arithmetic, the time, pages, databases that are only read, files, commands and Python in a sandbox, long results."""
 
-from actgent.tools.kept import ReadResult
+from actgent.tools.outputs.kept import ReadResult
 
 from .calculator import calculator
 from .clock import current_time
 from .files import file_tools
 from .page import page_tool
+from .process import process_tool
+from .python_code import python_tool
 from .sql import sql_tool
 
-__all__ = ["calculator", "current_time", "file_tools", "page_tool", "read_result", "sql_tool"]
+__all__ = [
+    "calculator",
+    "current_time",
+    "file_tools",
+    "page_tool",
+    "process_tool",
+    "python_tool",
+    "read_result",
+    "sql_tool",
+]
 
 read_result = ReadResult()
 """Has results kept that are longer than `Limits(result_characters=...)`, and reads them in pieces."""

@@ -25,7 +25,7 @@ from actgent import (
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Decided
 from actgent.journal.wrapped import WrappedJournal
-from actgent.runtime import session_table
+from actgent.runtime.sessions import table as session_table
 from actgent.sessions.incoming import message_to
 from actgent.testing import DyingJournal, check_transcript
 

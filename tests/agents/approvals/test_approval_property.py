@@ -25,8 +25,8 @@ from actgent import (
 )
 from actgent.approvals import Expire, Withdraw
 from actgent.journal.memory import MemoryJournal
-from actgent.runtime import session_table
-from actgent.turns.approval_requests import ApprovalRequests
+from actgent.runtime.sessions import table as session_table
+from actgent.turns.calls.approval_requests import ApprovalRequests
 
 SESSIONS = 25
 CALLS = 20

@@ -4,7 +4,33 @@ import attrs
 import pytest
 import trio
 
-from actgent import BareAgent, ConfigurationError, Priority, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import (
+    Approve,
+    BareAgent,
+    ConfigurationError,
+    Governed,
+    Governor,
+    InboxFull,
+    Mode,
+    Modes,
+    OpenAI,
+    Priority,
+    ScriptedLLM,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.errors import RateLimited, SessionBusy
+from actgent.events import (
+    AdmissionWaited,
+    MessageRefused,
+    ModeChanged,
+    ModelFailed,
+    ScheduleFired,
+    TurnSuspended,
+)
+from actgent.llm.retry import Retry
+from actgent.testing.provider import ErrorStatus, open_provider
 
 SECRET = "the secret words"
 
@@ -42,10 +68,14 @@ async def test_an_observer_sees_what_happened_in_order():
         "ActorStarted",
         "SessionOpened",
         "MessageAccepted",
+        "TurnStarted",
         "PassStarted",
+        "ModelStarted",
         "ModelAnswered",
+        "ToolStarted",
         "ToolFinished",
         "PassStarted",
+        "ModelStarted",
         "ModelAnswered",
         "TurnEnded",
         "SessionEnded",
@@ -54,6 +84,8 @@ async def test_an_observer_sees_what_happened_in_order():
     ended = seen[-3]
     assert (ended.calls, ended.failed, ended.message_id) == (2, None, seen[2].message_id)
     assert {event.session_id for event in seen[1:-1]} == {session.id}
+    assert {event.turn for event in seen[2:-2]} == {seen[2].message_id}
+    assert {event.call_id for event in seen if type(event).__name__.startswith("Tool")} == {seen[7].call_id}
     assert [event.at for event in seen] == sorted(event.at for event in seen)
 
 
@@ -154,3 +186,129 @@ async def test_a_reader_keeps_at_least_one_event():
         with pytest.raises(ConfigurationError, match="at least 1"):
             async with runtime.events(capacity=0):
                 pass
+
+
+# --- what keeps a turn waiting, and what is refused ----------------------------------------
+
+
+def of_kind(events, *kinds):
+    return [event for event in drained(events) if isinstance(event, kinds)]
+
+
+async def test_observers_hear_of_turns_that_wait_for_people():
+    """Which waits for what, and that it goes on; all of one turn."""
+
+    @tool(approval=True, effect="once")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async with open_runtime() as runtime, runtime.events() as events:
+        agent = await runtime.start(
+            BareAgent("a", llm=ScriptedLLM([ToolCall("pay", {}), "done"]), tools=[pay])
+        )
+        session = await agent.create_session("ada")
+        message = await session.chat("pay")
+        await session.wait_idle()
+        (approval,) = session.approvals
+        await session.answer(approval, Approve())
+        await session.wait_idle()
+        seen = drained(events)
+    names = [type(event).__name__ for event in seen if getattr(event, "turn", "") == message]
+    assert names == [
+        "MessageAccepted",
+        "TurnStarted",
+        "PassStarted",
+        "ModelStarted",
+        "ModelAnswered",
+        "ApprovalAsked",
+        "TurnSuspended",
+        "ApprovalDecided",
+        "TurnResumed",
+        "ToolStarted",
+        "ToolFinished",
+        "PassStarted",
+        "ModelStarted",
+        "ModelAnswered",
+        "TurnEnded",
+    ]
+    (suspended,) = [event for event in seen if isinstance(event, TurnSuspended)]
+    assert suspended.ids == (approval.id,)
+
+
+async def test_observers_hear_why_a_model_call_takes_long(autojump_clock):
+    """Limits of the provider, attempts that failed, and the one after which there is none."""
+    governor = Governor(requests_per_minute=60, burst=1 / 60)
+    async with open_runtime() as runtime, runtime.events() as events:
+        llm = Governed(ScriptedLLM(["one", RateLimited("slow down", retry_after=2.0)]), governor)
+        agent = await runtime.start(BareAgent("a", llm=llm))
+        session = await agent.create_session("ada")
+        session.on_exception(print)
+        for text in ("one", "two"):
+            await session.chat(text)
+            await session.wait_idle()
+        waited, failed = of_kind(events, AdmissionWaited, ModelFailed)
+    assert waited.seconds == pytest.approx(1, abs=0.01)
+    assert (failed.error, failed.again, failed.turn) == ("RateLimited", None, waited.turn)
+
+
+async def test_observers_hear_of_each_attempt():
+    """With the seconds to the next, by the policy of the client; of the last one nothing follows."""
+    down = ErrorStatus(503)
+    async with open_provider([down, down, "answer", *[down] * 3]) as provider, open_runtime() as runtime:
+        retry = Retry(first_delay=0.001, random=lambda: 1.0)
+        llm = OpenAI("m", base_url=provider.openai_url, api_key="any", retry=retry)
+        agent = await runtime.start(BareAgent("a", llm=llm))
+        session = await agent.create_session("ada")
+        session.on_exception(print)
+        async with runtime.events() as events:
+            for text in ("one", "two"):
+                await session.chat(text)
+                await session.wait_idle()
+            failed = of_kind(events, ModelFailed)
+        await llm.aclose()
+    assert [event.again for event in failed] == [0.001, 0.002, 0.001, 0.002, None]
+    assert {event.error for event in failed} == {"ProviderUnavailable"}
+    assert len({event.turn for event in failed}) == 2
+
+
+async def test_observers_hear_of_messages_that_are_refused():
+    """By which error; what got in before is a turn of its own."""
+    gate = trio.Event()
+
+    async def answer(chat):
+        await gate.wait()
+        return "done"
+
+    async with open_runtime() as runtime, runtime.events() as events:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer), session_inbox=1))
+        session = await agent.create_session("ada")
+        await session.chat("1")
+        await session.chat("2")
+        with pytest.raises(InboxFull):
+            await session.chat("3", message_id="third", enqueue_timeout=0)
+        with pytest.raises(SessionBusy):
+            await session.chat("4", message_id="fourth", on_busy="reject")
+        gate.set()
+        await session.wait_idle()
+        refused = of_kind(events, MessageRefused)
+    assert [(event.message_id, event.error, event.turn) for event in refused] == [
+        ("third", "InboxFull", "third"),
+        ("fourth", "SessionBusy", "fourth"),
+    ]
+
+
+async def test_observers_hear_of_schedules_and_modes(autojump_clock):
+    """What fires, with the message that it becomes, and who wanted another mode."""
+    modes = Modes(Mode("plan"), Mode("build"), initial="plan")
+    async with open_runtime() as runtime, runtime.events() as events:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True), modes=modes))
+        session = await agent.create_session("ada")
+        schedule = await session.schedule("wake up", after=5)
+        await session.set_mode("build", by="admin", force=True)
+        await trio.sleep(6)
+        await session.wait_idle()
+        changed, fired = of_kind(events, ModeChanged, ScheduleFired)
+    assert (changed.previous, changed.current, changed.by) == ("plan", "build", "admin")
+    assert fired.schedule_id == schedule.id
+    assert fired.turn == fired.message_id == session.history[-2].id

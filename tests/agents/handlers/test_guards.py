@@ -1,20 +1,33 @@
 """Guards of messages, beside the model call, and of answers, before anybody hears of them."""
 
+import threading
+
 import pytest
 import trio
 import trio.testing
 
 from actgent import (
+    AgentBuilder,
+    Approve,
+    Ask,
     BareAgent,
     ConfigurationError,
+    Edit,
     GuardRefused,
     HandlerFailed,
+    Image,
     LimitReached,
     Limits,
     Refuse,
+    Reject,
+    Reply,
+    Respond,
     ScriptedLLM,
     SimpleAgent,
+    Suspended,
     ToolCall,
+    UsageError,
+    open_portal,
     open_runtime,
     tool,
 )
@@ -347,6 +360,74 @@ async def test_a_decision_is_not_made_again(mortal, on, refuses):
     assert deaths >= 4
 
 
+# --- inputs ---------------------------------------------------------------------------------------------
+
+
+def hidden(message):
+    """Hide card numbers; a message about weapons is refused."""
+    if "weapon" in message.text:
+        return Refuse("no weapons")
+    return message.text.replace("4111", "****") if "4111" in message.text else None
+
+
+async def test_a_guard_of_inputs_keeps_words_from_model_and_journal(tmp_path):
+    """What it says in place of them stands in the record, and the file has the others nowhere."""
+    llm = ScriptedLLM(["Hello.", "Bye."])
+    path = tmp_path / "agents.db"
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=llm))
+        agent.guard(hidden, on="input")
+        session = await agent.create_session("ada", "card 4111", session_id="s")
+        await session.wait_idle()
+        await agent.run(["again 4111", Image(media_type="image/png", data=b"png")], session=session)
+        said = [message for message in session.history if message.sender.kind == "user"]
+        assert [message.text for message in said] == ["card ****", "again ****"]
+        assert isinstance(said[1].parts[1], Image)
+    assert all("4111" not in repr(chat.messages) for chat in llm.chats)
+    assert all(b"4111" not in file.read_bytes() for file in tmp_path.iterdir())
+
+
+async def test_what_a_guard_of_inputs_refuses_is_never_in():
+    """Whoever sends it is told, and a session that was to begin with it is not there."""
+    llm = ScriptedLLM(["Hello."])
+    async with BareAgent("clerk", llm=llm) as agent:
+        agent.guard(hidden, on="input")
+        session = await agent.create_session("ada")
+        with pytest.raises(GuardRefused, match="no weapons"):
+            await session.chat("a weapon")
+        with pytest.raises(GuardRefused, match="no weapons"):
+            await agent.create_session("ada", "a weapon", session_id="w")
+        with pytest.raises(GuardRefused, match="no weapons"):
+            await agent.run("a weapon", session=session)
+        assert (session.history, session.status) == ((), "idle")
+        assert "w" not in agent._opener.running.sessions
+        agent.remove_hook(hidden)
+        assert str(await agent.run("a weapon", session=session)) == "Hello."
+
+
+@pytest.mark.parametrize("said", [7, ["text"]])
+async def test_a_broken_guard_of_inputs_lets_nothing_in(said):
+    """It fails closed, as the others do: what it returned, or raised, is named."""
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
+        agent.guard(lambda _: said, on="input")
+        with pytest.raises(HandlerFailed, match="returns None, a text or Refuse"):
+            await agent.run("Hello")
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
+        agent.guard(lambda message: message.nothing, on="input")
+        with pytest.raises(HandlerFailed, match="nothing"):
+            await agent.run("Hello")
+
+
+def test_a_guard_of_inputs_is_a_plain_function():
+    """An async one could not decide before the message is in, so the error names the kind that can wait."""
+
+    async def slow(message):
+        await trio.sleep(1)
+
+    with pytest.raises(ConfigurationError, match="on='message'"):
+        BareAgent("clerk", llm=ScriptedLLM([])).guard(slow, on="input")
+
+
 # --- how they are attached ------------------------------------------------------------------------------
 
 
@@ -357,3 +438,152 @@ def test_what_is_no_guard_is_refused():
         agent.guard(print, on="answers")
     with pytest.raises(ConfigurationError, match=r"guard\(\)"):
         agent.guard(7)
+
+
+async def test_a_builder_attaches_guards_of_each_kind():
+    """The agents that it builds have them, and the builder before has none."""
+    plain = AgentBuilder("clerk").llm(ScriptedLLM(["code 1234"], repeat=True))
+    guarded = plain.guard(hidden, on="input").guard(lambda reply: reply.text.replace("1", "*"), on="answer")
+    async with guarded.build() as agent:
+        assert str(await agent.run("4111")) == "code *234"
+        with pytest.raises(GuardRefused):
+            await agent.run("weapon")
+    async with plain.build() as agent:
+        assert str(await agent.run("weapon")) == "code 1234"
+
+
+def test_portal_agents_have_guards():
+    """In synchronous code, all three kinds; those of messages and answers are called in its threads."""
+    threads = []
+
+    def no_weather(message):
+        threads.append(threading.current_thread())
+        return Refuse("no weather") if "weather" in message.text else None
+
+    with open_portal() as portal:
+        agent = portal.start(BareAgent("clerk", llm=ScriptedLLM(["code 1234"], repeat=True)))
+        agent.guard(no_weather)
+        agent.guard(on="answer")(lambda reply: reply.text.replace("1", "*"))
+        agent.guard(hidden, on="input")
+        assert str(agent.run("Hello")) == "code *234"
+        with pytest.raises(GuardRefused, match="no weather"):
+            agent.run("the weather?")
+        with pytest.raises(GuardRefused, match="no weapons"):
+            agent.run("a weapon")
+        assert all(thread is not portal.thread for thread in threads)
+        assert len(threads) == 2
+        agent.remove_hook(no_weather)
+        assert str(agent.run("the weather?")) == "code *234"
+
+
+# --- guards that ask a person -----------------------------------------------------------------------------
+
+
+def asking(on, question="Is this fine?"):
+    """An agent with a guard that asks about each message or answer of Bob's, and what its model was asked."""
+    llm = ScriptedLLM(["code 1234"], repeat=True)
+    agent = BareAgent("clerk", llm=llm)
+    agent.guard(lambda _: Ask(question), on=on)
+    return agent, llm
+
+
+@pytest.mark.parametrize("on", ["message", "answer"])
+async def test_a_guard_asks_a_person_and_the_turn_waits(on, journal, listen):
+    """It is an approval like others, nobody hears of the answer before, and approved it is said as it is."""
+    agent, llm = asking(on)
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", "my code?")
+        heard, asked = listen(session, tokens=True), []
+        session.on_approval(asked.append)
+        await session.wait_idle()
+        assert (session.status, heard) == ("suspended", [])
+        (approval,) = await agent.approvals()
+        assert asked == [approval]
+        text = "my code?" if on == "message" else "code 1234"
+        assert (approval.question, approval.arguments) == ("Is this fine?", {"text": text})
+        with pytest.raises(UsageError, match="Approve, Reject or Respond"):
+            await session.answer(approval, Edit({"text": "x"}))
+        await session.answer(approval, Approve())
+        await session.wait_idle()
+        assert str([item for item in heard if isinstance(item, Reply)][-1]) == "code 1234"
+        assert (session.status, session.approvals) == ("idle", ())
+        assert [message.text for message in session.history] == ["my code?", "code 1234"]
+        with pytest.raises(Suspended):
+            await agent.run("again?", session=session)  # each message is asked about
+    assert len(llm.chats) <= (4 if on == "message" else 2)
+
+
+@pytest.mark.parametrize("on", ["message", "answer"])
+async def test_what_a_person_rejects_is_refused(on):
+    """With the reason, as any guard's refusal; what nobody decides in time is refused, too."""
+    agent, _ = asking(on)
+    async with agent:
+        session = await agent.create_session("ada", "my code?")
+        with pytest.raises(Suspended) as waiting:
+            await agent.run("x", session=await agent.create_session("bob"))
+        with pytest.raises(GuardRefused, match="not today"):
+            await agent.resume({waiting.value.ids[0]: Reject("not today")})
+        await session.interrupt()
+        await session.wait_idle()
+        assert session.approvals == await agent.approvals() == ()
+
+
+async def test_a_person_says_it_in_other_words():
+    """What they respond is the answer; the record keeps the model's words."""
+    agent, _ = asking("answer")
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(Suspended) as waiting:
+            await agent.run("my code?", session=session)
+        assert str(await agent.resume({waiting.value.ids[0]: Respond("I may not say.")})) == "I may not say."
+        assert session.history[-1].text == "code 1234"
+
+
+async def test_nobody_in_time_is_a_refusal(autojump_clock):
+    """The deadline is that of the question."""
+    agent = BareAgent("clerk", llm=ScriptedLLM(["Hello."], repeat=True))
+    agent.guard(lambda _: Ask("Fine?", timeout=5), on="answer")
+    failures = []
+    async with agent:
+        session = await agent.create_session("ada", "hi")
+        session.on_exception(failures.append)
+        await session.wait_idle()
+        await trio.sleep(6)
+        await session.wait_idle()
+    assert [failure.kind for failure in failures] == ["guard"]
+    assert "in time" in str(failures[0].error)
+
+
+@pytest.mark.parametrize("on", ["message", "answer"])
+async def test_what_a_guard_asked_survives_the_process(on, mortal, autojump_clock):
+    """Killed at each write: the question is there in the next life, and the answer is said once it is approved."""
+    suspensions = 0
+    for steps in range(1, 10):
+        heard = []
+
+        async def life(journal, heard=heard):
+            nonlocal suspensions
+            async with open_runtime(journal=journal) as runtime:
+                agent, _ = asking(on)
+                agent.on_session(lambda session: session.on_conversation(heard.append))
+                await runtime.start(agent)
+                session = await agent.ensure_session("ada", "s")
+                await session.chat("my code?", message_id="m")
+                await session.wait_idle()
+                for approval in session.approvals:
+                    suspensions += 1
+                    await session.answer(approval, Approve())
+                await session.wait_idle()
+
+        async with mortal().running() as journal:
+            await journal.live(life, steps=steps)
+            await journal.live(life)
+            async with open_runtime(journal=journal) as runtime:
+                agent, _ = asking(on)
+                await runtime.start(agent)
+                session = await agent.open_session("s")
+                assert [message.text for message in session.history] == ["my code?", "code 1234"]
+                assert (session.status, session.approvals) == ("idle", ())
+        assert {str(reply) for reply in heard} == {"code 1234"}
+    assert suspensions > 9

@@ -20,7 +20,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.events import LimitMet
+from actgent.events import LimitMet, MessageAccepted
 from actgent.llm.base import Answer
 
 
@@ -472,7 +472,9 @@ async def test_an_observer_hears_which_limit_was_met():
         seen = []
         while not any(isinstance(event, LimitMet) for event in seen):
             seen.append(events.receive_nowait())
+    turns = [event.turn for event in seen if isinstance(event, MessageAccepted)]
     assert attrs.asdict(seen[-1], filter=attrs.filters.exclude("at")) == {
+        "turn": turns[-1],
         "agent": "a",
         "session_id": session.id,
         "limit": "model_calls",

@@ -32,7 +32,7 @@ from actgent import (
 from actgent.actors.supervision import Supervision
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Ended, Opened, Said
-from actgent.runtime import session_table
+from actgent.runtime.sessions import table as session_table
 from actgent.testing import check_transcript
 from actgent.turns.lifecycle import TurnLifecycle
 

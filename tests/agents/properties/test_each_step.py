@@ -1,7 +1,7 @@
 """Each call of the face, cancelled at each of its steps, alone and beside a second caller, with and without a journal.
 
 Whatever step it is: nothing is left over, ids are taken or free for both, and what was accepted ends once. `make soak` tries
-30 orders of the tasks that run at one moment.
+30 orders of the tasks that run at one moment, each as a test of its own: `pytest --stepwise` goes on where it was ended.
 """
 
 import os
@@ -199,23 +199,23 @@ def start_agents():
 @pytest.mark.parametrize("durable", [False, True], ids=["in memory", "in a journal"])
 @pytest.mark.parametrize("callers", [1, 2])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(SEEDS))
 async def test_a_call_may_be_cancelled_at_each_of_its_steps(  # noqa: PLR0917 - three of them are fixtures
-    name, callers, durable, cancelled_at, autojump_clock, monkeypatch
+    seed, name, callers, durable, cancelled_at, autojump_clock, monkeypatch
 ):
     """Nothing is left of it that another caller, or the next start, could stumble over."""
-    for seed in range(SEEDS):
-        ended = 0
-        for step in range(MOST):
-            monkeypatch.setattr(trio._core._run, "_r", random.Random(f"{seed} {step}"))
-            async with MemoryJournal().running() as journal:
-                has_ended = await live(CASES[name], callers, step, journal if durable else None, cancelled_at)
-                if durable:
-                    await live_again(journal)
-            ended = ended + 1 if has_ended else 0
-            if ended == AT_END:
-                break
-        else:
-            raise AssertionError(f"it has not ended after {MOST} steps")
+    ended = 0
+    for step in range(MOST):
+        monkeypatch.setattr(trio._core._run, "_r", random.Random(f"{seed} {step}"))
+        async with MemoryJournal().running() as journal:
+            has_ended = await live(CASES[name], callers, step, journal if durable else None, cancelled_at)
+            if durable:
+                await live_again(journal)
+        ended = ended + 1 if has_ended else 0
+        if ended == AT_END:
+            break
+    else:
+        raise AssertionError(f"it has not ended after {MOST} steps")
 
 
 async def live(case, callers, step, journal, cancelled_at):

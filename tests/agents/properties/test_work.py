@@ -25,10 +25,10 @@ from actgent.agents.steps.events import FinalEvent, PlanEvent, StepEvent
 from actgent.errors import AskPerson
 from actgent.journal.records import Decided, PersonAsked
 from actgent.runtime.approval_decisions import open_approvals
-from actgent.sessions.approval_ledger import approval_for
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.tree import SessionTree
+from actgent.sessions.waiting.approval_ledger import approval_for
 
 
 class Steps:

@@ -23,8 +23,8 @@ from actgent.control import clock as clock_module
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.journal.wrapped import WrappedJournal
-from actgent.runtime import session_table
-from actgent.sessions.schedules import MAX_SCHEDULES
+from actgent.runtime.sessions import table as session_table
+from actgent.sessions.waiting.schedules import MAX_SCHEDULES
 from actgent.testing import DyingJournal
 
 TASK = "Running scheduled task: "

@@ -15,7 +15,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.sessions.turn_future import TurnFuture
+from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.testing import assert_no_leaks
 
 DEEP = 1200

@@ -7,10 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-import actgent.runtime.session_table as table
 from actgent import BareAgent, InboxFull, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError, JournalFailed, SessionNotFound
 from actgent.journal.memory import MemoryJournal
+from actgent.runtime.sessions import table
 
 JOURNALS = pytest.mark.parametrize("journal", [None, "memory:"])
 STEPS = 12

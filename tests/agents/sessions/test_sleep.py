@@ -8,7 +8,7 @@ import trio
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_runtime
 from actgent.journal.memory import MemoryJournal
-from actgent.runtime import session_table
+from actgent.runtime.sessions import table as session_table
 
 
 @pytest.fixture

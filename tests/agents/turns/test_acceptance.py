@@ -6,11 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-import actgent.runtime.session_table as table
 from actgent import BareAgent, InboxFull, Limits, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted
+from actgent.runtime.sessions import table
 
 
 def texts(session):

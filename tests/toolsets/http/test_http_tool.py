@@ -8,7 +8,7 @@ import orjson
 import pytest
 import trio
 
-from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, ToolContext
+from actgent import BareAgent, ConfigurationError, File, Image, ScriptedLLM, ToolCall, ToolContext
 from actgent.errors import AddressRefused, RequestFailed
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
@@ -472,3 +472,21 @@ async def test_an_answer_that_is_no_http(server):
     assert "no answer from the API" in result.error
     with pytest.raises(RequestFailed):
         await HTTPTool("x", server.url, retries=0, allow=HERE).execute({}, ToolContext())
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "shown"),
+    [
+        ("image/png", b"\x89PNG\r\n\x1a\n...", Image(media_type="image/png", data=b"\x89PNG\r\n\x1a\n...")),
+        ("image/png", b"GIF89a...", Image(media_type="image/gif", data=b"GIF89a...")),
+        ("application/pdf", b"%PDF-1", File(media_type="application/pdf", data=b"%PDF-1", name="a.pdf")),
+        ("image/svg+xml", b"<svg/>", "<svg/>"),
+    ],
+)
+async def test_pictures_and_documents_come_as_such(server, kind, body, shown):
+    """By what they are, and not by what the API says; one that was cut is named only."""
+    server.answer = lambda _: (200, {"Content-Type": kind}, body)
+    got = HTTPTool("get", f"{server.url}/files/a.pdf", allow=["127.0.0.1"])
+    assert await got.execute({}, ToolContext()) == shown
+    cut = HTTPTool("get", f"{server.url}/files/a.pdf", allow=["127.0.0.1"], max_bytes=4)
+    assert isinstance(await cut.execute({}, ToolContext()), str)

@@ -1,0 +1,1 @@
+"""Agents for each other: as tools, as addresses, and those that a session is handed over to."""

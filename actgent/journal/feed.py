@@ -1,0 +1,187 @@
+"""One reader's end of what was written; who tells it is in `telling`."""
+
+from collections import deque
+from typing import Protocol
+
+import attrs
+import trio
+
+from actgent.errors import FeedLagged
+
+from .listing import SessionKey
+from .records import Record
+
+FEED_BYTES = 16_000_000
+"""Bytes of records that wait for one reader, at most."""
+
+
+@attrs.frozen(kw_only=True)
+class Written:
+    """A step that is in the journal: its records, which have the numbers from `first` on."""
+
+    session_id: str
+    agent: str
+    first: int
+    """The number of its first record in the session, which begin with 1."""
+    count: int
+    at: float | None
+    """When it was written: Unix time in seconds; None where that is not known, as an earlier actgent wrote it."""
+    records: tuple[Record, ...] = ()
+    """As `Journal.read` gives them; empty for a reader that wants none."""
+
+    @property
+    def key(self) -> SessionKey:
+        return SessionKey(self.agent, self.session_id)
+
+    @property
+    def last(self) -> int:
+        """The number of its last record: the session's cursor, once it was read."""
+        return self.first + self.count - 1
+
+
+@attrs.frozen(kw_only=True)
+class Erased:
+    """A session has left the journal; one of the same id begins with number 1 again."""
+
+    session_id: str
+    agent: str
+
+    @property
+    def key(self) -> SessionKey:
+        return SessionKey(self.agent, self.session_id)
+
+
+class UnreadStep(Protocol):
+    """A step that waits for a reader."""
+
+    @property
+    def size(self) -> int: ...
+    async def told(self, *, with_records: bool) -> Written: ...
+
+
+class Backlog:
+    """What was told of one session, or of all, and is not read yet: one list for all readers of it."""
+
+    def __init__(self) -> None:
+        self.readers: list[FeedReader] = []
+        self.parked = trio.lowlevel.ParkingLot()
+        self.has_ended = False
+        self.capacity = 0
+        """Steps that it keeps: as many as any reader wanted."""
+        self.end = 0
+        """How much was ever put."""
+        self._items: deque[UnreadStep | Erased] = deque()
+        self._size = 0
+
+    @property
+    def begin(self) -> int:
+        """The place of the first that is there still."""
+        return self.end - len(self._items)
+
+    def at(self, place: int) -> UnreadStep | Erased:
+        """What was put at a place, from 0."""
+        return self._items[place - self.begin]
+
+    def put(self, item: UnreadStep | Erased) -> None:
+        """Keep something for all readers; where there is no room for it the oldest goes, read or not."""
+        self._items.append(item)
+        self.end += 1
+        self._size += _size_of(item)
+        if self.end % _READ == 0:
+            self._drop_read()
+        while len(self._items) > self.capacity or (self._size > FEED_BYTES and len(self._items) > 1):
+            self._drop()
+        if self.parked:
+            self.parked.unpark_all()
+
+    def _drop_read(self) -> None:
+        read = min((reader.place for reader in self.readers), default=self.end)
+        while self.begin < read:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._size -= _size_of(self._items.popleft())
+
+    def finish(self) -> None:
+        """Nothing comes any more."""
+        self.has_ended = True
+        self.parked.unpark_all()
+
+
+_READ = 32
+"""Steps after which those go that all have read: to look at each reader with each step would cost more."""
+
+
+def _size_of(item: UnreadStep | Erased) -> int:
+    return 0 if isinstance(item, Erased) else item.size
+
+
+class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
+    """One reader's end of a feed. A reader that falls behind is told so, and goes on with the oldest that is there."""
+
+    def __init__(self, backlog: Backlog, capacity: int, *, with_records: bool) -> None:
+        self.capacity = capacity
+        """Steps that may wait for it."""
+        self.place = backlog.end
+        """Up to which it has read."""
+        self._backlog = backlog
+        self._with_records = with_records
+        self._is_closed = False
+
+    async def receive(self) -> Written | Erased:
+        """The next step, or the end of a session.
+
+        Raises:
+            FeedLagged: steps were lost, since more waited than there is room for; the journal has them.
+            JournalError: a result that an earlier step has cannot be read for this one.
+            trio.EndOfChannel: the journal's block is being left, and all was read.
+            trio.ClosedResourceError: the reader was closed.
+        """
+        await trio.lowlevel.checkpoint()
+        while self.place == self._backlog.end or self._is_closed:
+            self._check_open()
+            await self._backlog.parked.park()
+        self._check_place()
+        item = self._backlog.at(self.place)
+        told = item if isinstance(item, Erased) else await item.told(with_records=self._with_records)
+        self.place += 1  # after that: nothing is lost to a cancellation
+        return told
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise trio.ClosedResourceError
+        if self._backlog.has_ended:
+            raise trio.EndOfChannel
+
+    def _check_place(self) -> None:
+        first = max(self._backlog.begin, self._backlog.end - self.capacity)
+        if self.place < first:
+            lost, self.place = first - self.place, first
+            raise FeedLagged(lost)
+
+    @property
+    def has_news(self) -> bool:
+        """True if `receive` has something to return or to raise."""
+        return self.place < self._backlog.end or self._backlog.has_ended or self._is_closed
+
+    async def wait(self) -> None:
+        """Wait for news, or until `wake` is called; perhaps shorter."""
+        if self.has_news:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._backlog.parked.park()
+
+    def wake(self) -> None:
+        """Have those go on that `wait`."""
+        if self._backlog.parked:
+            self._backlog.parked.unpark_all()
+
+    def close(self) -> None:
+        """Read no more; what comes is not kept."""
+        self._is_closed = True
+        self._backlog.parked.unpark_all()
+
+    async def aclose(self) -> None:
+        """The same, as channels have it."""
+        self.close()
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,139 @@
+"""What was written, told to readers in this process as soon as it is on the disk, and in the order in which it came there.
+
+A step is told where its group is known to be written: with the numbers that its records have got there, never before,
+and never where it was taken back. So a reader that opens the feed first, and reads the journal behind a number of its own
+then, misses nothing; what comes twice has a number that it has seen. Where nobody reads nothing is made.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.journal.feed import Backlog, Erased, FeedReader, Written
+from actgent.journal.listing import SessionKey
+from actgent.journal.records import Record
+
+from .paging import Pages
+from .steps import Page, Row, read_records, refers, resolve, unsealed
+
+ReadStep = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]
+"""Reads so many records of a session behind a number from the storage."""
+
+
+@attrs.define(eq=False)
+class _Stored:
+    """A row as it waits for readers, decoded once for all of them, by the first that wants its records."""
+
+    key: SessionKey
+    row: Row
+    identity: bytes
+    read: ReadStep
+    _records: tuple[Record, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.row.body)
+
+    async def told(self, *, with_records: bool) -> Written:
+        """The step."""
+        row = self.row
+        if with_records and self._records is None:
+            self._records = await self._decode()
+        return Written(
+            session_id=self.key.session_id,
+            agent=self.key.agent,
+            first=row.first,
+            count=row.count,
+            at=row.at,
+            records=(self._records or ()) if with_records else (),
+        )
+
+    async def _decode(self) -> tuple[Record, ...]:
+        records = read_records(unsealed(self.row, self.identity))
+        if not any(map(refers, records)):
+            return records
+        try:
+            return tuple(resolve(records))
+        except LookupError:  # they were written by an earlier step
+            return await self.read(self.key, self.row.first - 1, self.row.count)
+
+
+def written_steps(key: SessionKey, page: Page) -> tuple[Written, ...]:
+    """A page as readers get it, step by step."""
+    return tuple(
+        Written(
+            session_id=key.session_id,
+            agent=key.agent,
+            first=first,
+            count=len(records),
+            at=row.at,
+            records=records,
+        )
+        for row, first, records in page.steps
+    )
+
+
+class Feed:
+    """The readers of one journal."""
+
+    def __init__(self, read: ReadStep) -> None:
+        self._read = read
+        self.is_read = False
+        """True while anybody reads; ask before anything is told."""
+        self._backlogs: dict[SessionKey | None, Backlog] = {}
+        """By the session that is read; None is all of them."""
+        self._has_ended = False
+
+    @asynccontextmanager
+    async def open(
+        self, session: SessionKey | None, *, capacity: int, with_records: bool
+    ) -> AsyncGenerator[FeedReader, None]:
+        """A reader of one session, or of all; see `Journal.feed`."""
+        if capacity < 1:
+            raise ConfigurationError(f"a reader of the feed has room for at least 1 step, not {capacity}")
+        backlog = self._backlogs.setdefault(session, Backlog())
+        backlog.has_ended = self._has_ended
+        backlog.capacity = max(backlog.capacity, capacity)
+        reader = FeedReader(backlog, capacity, with_records=with_records)
+        backlog.readers.append(reader)
+        self.is_read = True
+        try:
+            yield reader
+        finally:
+            backlog.readers.remove(reader)
+            if not backlog.readers:
+                del self._backlogs[session]
+            self.is_read = bool(self._backlogs)
+            reader.close()
+
+    def tell(self, rows: Sequence[Row], keys: Iterable[SessionKey], identity: bytes) -> None:
+        """Rows are written, one of each of these sessions, in their order."""
+        everything = self._backlogs.get(None)
+        for row, key in zip(rows, keys, strict=True):
+            of_one = self._backlogs.get(key)
+            if everything is not None or of_one is not None:
+                stored = _Stored(key, row, identity, self._read)
+                for backlog in filter(None, (everything, of_one)):
+                    backlog.put(stored)
+
+    def tell_erased(self, keys: Iterable[SessionKey]) -> None:
+        """Sessions are erased."""
+        for key in keys if self.is_read else ():
+            for backlog in filter(None, (self._backlogs.get(None), self._backlogs.get(key))):
+                backlog.put(Erased(session_id=key.session_id, agent=key.agent))
+
+    def end(self) -> None:
+        """The journal's block is left."""
+        self._has_ended = True
+        for backlog in self._backlogs.values():
+            backlog.finish()
+
+
+@attrs.frozen
+class Onlookers:
+    """Who hears of what a journal has written: its lists of sessions, and the readers of its feed."""
+
+    pages: Pages
+    feed: Feed

@@ -1,0 +1,1 @@
+"""Clients of providers: those with an API of their own, and those that speak OpenAI's."""

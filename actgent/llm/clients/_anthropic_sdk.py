@@ -1,0 +1,21 @@
+"""The Anthropic SDK. Importing this module takes about a second and 60 MB."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import anthropic
+from anthropic._base_client import get_platform
+
+from actgent.llm.http import Sdk, set_platform
+
+
+def connect(**options: Any) -> Sdk:
+    """An SDK client that never repeats a request by itself, and leaves tracing to actgent."""
+    client = anthropic.AsyncAnthropic(max_retries=0, open_telemetry=False, **options)
+    set_platform(client, get_platform())
+    return Sdk(client, anthropic.AnthropicError, anthropic.APITimeoutError)
+
+
+def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON Schema in the form that Anthropic enforces: closed objects, other limits moved into descriptions."""
+    return anthropic.transform_schema(dict(schema))

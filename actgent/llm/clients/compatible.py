@@ -1,0 +1,71 @@
+"""Clients of the providers whose API is compatible with OpenAI chat completions; the table is in `providers.py`."""
+
+import functools
+import hashlib
+import os
+from typing import ClassVar, cast
+
+from actgent.llm.base import Chat
+from actgent.llm.http import Body
+from actgent.llm.http.keys import find_url
+
+from .openai import OpenAI
+from .providers import COMPATIBLE, CompatibleProvider
+
+_REGION = "us-east-1"
+"""Where neither AWS_REGION nor AWS_DEFAULT_REGION says another one."""
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+class Compatible(OpenAI):
+    """A model of one provider in the table; `client_class` makes the class of each."""
+
+    row: ClassVar[CompatibleProvider]
+
+    def encode(self, chat: Chat) -> Body:
+        body = super().encode(chat)
+        if not self.row.has_json_schema and "response_format" in body:
+            body["response_format"] = {"type": "json_object"}
+        if self.row.id_length:
+            body["messages"] = [_with_short_ids(message, self.row.id_length) for message in body["messages"]]
+        return body
+
+    def _limit_field(self) -> str:
+        return self.row.limit
+
+    def stream_fields(self) -> Body:
+        return super().stream_fields() if self.row.has_stream_options else {"stream": True}
+
+    def _url(self, argument: str | None) -> str:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _REGION
+        default = self.row.address.replace("REGION", region)
+        url = find_url(argument, (*self.url_variables, "LLM_PROVIDER_URL"), default=default)
+        return url if url.endswith("/v1") else url + self.row.path
+
+    def __repr__(self) -> str:
+        return f"<{self.row.title} model {self.model!r}>"
+
+
+@functools.cache
+def client_class(provider: str) -> type[Compatible]:
+    """The class of the clients of a provider in the table."""
+    row = COMPATIBLE[provider]
+    fields = {"provider": provider, "row": row, "key_variables": row.key, "url_variables": row.url}
+    return cast("type[Compatible]", type(f"Compatible[{provider}]", (Compatible,), fields))
+
+
+def _with_short_ids(message: Body, length: int) -> Body:
+    """A message whose calls and result have ids of letters and digits, the same for the same id, always."""
+    if "tool_call_id" in message:
+        return {**message, "tool_call_id": _short(message["tool_call_id"], length)}
+    if "tool_calls" in message:
+        calls = [{**call, "id": _short(call["id"], length)} for call in message["tool_calls"]]
+        return {**message, "tool_calls": calls}
+    return message
+
+
+def _short(call_id: str, length: int) -> str:
+    if len(call_id) == length and call_id.isascii() and call_id.isalnum():
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode()).digest())
+    return "".join(_ALPHABET[number // 62**place % 62] for place in range(length))

@@ -1,0 +1,295 @@
+"""OpenAI responses: items instead of messages, with reasoning that goes back encrypted.
+
+Nothing is kept at the provider (`store=False`), so each request carries the whole conversation.
+Source: https://platform.openai.com/docs/api-reference/responses
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Unpack
+
+from actgent.errors import UnsupportedPart
+from actgent.llm.base import Answer, Chat, ChatMessage, StopReason
+from actgent.llm.http import (
+    PDF,
+    PICTURES,
+    Body,
+    Fold,
+    Remote,
+    RemoteOptions,
+    Sdk,
+    attached,
+    count,
+    data_url,
+    described,
+    is_strict,
+    read_call,
+    whole_calls,
+    wire_id,
+    wire_name,
+    write_arguments,
+)
+from actgent.messages import File, Image, Medium, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+
+_DIALECT = "openai-responses"
+_REASONING = re.compile(r"(.*/)?(o\d|codex|gpt-([5-9]|\d\d)(?!.*-chat-latest))")
+"""Models that encrypt their reasoning on request; the others answer such a request with 400."""
+_CUTS: dict[str, StopReason] = {"content_filter": "filter"}
+
+
+class OpenAIResponses(Remote):
+    """A model behind the OpenAI responses API, or a server that speaks it.
+
+    A server at an `http://` address is asked without a key if there is none; every other one needs a key.
+    """
+
+    provider: ClassVar[str] = "openai-responses"
+    dialect: ClassVar[str] = _DIALECT
+    conversation: ClassVar[str] = "input"
+    path: ClassVar[str] = "/responses"
+    key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
+    url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)
+    default_url: ClassVar[str] = "https://api.openai.com/v1"
+
+    def __init__(self, model: str, *, store: bool = False, **options: Unpack[RemoteOptions]) -> None:
+        """See `RemoteOptions`; with `store=True` the provider keeps the answers."""
+        super().__init__(model, **options)
+        self._store = store
+
+    def _connect(self, **options: Any) -> Sdk:
+        from ._openai_sdk import connect  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+
+        return connect(**options)
+
+    def encode(self, chat: Chat) -> Body:
+        body: Body = {
+            "input": [item for message in chat.messages for item in self._items(message)],
+            "store": self._store,
+        }
+        if _REASONING.match(self.model) and not self._store:
+            body["include"] = ["reasoning.encrypted_content"]
+        if chat.system:
+            body["instructions"] = chat.system
+        if chat.tools:
+            body["tools"] = [_tool(tool.name, tool.description, tool.parameters) for tool in chat.tools]
+        if chat.temperature is not None:
+            body["temperature"] = chat.temperature
+        if chat.max_tokens is not None:
+            body["max_output_tokens"] = chat.max_tokens
+        if (wanted := chat.response_format) is not None:
+            form = {
+                "name": wire_name(wanted.name),
+                "schema": wanted.schema,
+                "strict": is_strict(wanted.schema),
+            }
+            body["text"] = {"format": {"type": "json_schema", **form}}
+        return body
+
+    def _items(self, message: ChatMessage) -> Iterator[Body]:
+        parts = message.parts
+        if len(parts) == 1 and type(parts[0]) is Text:
+            yield {"role": "assistant" if message.role == "assistant" else "user", "content": parts[0].text}
+        elif message.role == "assistant":
+            yield from self._said(parts)
+        else:
+            yield from _heard(parts)
+
+    def _said(self, parts: tuple[Part, ...]) -> Iterator[Body]:
+        phase: Body = {}
+        for part in parts:
+            if isinstance(part, Text):
+                if part.text:
+                    yield {"role": "assistant", "content": part.text, **phase}
+                phase = {}
+            elif isinstance(part, ToolCall):
+                if part.native:
+                    yield _call(part)
+            elif isinstance(part, Thinking | Opaque):
+                if part.dialect != _DIALECT:
+                    continue
+                if part.data.get("type") == _PHASE:
+                    phase = {"phase": part.data["phase"]}
+                elif part.data.get("type") != _ANNOTATIONS and self._may_return(part.data):
+                    yield dict(part.data)
+            else:
+                raise UnsupportedPart(f"responses take no {type(part).__name__} in a message of the model's")
+
+    def _may_return(self, item: Mapping[str, Any]) -> bool:
+        # Without its content the provider would look a reasoning item up by its id, which it has not stored.
+        return (
+            item.get("type") != "reasoning"
+            or self._store
+            or bool(item.get("encrypted_content") or item.get("content"))
+        )
+
+    def fold(self) -> Fold:
+        return _ResponseFold()
+
+    def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
+        status = body["status"]
+        if status not in ("completed", "incomplete"):
+            raise ValueError(f"its status is {status!r}")
+        parts = tuple(part for item in body["output"] for part in _read_item(item, names))
+        stop = self._stop(body, parts)
+        return Answer(
+            parts=parts if stop in ("end", "tool_calls") else whole_calls(parts),
+            stop=stop,
+            usage=self._usage(body),
+            model=body.get("model") or "",
+            id=body.get("id"),
+        )
+
+    def _stop(self, body: Body, parts: tuple[Part, ...]) -> StopReason:
+        if body["status"] == "incomplete":
+            return _CUTS.get((body.get("incomplete_details") or {}).get("reason") or "", "length")
+        if any(_refusals(item) for item in body["output"]):
+            return "refusal"
+        return "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "end"
+
+    def _usage(self, body: Body) -> Usage:
+        raw = body.get("usage") or {}
+        usage = Usage(
+            input_tokens=count(raw, "input_tokens"),
+            output_tokens=count(raw, "output_tokens"),
+            cached_tokens=count(raw, "input_tokens_details", "cached_tokens"),
+            cache_write_tokens=count(raw, "input_tokens_details", "cache_write_tokens"),
+            reasoning_tokens=count(raw, "output_tokens_details", "reasoning_tokens"),
+        )
+        return self.priced(usage, body.get("model") or "", raw)
+
+
+# --- from ours to theirs ----------------------------------------------------------------------------
+
+_PHASE = "actgent.phase"
+_ANNOTATIONS = "actgent.annotations"
+"""Marks beside a text that belong to it; never sent as items."""
+
+
+def _heard(parts: tuple[Part, ...]) -> Iterator[Body]:
+    """Encode a message of the user or of tools: results are items of their own, and come first."""
+    rest: list[Body] = []
+    for part in parts:
+        if isinstance(part, ToolResult) and part.native:
+            yield {"type": "function_call_output", "call_id": wire_id(part.call_id), "output": _output(part)}
+        elif isinstance(part, ToolResult):
+            rest += _shown(part)
+        elif isinstance(part, Opaque):
+            rest += [dict(part.data)] if part.dialect == _DIALECT else []
+        elif not isinstance(part, Thinking | ToolCall):
+            rest.append(_content(part))
+    if rest:
+        yield {"role": "user", "content": rest}
+
+
+def _output(result: ToolResult) -> str | list[Body]:
+    return _shown(result) if result.media else result.text
+
+
+def _shown(result: ToolResult) -> list[Body]:
+    text, media = attached(result, _takes)
+    return [{"type": "input_text", "text": text}, *map(_content, media)]
+
+
+def _takes(medium: Medium) -> bool:
+    return medium.media_type in PICTURES or medium.media_type == PDF
+
+
+def _content(part: Part) -> Body:
+    if isinstance(part, Text):
+        return {"type": "input_text", "text": part.text}
+    if isinstance(part, Image):
+        return {"type": "input_image", "image_url": data_url(part)}
+    if not isinstance(part, File) or part.media_type.startswith("audio/"):
+        raise UnsupportedPart(f"responses take no {getattr(part, 'media_type', type(part).__name__)}")
+    if part.data is None:
+        return {"type": "input_file", "file_url": part.url}
+    return {"type": "input_file", "filename": part.name, "file_data": data_url(part)}
+
+
+def _call(call: ToolCall) -> Body:
+    return {
+        "type": "function_call",
+        "call_id": wire_id(call.id or call.provider_id or ""),
+        "name": wire_name(call.name),
+        "arguments": write_arguments(call.arguments),
+    }
+
+
+def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
+    # strict is on by default here, and would refuse schemas with optional properties.
+    return {
+        "type": "function",
+        "name": wire_name(name),
+        **described(description),
+        "parameters": parameters,
+        "strict": False,
+    }
+
+
+# --- from theirs to ours ----------------------------------------------------------------------------
+
+
+def _read_item(item: Body, names: Mapping[str, str]) -> Iterator[Part]:
+    kind = item.get("type")
+    if kind == "message":
+        yield from _read_message(item)
+    elif kind == "reasoning":
+        yield Thinking(_reasoning_text(item), _DIALECT, item)
+    elif kind == "function_call":
+        # A call that was cut says so itself; its text is kept from ever looking whole.
+        whole = item.get("status") != "incomplete"
+        call = read_call(item.get("name"), item.get("arguments"), item.get("call_id"), names)
+        yield call if whole else ToolCall(call.name, str(item.get("arguments")), provider_id=call.provider_id)
+    elif kind == "custom_tool_call":
+        yield ToolCall(
+            names.get(item["name"], item["name"]), item.get("input") or "", provider_id=item.get("call_id")
+        )
+    else:
+        yield Opaque(_DIALECT, item)
+
+
+def _read_message(item: Body) -> Iterator[Part]:
+    for content in item.get("content") or ():
+        if item.get("phase"):
+            yield Opaque(_DIALECT, {"type": _PHASE, "phase": item["phase"]})
+        if text := content.get("text") or content.get("refusal"):
+            yield Text(text)
+        if content.get("annotations"):
+            yield Opaque(_DIALECT, {"type": _ANNOTATIONS, "annotations": content["annotations"]})
+
+
+def _refusals(item: Body) -> bool:
+    is_message = item.get("type") == "message"
+    return is_message and any(content.get("type") == "refusal" for content in item.get("content") or ())
+
+
+def _reasoning_text(item: Body) -> str:
+    pieces = item.get("summary") or item.get("content") or ()
+    return "\n\n".join(piece["text"] for piece in pieces if isinstance(piece.get("text"), str))
+
+
+_SHOWN = ("response.output_text.delta", "response.refusal.delta")
+_LAST = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+
+
+class _ResponseFold(Fold):
+    """The last event carries the whole response; its items are kept as they end, for servers that leave them out."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, Body] = {}
+        self._response: Body | None = None
+
+    def feed(self, event: Body) -> str:
+        kind = event.get("type")
+        if kind in _SHOWN:
+            return str(event.get("delta") or "")
+        if kind == "response.output_item.done":
+            self._items[event.get("output_index", len(self._items))] = event["item"]
+        elif kind in _LAST:
+            self._response = event["response"]
+        return ""
+
+    def body(self) -> Body | None:
+        if self._response is None or self._response.get("output"):
+            return self._response
+        return {**self._response, "output": [item for _, item in sorted(self._items.items())]}

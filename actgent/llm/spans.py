@@ -1,0 +1,138 @@
+"""Model calls as spans: one for each attempt, repetitions and other models side by side."""
+
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Self
+
+import orjson
+
+from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.support import span_names as names
+from actgent.support.tracing import ActiveTrace, Attribute, TracedWork, active_trace
+
+from .base import LLM, Answer, Chat, OnText
+
+_model_work: ContextVar["ModelWork | None"] = ContextVar("_model_work", default=None)
+
+
+class ModelWork(TracedWork):
+    """One attempt at an answer."""
+
+    def __init__(
+        self,
+        active: ActiveTrace,
+        model: str,
+        chat: Chat,
+        *,
+        attempt: int = 0,
+        streams: bool = False,
+        address: tuple[str, int] | None = None,
+    ) -> None:
+        """Args: `model` is `provider:model`."""
+        provider, _, asked = model.rpartition(":")
+        attributes: dict[str, Attribute] = {
+            names.OPERATION: names.CHAT,
+            names.PROVIDER: provider or "unknown",
+            names.REQUEST_MODEL: asked,
+            names.ATTEMPT: attempt,
+            names.STREAM: streams,
+        }
+        if address is not None:
+            attributes[names.SERVER_ADDRESS], attributes[names.SERVER_PORT] = address
+        if chat.temperature is not None:
+            attributes[names.TEMPERATURE] = chat.temperature
+        if chat.max_tokens is not None:
+            attributes[names.MAX_TOKENS] = chat.max_tokens
+        if chat.response_format is not None:
+            attributes[names.OUTPUT_TYPE] = "json"
+        if active.tracing.has_content:
+            attributes |= active.tracing.content(names.SYSTEM_INSTRUCTIONS, lambda: chat.system)
+            attributes |= active.tracing.content(names.INPUT_MESSAGES, lambda: _written(chat.messages))
+        super().__init__(active, f"{names.CHAT} {asked}", attributes, kind="client")
+        self._begun = time.monotonic()
+        self.is_shell = False
+        """True: calls inside of it are spans themselves, and say what they used; counted here, too, it would be twice."""
+        if (outer := _model_work.get()) is not None:
+            outer.is_shell = True
+
+    def __enter__(self) -> Self:
+        self._outer = _model_work.set(self)
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _model_work.reset(self._outer)
+        super().__exit__(kind, error, trace)
+
+    def note_granted(self) -> None:
+        """The governor lets the call go."""
+        self.facts[names.GOVERNOR_SECONDS] = time.monotonic() - self._begun
+
+    def note_chunk(self) -> None:
+        """Text has come; only the first counts."""
+        self.facts.setdefault(names.FIRST_CHUNK, time.monotonic() - self._begun)
+
+    def note_answer(self, answer: Answer) -> None:
+        """The attempt has its answer."""
+        if self.is_shell:
+            return
+        usage = answer.usage
+        self.facts[names.FINISH_REASONS] = (answer.stop,)
+        if answer.model:
+            self.facts[names.RESPONSE_MODEL] = answer.model
+        if answer.id:
+            self.facts[names.RESPONSE_ID] = answer.id
+        counts = {
+            names.INPUT_TOKENS: usage.input_tokens,
+            names.OUTPUT_TOKENS: usage.output_tokens,
+            names.CACHE_READ_TOKENS: usage.cached_tokens,
+            names.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+            names.REASONING_TOKENS: usage.reasoning_tokens,
+        }
+        self.facts |= {name: count for name, count in counts.items() if count}
+        if usage.cost:
+            self.facts[names.COST] = usage.cost
+        if self.tracing.has_content:
+            said = (ChatMessage("assistant", answer.parts),)
+            self.facts |= self.tracing.content(names.OUTPUT_MESSAGES, lambda: _written(said))
+
+
+async def complete_as_span(llm: LLM, chat: Chat, *, on_text: OnText | None) -> Answer:
+    """Answer a chat; a model that makes no spans of its attempts itself gets one for its call."""
+    active = active_trace.get()
+    if active is None or llm.traces_attempts:
+        return await llm.complete(chat, on_text=on_text)
+    with ModelWork(active, llm.name or type(llm).__name__, chat, streams=on_text is not None) as work:
+
+        async def hear(text: str, attempt: int) -> None:
+            work.note_chunk()
+            if on_text is not None:
+                await on_text(text, attempt)
+
+        answer = await llm.complete(chat, on_text=None if on_text is None else hear)
+        if isinstance(answer, Answer):  # the caller refuses anything else
+            work.note_answer(answer)
+        return answer
+
+
+def _written(messages: Sequence[ChatMessage]) -> str:
+    """Messages as the conventions write them: a JSON array of roles and parts."""
+    told = [{"role": each.role, "parts": [_part(part) for part in each.parts]} for each in messages]
+    return orjson.dumps(told, default=str).decode()
+
+
+def _part(part: Part) -> dict[str, object]:
+    match part:
+        case Text(text=text):
+            return {"type": "text", "content": text}
+        case ToolCall(name=name, arguments=arguments, id=call_id):
+            return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments}
+        case ToolResult(call_id=call_id):
+            return {"type": "tool_call_response", "id": call_id, "response": part.text}
+        case Thinking(text=text):
+            return {"type": "reasoning", "content": text}
+        case _:
+            return {"type": type(part).__name__.lower()}

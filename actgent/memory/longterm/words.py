@@ -1,0 +1,33 @@
+"""The words of a text, for an index: nothing of a query's own signs is left, so none of them means anything to a database."""
+
+import re
+import unicodedata
+
+_WORD = re.compile(r"\w+")
+_UNSPACED = re.compile(
+    "([\u2e80-\u2fdf\u3040-\u30ff\u31c0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+)
+"""Signs of scripts that put no spaces between words: each is a word."""
+MAX_WORDS = 64
+"""Words of a question that are looked for; of a longer one the first and the last."""
+LONGEST_WORD = 100
+_COMMON = frozenset(
+    "a about am an and any are as at be been but by can could did do does for from had has have he her him his how i if in is it "
+    "its just me my no not of on or our she should so some tell than that the their them then there they this to us was we were "
+    "what when where which who whom whose why will with would you your".split()
+)
+"""English words that are in most questions and in no answer."""
+
+
+def spaced(text: str) -> str:
+    """A text as it is indexed: in its plainest characters, and with spaces where its script has none."""
+    return _UNSPACED.sub(r" \1 ", unicodedata.normalize("NFKC", text).replace("_", " "))
+
+
+def searched_words(question: str) -> list[str]:
+    """The words to look for, each once, in the order of the question; those alone that say nothing where there are no others."""
+    found = [word[:LONGEST_WORD] for word in _WORD.findall(spaced(question).casefold())]
+    telling = [word for word in found if word not in _COMMON] or found
+    words = list(dict.fromkeys(telling))
+    half = MAX_WORDS // 2
+    return words if len(words) <= MAX_WORDS else words[:half] + words[-half:]

@@ -1,0 +1,131 @@
+"""Memories made of a function: what it returns of the record is what the model is shown."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.messages import ChatMessage, Message, ToolResult
+
+from .base import ManageHistory, Memory, ModelView
+from .room import CHARACTERS_A_TOKEN, count_characters, length, overflow
+from .short_term import OPENING, begins, to_chat
+from .shown import Shown
+
+
+@attrs.frozen
+class ManagedMemory(Memory):
+    """Shows what a function returns of the record, which it is asked for when a turn begins.
+
+    While the turn runs, what is said is added at the end, so that the prompt's prefix stays. Whatever the function leaves out,
+    the message that is to be answered and the last notice of each source are shown, and a call never without its results:
+    where one of them is missing, the other is left out, too. The record is not changed.
+    """
+
+    manage: ManageHistory
+    max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
+    """The most that may be shown, estimated as in `ShortTermMemory.max_tokens`; more ends the turn with `ContextOverflow`."""
+
+    def open_view(self) -> "ManagedView":
+        return ManagedView(self.manage, self.max_tokens * CHARACTERS_A_TOKEN)
+
+
+@attrs.define(eq=False)
+class ManagedView(ModelView):
+    """What a function shows of one session."""
+
+    _manage: ManageHistory
+    _budget: int
+    _record: list[Message] = attrs.field(factory=list)
+    _chat: list[ChatMessage] = attrs.field(factory=list)
+    """What is shown; only grows until the next turn makes another list."""
+    _is_due: bool = False
+    """True: a turn has begun since the function was asked."""
+
+    def add(self, message: Message, *, answered: bool = False) -> None:
+        self._record.append(message)
+        if answered and message.correlation_id is None:
+            self._is_due = True
+        if not self._is_due:
+            self._chat.extend(to_chat(message, answered=answered))
+
+    def check_room(self, tail: str = "") -> None:
+        shown = self.messages()
+        if sum(count_characters(said.parts) for said in shown) + length(tail) > self._budget:
+            raise overflow(shown, tail, self._budget)
+
+    def shrink(self, share: float) -> bool:
+        """Leave out the oldest until the next turn begins, for which the function is asked again."""
+        self.messages()
+        sizes = [count_characters(said.parts) for said in self._chat]
+        left, wanted, gone = sum(sizes), sum(sizes) * share, 0
+        for place in range(1, len(self._chat)):
+            left -= sizes[place - 1]
+            if begins(self._chat, place):
+                gone = place
+                if left <= wanted:
+                    break
+        self._chat = self._chat[gone:]
+        return gone > 0
+
+    def messages(self) -> Sequence[ChatMessage]:
+        if self._is_due:
+            self._chat, self._is_due = self._managed(), False
+        chat = self._chat
+        return Shown(chat, front=(OPENING,) if chat and chat[0].role == "assistant" else ())
+
+    def _managed(self) -> list[ChatMessage]:
+        """Ask the function."""
+        record = tuple(self._record)
+        kept: list[Any] = list(self._manage(record))
+        if wrong := next((each for each in kept if not isinstance(each, Message)), None):
+            raise ConfigurationError(
+                f"memory= is a function that has to return messages of the record, but it returned {wrong!r:.100}"
+            )
+        ids = {each.id for each in kept}
+        kept = [*(note for note in _last_notices(record) if note.id not in ids), *kept]
+        asked = _asked(record)
+        kept = [*(each for each in kept if each.id not in {said.id for said in asked}), *asked]
+        newest = record[-1].id
+        return [said for each in whole(kept) for said in to_chat(each, answered=each.id == newest)]
+
+
+def _asked(record: Sequence[Message]) -> Sequence[Message]:
+    """What is to be answered: the messages at the end that no answer stands behind."""
+    place = len(record) - 1
+    while place > 0 and record[place - 1].sender.kind == "user" and record[place].sender.kind == "user":
+        place -= 1
+    return record[place:]
+
+
+def _last_notices(record: Sequence[Message]) -> Iterable[Message]:
+    """The last notice of each source."""
+    return {each.sender.name: each for each in record if each.is_note}.values()
+
+
+def whole(messages: Sequence[Message]) -> Iterator[Message]:
+    """The messages without answers whose calls have no results behind them, and without results of no such call."""
+    place = 0
+    while place < len(messages):
+        end = _group_end(messages, place)
+        yield from messages[place:end]
+        place = max(end, place + 1)
+
+
+def _group_end(messages: Sequence[Message], place: int) -> int:
+    """Where what belongs together ends that begins at a place; the place itself if it has to be left out."""
+    message = messages[place]
+    if any(result.native for result in message.tool_results):
+        return place
+    open_calls = set() if message.cut else {call.id for call in message.tool_calls}
+    end = place + 1
+    while open_calls and end < len(messages) and _answers(messages[end], open_calls):
+        open_calls -= {result.call_id for result in messages[end].tool_results}
+        end += 1
+    return place if open_calls else end
+
+
+def _answers(message: Message, calls: set[str]) -> bool:
+    results: Sequence[ToolResult] = message.tool_results
+    return bool(results) and all(result.call_id in calls for result in results)

@@ -1,0 +1,76 @@
+"""Metrics of OpenTelemetry, from the spans that end: their labels are agents, models, tools and kinds, never sessions or owners."""
+
+from collections.abc import Mapping
+
+from opentelemetry.metrics import Histogram, Meter
+
+from actgent.support import span_names as names
+from actgent.support.tracing import Attribute
+
+_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+"""Bounds of durations that the conventions advise."""
+_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+"""Bounds of token counts that the conventions advise."""
+MOST_SERIES = 1000
+"""Series of one instrument; further ones count as `other`."""
+_CALL = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.AGENT)
+_TURN = (names.AGENT,)
+_TOOL = (names.AGENT, names.TOOL_NAME)
+
+
+class Instruments:
+    """The histograms of one meter."""
+
+    def __init__(self, meter: Meter) -> None:
+        def seconds(name: str, what: str) -> Histogram:
+            return meter.create_histogram(
+                name, unit="s", description=what, explicit_bucket_boundaries_advisory=_SECONDS
+            )
+
+        self._call = seconds(names.CALL_DURATION, "Time of an attempt at a model's answer.")
+        self._first_chunk = seconds(names.CALL_FIRST_CHUNK, "Time until the first text of an answer.")
+        self._tokens = meter.create_histogram(
+            names.TOKEN_USAGE,
+            unit="{token}",
+            description="Tokens of an attempt at a model's answer.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        self._turn = seconds(names.AGENT_DURATION, "Time of an activation of a turn.")
+        self._turn_calls = meter.create_histogram(
+            names.AGENT_CALLS, unit="{call}", description="Model calls of a turn."
+        )
+        self._tool = seconds(names.TOOL_DURATION, "Time of a run of a tool.")
+        self._series: dict[str, set[tuple[tuple[str, Attribute], ...]]] = {}
+
+    def record(self, facts: Mapping[str, Attribute], seconds: float, error: str) -> None:
+        """Record what ended, by its attributes."""
+        match facts.get(names.OPERATION):
+            case names.CHAT:
+                labels = self._labels(names.CHAT, facts, _CALL, error)
+                self._call.record(seconds, labels)
+                if isinstance(first := facts.get(names.FIRST_CHUNK), float):
+                    self._first_chunk.record(first, labels)
+                for kind, name in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
+                    if isinstance(count := facts.get(name), int):
+                        self._tokens.record(count, {**labels, names.TOKEN_TYPE: kind})
+            case names.INVOKE_AGENT:
+                labels = self._labels(names.INVOKE_AGENT, facts, _TURN, error)
+                self._turn.record(seconds, labels)
+                if isinstance(calls := facts.get(names.TURN_CALLS), int):
+                    self._turn_calls.record(calls, labels)
+            case names.EXECUTE_TOOL:
+                self._tool.record(seconds, self._labels(names.EXECUTE_TOOL, facts, _TOOL, error))
+
+    def _labels(
+        self, operation: str, facts: Mapping[str, Attribute], kept: tuple[str, ...], error: str
+    ) -> dict[str, Attribute]:
+        labels = {name: facts[name] for name in kept if name in facts}
+        if error:
+            labels[names.ERROR] = error
+        known = self._series.setdefault(operation, set())
+        if (series := tuple(labels.items())) in known:
+            return labels
+        if len(known) >= MOST_SERIES:
+            return dict.fromkeys(labels, "other")
+        known.add(series)
+        return labels

@@ -1,0 +1,158 @@
+"""Spans and metrics of OpenTelemetry, by the GenAI conventions; contents are left out unless the program wants them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+
+from opentelemetry.context import Context, attach
+from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind as Kind,
+    StatusCode,
+    TraceFlags,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+    set_span_in_context,
+    use_span,
+)
+
+from actgent.messages import valid_traceparent
+from actgent.support import span_names as names
+from actgent.support.logs import logger_of
+from actgent.support.tracing import Attribute, OpenSpan, SpanKind, Tracing
+
+from .instruments import Instruments
+
+_KINDS: Mapping[SpanKind, Kind] = {
+    "internal": Kind.INTERNAL,
+    "client": Kind.CLIENT,
+    "producer": Kind.PRODUCER,
+}
+MAX_CONTENT = 8_192
+"""Characters of one attribute with what was said; the rest is cut."""
+_log = logger_of(__name__)
+
+
+class Telemetry(Tracing):
+    """Tells OpenTelemetry of turns, model calls and tools: `open_runtime(telemetry=Telemetry())`.
+
+    Spans and metrics go where the program's SDK sends them; without one, nothing is made. Spans hold ids, names, counts
+    and times, but nothing of what people, models and tools say. One request is one trace, over queues, agents that ask
+    each other, approvals and restarts. Needs the extra `otel`.
+
+    Source: OpenTelemetry semantic conventions for generative AI, see `actgent.support.span_names.CONVENTIONS`.
+    """
+
+    def __init__(
+        self,
+        *,
+        content: bool = False,
+        redact: Callable[[str], str] | None = None,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        """With `content`, spans hold prompts, answers, arguments and results, cut at 8,192 characters, after `redact`.
+
+        Without providers those are used that the program has set for the process.
+        """
+        self.has_content = content
+        self._redact = redact
+        self._tracer = get_tracer("actgent", tracer_provider=tracer_provider)
+        self._instruments = Instruments(get_meter("actgent", meter_provider=meter_provider))
+
+    def begin(
+        self,
+        name: str,
+        attributes: Mapping[str, Attribute],
+        *,
+        kind: SpanKind = "internal",
+        parent: str | None = None,
+        links: Iterable[str | None] = (),
+    ) -> OpenSpan:
+        span = self._tracer.start_span(
+            name,
+            context=None if parent is None else _below(parent),
+            kind=_KINDS[kind],
+            attributes=attributes,
+            links=[Link(found) for each in links if (found := span_context_of(each)) is not None],
+        )
+        return TelemetrySpan(span, attributes, self._instruments)
+
+    def current(self) -> str | None:
+        context = get_current_span().get_span_context()
+        return _traceparent(context) if context.is_valid else None
+
+    def content(self, attribute: str, words: Callable[[], str]) -> Mapping[str, Attribute]:
+        if not self.has_content:
+            return {}
+        try:
+            text = words()
+            text = text if self._redact is None else self._redact(text)
+        except Exception as error:  # noqa: BLE001 - what is observed goes on
+            _log.warning("%s is left out of a span: %s", attribute, type(error).__name__)
+            return {}
+        return {attribute: text if len(text) <= MAX_CONTENT else f"{text[:MAX_CONTENT]}..."}
+
+
+class TelemetrySpan:
+    """A span of OpenTelemetry that goes on."""
+
+    def __init__(self, span: Span, attributes: Mapping[str, Attribute], instruments: Instruments) -> None:
+        self._span = span
+        self._attributes = attributes
+        self._instruments = instruments
+        self._begun = time.perf_counter()
+        self._is_over = False
+
+    @property
+    def traceparent(self) -> str:
+        return _traceparent(self._span.get_span_context())
+
+    def current(self) -> AbstractContextManager[object]:
+        return use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+
+    def make_current(self) -> None:
+        attach(set_span_in_context(self._span))
+
+    def link(self, traceparent: str | None) -> None:
+        if (context := span_context_of(traceparent)) is not None:
+            self._span.add_link(context)
+
+    def end(self, attributes: Mapping[str, Attribute] | None = None, *, error: str = "") -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        facts = {**self._attributes, **(attributes or {})}
+        self._instruments.record(facts, time.perf_counter() - self._begun, error)
+        if attributes:
+            self._span.set_attributes(attributes)
+        if error:
+            self._span.set_attribute(names.ERROR, error)
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end()
+
+
+def span_context_of(traceparent: str | None) -> SpanContext | None:
+    """The span that a W3C Trace Context names; None where it names none."""
+    if traceparent is None or valid_traceparent(traceparent) is None:
+        return None
+    _, trace_id, span_id, flags, *_ = traceparent.split("-")
+    context = SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16))
+    )
+    return context if context.is_valid else None
+
+
+def _below(parent: str) -> Context:
+    """The context of what is done below a traceparent; an empty one where there is none, so that a trace begins."""
+    context = span_context_of(parent)
+    return Context() if context is None else set_span_in_context(NonRecordingSpan(context), Context())
+
+
+def _traceparent(context: SpanContext) -> str:
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"

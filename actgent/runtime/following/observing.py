@@ -1,0 +1,157 @@
+"""Observations of a session as a stream, and those of its history; thoughts come while the model writes them."""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from actgent.control.arguments import at_least_one
+from actgent.errors import SessionNotFound
+from actgent.journal.base import Journal
+from actgent.journal.listing import SessionKey
+from actgent.runtime.sessions.table import SessionTable
+from actgent.sessions.following import (
+    Followed,
+    ObservationView,
+    Observed,
+    ObservedType,
+    TurnNames,
+    growing_thoughts,
+    thoughts_id,
+)
+
+from .follower import PAGE, SessionFollower, follow_session
+
+SHORT, STEP = 4096, 16
+"""Characters up to which thoughts are looked for with each piece, and the part by which a longer answer grows until then."""
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """Which observations a subscriber wants."""
+
+    types: Collection[ObservedType] | None = None
+    turn: str | None = None
+
+    def takes(self, observed: Observed) -> bool:
+        is_typed = self.types is None or observed.type in self.types
+        return is_typed and self.turn in (None, observed.turn)
+
+
+class ObservationReader(trio.abc.ReceiveChannel[Observed]):
+    """One subscriber's end; closed, it hears no more, and no other subscriber notices."""
+
+    def __init__(self, follower: SessionFollower, view: ObservationView, wanted: Wanted) -> None:
+        self._follower = follower
+        self._view = view
+        self._wanted = wanted
+        self._ready: deque[Observed] = deque()
+        self._looked: tuple[str, int] = ("", 0)
+        """The answer in which thoughts were looked for, and its length then."""
+        self._shown = ""
+
+    @property
+    def cursor(self) -> int:
+        """The number of the last record whose observations were received, or were not wanted."""
+        return self._follower.cursor if not self._ready else self._ready[0].number - 1
+
+    async def receive(self) -> Observed:
+        """The next observation, or thoughts that have grown.
+
+        Raises:
+            trio.EndOfChannel: the session is closed or erased, or the journal's block is left, and all was received.
+            trio.ClosedResourceError: the reader was closed.
+            JournalError: the journal cannot be read.
+        """
+        await trio.lowlevel.checkpoint()
+        self._follower.check_open()
+        while not self._ready:
+            item = self._follower.receive_ready()
+            if isinstance(item, Followed):
+                self._ready.extend(filter(self._wanted.takes, self._view.read(item)))
+            elif item is None and (thoughts := self._grown()) is not None:
+                return thoughts
+            elif item is None:
+                await self._follower.move_on()
+        return self._ready.popleft()
+
+    def _grown(self) -> Observed | None:
+        turn, answer, text = self._follower.live.whole
+        known, size = self._looked if self._looked[0] == answer else ("", 0)
+        if not answer or (known and size > SHORT and len(text) - size < size // STEP):
+            return None
+        self._looked = (answer, len(text))
+        thoughts = growing_thoughts(text)
+        if not thoughts or (known and thoughts == self._shown):
+            return None
+        self._shown = thoughts
+        observed = Observed(
+            id=thoughts_id(answer),
+            type="THOUGHTS",
+            title="Thoughts",
+            number=0,
+            at=None,
+            turn=turn,
+            parent=turn,
+            content=thoughts,
+            is_whole=False,
+        )
+        return observed if self._wanted.takes(observed) else None
+
+    async def aclose(self) -> None:
+        """Hear no more."""
+        await self._follower.aclose()
+
+
+@asynccontextmanager
+async def observe(
+    journal: Journal | None, table: SessionTable | None, key: SessionKey, *, after: int | None, wanted: Wanted
+) -> AsyncGenerator[ObservationReader, None]:
+    """A subscriber of a session's observations; see `Session.observe`."""
+    async with follow_session(journal, table, key, after=after, thinks=True) as follower:
+        view = ObservationView()
+        if journal is not None:
+            await _warm_up(journal, key, view, follower.cursor)
+        yield ObservationReader(follower, view, wanted)
+
+
+async def list_observations(
+    journal: Journal, key: SessionKey, *, after: int, limit: int, wanted: Wanted
+) -> tuple[Observed, ...]:
+    """Observations of a session's history, oldest first; see `Session.observations`.
+
+    Raises:
+        SessionNotFound: the journal has no such session.
+    """
+    at_least_one("limit", limit)
+    if await journal.head(*key) is None:
+        raise SessionNotFound(*key)
+    view, found = ObservationView(), list[Observed]()
+    names = await _warm_up(journal, key, view, after)
+    while len(found) < limit:
+        steps = await journal.read_steps(key.session_id, agent=key.agent, after=after, limit=PAGE)
+        if not steps:
+            break
+        for step in steps:
+            for item in names.name(step, after):
+                found += filter(wanted.takes, view.read(item))
+        after = steps[-1].last
+    return tuple(found[:limit])
+
+
+async def _warm_up(journal: Journal, key: SessionKey, view: ObservationView, number: int) -> TurnNames:
+    """Read what stands before a record, so that what comes behind is known by it: results, texts, turns."""
+    names = TurnNames()
+    begin = max(0, number - PAGE)
+    steps = (
+        ()
+        if not number
+        else await journal.read_steps(key.session_id, agent=key.agent, after=begin, limit=number - begin)
+    )
+    for step in steps:
+        for item in names.name(step, begin):
+            if item.number <= number:
+                deque(view.read(item), maxlen=0)
+    return names

@@ -1,0 +1,406 @@
+"""How sessions of an agent begin, come back, are interrupted, end, and leave memory."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import trio
+
+from actgent.actors.actor import calling_actor
+from actgent.actors.dead_letters import DeadLetter
+from actgent.control.durable_timer import DueIndex
+from actgent.errors import Interrupted, NotRunning, SessionClosed, Stopped, WouldDeadlock
+from actgent.events import EventStream, SessionEnded, SessionOpened
+from actgent.journal.base import Journal
+from actgent.journal.listing import SessionKey
+from actgent.memory.base import Memory
+from actgent.messages import Message, Priority
+from actgent.runtime.slots import slot_lent, would_wait_for_itself
+from actgent.runtime.turn_runner import TurnRunner
+from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.propagation import run_with
+from actgent.sessions.restore import SnapshotKeeper
+from actgent.sessions.session_log import SessionLog
+from actgent.sessions.turn import Turn, is_inside, running_turn
+
+RESTORED_AGE_SECONDS = 1e9
+"""Seconds that messages restored from the journal are older than all others."""
+
+
+class SessionLifecycle:
+    """Opens, interrupts, closes and forgets the sessions of one agent."""
+
+    def __init__(
+        self,
+        runner: TurnRunner,
+        *,
+        events: EventStream,
+        timers: DueIndex,
+        journal: Journal | None,
+        epoch: int,
+        memory: Memory,
+        on_ended: Callable[[SessionKey], object],
+    ) -> None:
+        """Args: `on_ended` hears of sessions that are to leave the journal."""
+        self.name = runner.name
+        self.runner = runner
+        self.sessions = runner.sessions
+        self.inbox = runner.inbox
+        self.events = events
+        self.journal = journal
+        self.accepts = True
+        """True if the agent takes messages and sessions, whoever they come from."""
+        self.is_draining = False
+        """True if it takes them from turns and actors that still run."""
+        self.openers: dict[str, trio.lowlevel.Task] = {}
+        """Calls the handlers of a session that comes back, before what waits in it goes on."""
+        self._turn_lifecycle = runner.turn_lifecycle
+        self._timers = timers
+        self._epoch = epoch
+        self._keeper = (
+            None if journal is None else SnapshotKeeper(journal, self.name, epoch, memory, runner.start_soon)
+        )
+        self._on_ended = on_ended
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if nothing of the agent goes on in this process."""
+        return self.runner.is_stopping
+
+    @property
+    def is_durable(self) -> bool:
+        """True if a journal has its sessions, so that they survive the process."""
+        return self.journal is not None
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Keep a message that nobody will deal with."""
+        self.runner.bury(letter)
+
+    # --- what it takes -----------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more messages but from turns that still run."""
+        self.accepts = False
+        self.is_draining = True
+
+    def refuse_all(self) -> None:
+        """Take nothing any more."""
+        self.accepts = self.is_draining = False
+
+    def check_open(self, context: SessionContext) -> None:
+        if context.closed:
+            raise SessionClosed(context.id)
+        self.check_accepts()
+
+    def check_reachable(self, context: SessionContext) -> None:
+        """Refuse a message that has been on its way since the agent took messages, if nothing can end it any more."""
+        if context.closed:
+            raise SessionClosed(context.id)
+        if not (self.accepts or self.is_draining):
+            raise NotRunning(self.name)
+
+    def check_accepts(self) -> None:
+        """While the block is left, only turns and actors that still run may have something to say, in any session.
+
+        Raises:
+            NotRunning: the agent takes nothing more.
+        """
+        if not self.accepts and not (self.is_draining and (is_inside(running_turn.get()) or calling_actor())):
+            raise NotRunning(self.name)
+
+    # --- open and go on ----------------------------------------------------------------------
+
+    def open(self, context: SessionContext) -> None:
+        """Enter a new session.
+
+        Raises:
+            NotRunning: the agent takes no more.
+            SessionClosed: its parent was closed.
+            ConfigurationError: its id is taken.
+        """
+        self.check_accepts()
+        parent = context.parent
+        if parent is not None and parent.closed:
+            raise SessionClosed(parent.id)
+        self.sessions.add(context)
+        context.due_index = self._timers
+        if parent is not None:
+            parent.add_child(context)
+        if self.events.watched:
+            above = context.parent_key
+            self.events.publish(
+                SessionOpened(
+                    agent=self.name,
+                    session_id=context.id,
+                    owner=context.owner.name,
+                    parent_id=None if above is None else above.session_id,
+                    parent_agent=None if above is None else above.agent,
+                )
+            )
+
+    def new_log(self, session_id: str, *, due: float = 0.0, grown: int = 0) -> SessionLog | None:
+        """A session's end of the journal, where there is one, which has its earliest date at `due`.
+
+        `grown` is the number of its records that no snapshot covers.
+        """
+        if self.journal is None or self._keeper is None:
+            return None
+        keep_soon = self._keeper.keep_soon
+        return SessionLog(
+            session_id, self.name, self.journal, self._epoch, grown=grown, on_long=keep_soon, due=due
+        )
+
+    def resume_restored(self, context: SessionContext, messages: Sequence[Message]) -> None:
+        """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first."""
+        context.mail.pending += len(messages)
+        if messages:
+            self.sessions.mark_active(context)
+        waiting = list(messages)
+        if (
+            context.checkpoint is not None
+            and context.approvals is not None
+            and context.approvals.is_suspended
+        ):
+            context.mail.pending += len(context.checkpoint.joined)
+            self.runner.restore(context, waiting.pop(0))
+        elif context.checkpoint is not None:
+            context.mail.pending += len(context.checkpoint.joined)
+            acceptance = context.mail.take(waiting.pop(0))
+            self.runner.hold_up(context, self._turn_lifecycle.begin_turn(context, acceptance))
+        for place, message in enumerate(waiting):
+            self.inbox.restore(
+                message, now=place - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
+            )
+        if context.log is not None:
+            context.log.tell_long()
+        if messages and context.turn is None and context.suspension is None:
+            self.inbox.release(context.id)
+        self.runner.resume_if_superseded(context)
+        self.sessions.mark_idle(context)
+        turn = context.turn
+        is_exposed = turn is not None and turn.message.priority is not Priority.URGENT
+        if turn is not None and is_exposed and (newer := self.runner.superseded_by(turn.message)):
+            turn.interrupt(newer)
+        self.runner.pump()
+
+    def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
+        """Let a session leave memory whose handlers could not be attached: the journal has it, and all that waits in it."""
+        self.inbox.withdraw(context.id)
+        if is_claimed:
+            self.inbox.release(context.id)
+        self.sessions.remove(context)
+        if context.parent is not None:
+            context.parent.remove_child(context)
+
+    # --- keep and forget ---------------------------------------------------------------------
+
+    @contextmanager
+    def kept(self, context: SessionContext) -> Iterator[SessionContext]:
+        """Keep a loaded session in memory for the block."""
+        self.pin(context)
+        try:
+            yield context
+        finally:
+            self.unpin(context)
+
+    def pin(self, context: SessionContext) -> None:
+        """Keep a loaded session in memory until it is unpinned as often."""
+        context.mail.pins += 1
+        self.sessions.mark_active(context)
+
+    def unpin(self, context: SessionContext) -> None:
+        context.mail.pins -= 1
+        self.forget_if_over(context)
+        self.sessions.mark_idle(context)
+
+    def let_go(self, context: SessionContext) -> None:
+        """Forget a session as soon as nothing is queued or running in it."""
+        context.mail.is_transient = True
+        self.forget_if_over(context)
+
+    def forget_if_over(self, context: SessionContext) -> None:
+        """Forget a session that was closed or let go, once nothing is on its way in, queued or running."""
+        if _is_over(context):
+            self.note_closed(context)
+            self.discard(context)
+
+    def note_closed(self, context: SessionContext) -> None:
+        """Have the journal know that a session is over."""
+        if context.log is not None and self.sessions.get(context.id) is context:
+            context.log.note_closed()
+            context.log.flush_soon()
+
+    def erase(self, context: SessionContext) -> None:
+        """Forget a session that the journal has no more."""
+        context.closed = True
+        self.sessions.forget_unloaded(context.id)
+        self.discard(context)
+
+    def discard(self, context: SessionContext) -> None:
+        """Forget a session, whatever the journal has of it, and let go of its children, and those of theirs that are over."""
+        let_go = self.remove(context)
+        while let_go:
+            other = let_go.pop()
+            other.mail.is_transient = True
+            if _is_over(other):
+                host_of(other).note_closed(other)
+                let_go += host_of(other).remove(other)
+
+    def remove(self, context: SessionContext) -> list[SessionContext]:
+        """Let a session leave memory; returns those that may have stayed for it alone."""
+        context.closed = True
+        if not self.sessions.remove(context):
+            return []
+        if context.log is not None and context.log.is_temporary:
+            self._on_ended(SessionKey(self.name, context.id))
+        context.due_index = None
+        self._timers.set(context.id, 0)
+        if self.events.watched:
+            self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
+        around = [*reversed((context.children or {}).values())]
+        if context.parent is not None:
+            context.parent.remove_child(context)
+            if context.parent.mail.is_transient:  # it may have stayed for this one's result alone
+                around.insert(0, context.parent)
+        return around
+
+    # --- interrupt, end and close ------------------------------------------------------------
+
+    async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
+        """Stop a session's turn, and with `drop_queued` end what waits for its turn."""
+        error = Interrupted(reason)
+        await self._stop(context, error, drop=error if drop_queued else None)
+
+    async def end(self, context: SessionContext, error: Exception) -> None:
+        """End all that runs or waits in a session with an error, and close it and its children."""
+        await self._stop(context, error, drop=error)
+        await self.close(context)
+
+    async def close(self, context: SessionContext) -> None:
+        """Close a session and all below it, at once."""
+        with ExitStack() as kept:
+            family = [kept.enter_context(host_of(each).kept(each)) for each in context.family()]
+            open_ones = [each for each in family if not each.closed]
+            for each in open_ones:
+                each.closed = True
+            async with trio.open_nursery() as nursery:
+                for each in reversed(open_ones):
+                    nursery.start_soon(host_of(each).stop_for_good, each)
+
+    def resume_if_superseded(self, context: SessionContext) -> None:
+        """End a suspended turn whose answer nobody wants any more."""
+        self.runner.resume_if_superseded(context)
+
+    async def stop_for_good(self, context: SessionContext) -> None:
+        """End what runs or waits in a session that was closed."""
+        reason = Interrupted("the session was closed")
+        await self._stop(context, reason, drop=SessionClosed(context.id))
+
+    async def _stop(self, context: SessionContext, error: Exception, *, drop: Exception | None) -> None:
+        """End the turn with an error, and what is queued with the error `drop`; a cancelled caller changes nothing of that.
+
+        Waits until all this has happened, unless the turn is where we are called from, or waits for that.
+        """
+        self.runner.resume(context, error)
+        turn = context.turn
+        inside = is_inside(turn) or would_wait_for_itself(context)
+        ended = _stopped(turn, error)
+        if drop is not None and (messages := self._withdraw(context)):
+            after, ended = ended, trio.Event()
+            end_queued = functools.partial(
+                self._end_queued, context, messages, drop, after=after, ended=ended
+            )
+            if not self.runner.start_soon(end_queued):  # the agent is about to restart
+                await end_queued()
+        if ended is None or inside:
+            await trio.lowlevel.checkpoint()
+        else:
+            await ended.wait()
+
+    def _withdraw(self, context: SessionContext) -> list[Message]:
+        """Take out what is queued, and what comes in by that from senders without room."""
+        messages: list[Message] = []
+        while waiting := self.inbox.withdraw(context.id):
+            messages += waiting
+        return messages
+
+    async def _end_queued(
+        self,
+        context: SessionContext,
+        messages: list[Message],
+        error: Exception,
+        *,
+        after: trio.Event | None,
+        ended: trio.Event,
+    ) -> None:
+        """End messages that never had their turn, after the one that runs."""
+        try:
+            if after is not None:
+                await after.wait()
+            while messages:
+                if context.task is not None and messages[0].id == context.task.message_id:
+                    acceptance = context.mail.find(messages[0].id)
+                    assert acceptance is not None  # noqa: S101 - it has not ended
+                    await run_with(acceptance.variables, self.runner.report_task(context, error))
+                await self._turn_lifecycle.fail_unstarted(context, messages.pop(0), error)
+        except trio.Cancelled:
+            reports = context.task is not None and context.task.reports and not context.closed
+            last_error = Stopped(self.name) if reports else error  # the next start has to report
+            with trio.CancelScope(shield=True):
+                await self._end_at_last(context, messages, last_error)
+            raise
+        finally:
+            ended.set()
+            self.forget_if_over(context)
+
+    async def end_rest(self) -> None:
+        """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
+        with trio.CancelScope(shield=True):
+            await self.runner.stop_suspended()
+            while len(self.inbox):
+                async with trio.open_nursery() as nursery:
+                    for session_id in self.inbox.sessions():
+                        waiting = self.inbox.withdraw(session_id)
+                        context, error = self.sessions[session_id], Stopped(self.name)
+                        self.runner.bury_all(context, waiting)
+                        nursery.start_soon(self._end_at_last, context, waiting, error)
+
+    async def _end_at_last(self, context: SessionContext, messages: list[Message], error: Exception) -> None:
+        for message in messages:
+            with (
+                self._turn_lifecycle.last_words()
+            ):  # one each: when time is over, sync handlers are still told
+                await self._turn_lifecycle.fail_unstarted(context, message, error)
+
+    # --- wait --------------------------------------------------------------------------------
+
+    async def wait_idle(self, context: SessionContext) -> None:
+        """Wait until a session has nothing queued or running."""
+        self.check_not_inside(context, "wait_idle()")
+        with slot_lent(context):
+            await context.wait_idle()
+
+    def check_not_inside(self, context: SessionContext, what: str) -> None:
+        """Refuse to wait for a session where it waits for us.
+
+        Raises:
+            WouldDeadlock: we are in its turn, or in a handler that it is opened with.
+        """
+        if is_inside(context.turn) or self.openers.get(context.id) is trio.lowlevel.current_task():
+            raise WouldDeadlock(what, context.id)
+
+
+def _is_over(context: SessionContext) -> bool:
+    """Return True if a session was closed or let go, and nothing is on its way in, queued or running."""
+    is_over = context.closed or (context.mail.is_transient and not context.reports_due)
+    return is_over and not context.mail.pending and not context.mail.pins
+
+
+def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:
+    """Stop a turn, and return what tells its end."""
+    if turn is None:
+        return None
+    turn.stop_with(error)
+    if turn.control.ended is None:
+        turn.control.ended = trio.Event()
+    return turn.control.ended

@@ -1,0 +1,685 @@
+"""Creates, finds and restores the sessions of an agent."""
+
+import typing
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Any, TypedDict, Unpack
+
+import attrs
+import trio
+
+from actgent.control.arguments import check_id, check_limits
+from actgent.control.limits import Limits
+from actgent.errors import (
+    ActgentError,
+    ConfigurationError,
+    DepsMissing,
+    JournalDamaged,
+    SessionClosed,
+    SessionExists,
+    SessionNotFound,
+    WireError,
+    WrongOwner,
+)
+from actgent.journal.base import Journal
+from actgent.journal.listing import SessionKey
+from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message_id_of
+from actgent.messages import Message, OnBusy, Sender, new_secret
+from actgent.runtime.actor import AgentActor
+from actgent.runtime.intake import Intake
+from actgent.runtime.slots import running_session
+from actgent.runtime.starting import Starting
+from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.handlers import name_of, to_awaitable
+from actgent.sessions.history import Former, add_history, check_history
+from actgent.sessions.incoming import Content, check_rule, message_to
+from actgent.sessions.mail import SessionMail
+from actgent.sessions.restore import LoadedSession, is_unused, load_session, restore_loaded
+from actgent.sessions.tree import SessionTree
+from actgent.sessions.waiting.tasks import Task, TaskDeadline
+from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture
+from actgent.state.reducers import Reducer
+from actgent.support.foreign import failure_of
+from actgent.support.logs import Each, logger_of
+
+from .table import Trees
+
+
+class DepsMissingCheck(typing.Protocol):
+    """Returns the error of a session whose tools would find no deps; `was_given`: it had some that no journal holds."""
+
+    def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
+
+
+class NewSession(TypedDict, total=False):
+    """What a session is given that is created."""
+
+    parent: SessionContext | None
+    system: str | None
+    on_busy: OnBusy | None
+    limits: Limits | None
+    history: Iterable[Former]
+
+
+OnSession = Callable[[Any], Any]
+"""Called with the user's end of a session."""
+ERASE_PATIENCE = 1.0
+"""Seconds in which what is left of a session that nobody got is erased, before its caller hears of the failure."""
+_NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
+"""For sessions whose ids nobody can know yet."""
+_log = logger_of(__name__)
+
+
+@attrs.frozen(eq=False)
+class _Opening:
+    """A session that is just made, made again, or erased."""
+
+    task: trio.lowlevel.Task | None
+    """The task that does that, and waits for no other that does; None is a task that only erases."""
+    done: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.frozen(eq=False)
+class SessionOpener:
+    """Opens the sessions of one running agent."""
+
+    running: AgentActor
+    intake: Intake
+    make_face: Callable[[SessionContext, object], object]
+    """Makes the user's end of a session, with deps of its own or None."""
+    trees: Trees
+    starting: Starting
+    reducers: Mapping[str, Reducer] | None
+    on_busy: OnBusy
+    """The rule of messages whose session works, where nothing else is said."""
+    on_session: Sequence[OnSession]
+    """Called before the first message of each."""
+    deps_missing: DepsMissingCheck
+    """Tells why a session from the journal cannot go on."""
+    _opening: dict[str, _Opening] = attrs.field(factory=dict)
+    """By id those that are just made again, or made under an id that was given."""
+
+    # --- new ones --------------------------------------------------------------------------
+
+    def new(
+        self,
+        owner: Sender,
+        *,
+        session_id: str | None = None,
+        parent: SessionContext | None = None,
+        system: str | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+        task: Task | None = None,
+        is_transient: bool = False,
+        deps: object = None,
+        history: Iterable[Former] = (),
+    ) -> SessionContext:
+        """A session that nobody has been told of yet.
+
+        Raises:
+            SessionExists: the session id is taken in memory.
+        """
+        context = SessionContext(
+            session_id or new_secret(),
+            owner,
+            SessionConversation(self.running.core.memory.open_view(), system=system),
+            self.running.name,
+            host=self.running.lifecycle,
+            mail=SessionMail(self.on_busy if on_busy is None else check_rule(on_busy)),
+            reducers=self.reducers,
+            tree=SessionTree(parent, parent.key, task=task) if parent is not None else None,
+        )
+        context.face = self.make_face(context, deps)
+        self.running.lifecycle.open(context)
+        context.log = self.running.lifecycle.new_log(context.id)
+        bounds = NO_LIMITS if limits is None else limits.shared
+        if bounds or parent is not None:
+            self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
+        if context.log is not None:
+            now = self.running.clock.now()
+            opened = _opened(context, bounds, on_busy, is_transient=is_transient, now=now)
+            context.log.add(opened if deps is None else attrs.evolve(opened, deps=True))
+            context.log.is_temporary = is_transient and task is None
+        if history:
+            add_history(context, check_history(history), now=self.running.clock.now())
+        if task is not None and task.deadline:
+            context.set_timer(TaskDeadline(task.deadline, task.seconds))
+        return context
+
+    def fresh(self) -> SessionContext:
+        """A session for one question: a child of the session whose turn asks, if there is one."""
+        asker = running_session()
+        if asker is None:
+            return self.new(Sender("user"), is_transient=True)
+        return self.new(Sender(asker.agent, "agent"), parent=asker, is_transient=True)
+
+    async def create(
+        self,
+        owner: Sender | str,
+        description: Content = "",
+        *,
+        session_id: str | None = None,
+        deps: object = None,
+        parent: SessionContext | None = None,
+        system: str | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+        history: Iterable[Former] = (),
+    ) -> SessionContext:
+        """See `Agent.create_session`."""
+        if limits is not None:
+            check_limits(limits)
+        if history != ():
+            history = check_history(history)
+        owner = to_owner(owner)
+        if parent is not None:
+            _check_parent(self.running.name, owner, parent)
+        if session_id is not None:
+            await self.wait_opened(session_id)
+        with _NOBODY_ELSE if session_id is None else self.opens(session_id):
+            if session_id is not None:
+                await self._check_unused(session_id)
+            context = self.new(
+                owner,
+                session_id=session_id,
+                parent=parent,
+                system=system,
+                on_busy=on_busy,
+                limits=limits,
+                deps=deps,
+                history=history,
+            )
+            if description or self.on_session or self.running.journal is not None:
+                await self._begin(context, description)
+            else:  # nothing happens in it, so only its caller's cancellation can take it back
+                try:
+                    await trio.lowlevel.checkpoint()
+                except BaseException:
+                    await self.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
+                    raise
+            return context
+
+    async def _begin(self, context: SessionContext, description: Content) -> None:
+        """Have a new session's handlers attached, and its first message said."""
+        async with Making(self, context):
+            if description:
+                await self.intake.accept_first(context, message_to(context, description))
+            elif context.log is not None:
+                await context.log.flush()
+
+    def beginning(self, context: SessionContext) -> "Making":
+        """The block in which the only message of a new session is said, with which it ends; if that fails, no trace is left."""
+        return Making(self, context, ends=True)
+
+    async def withdraw(self, context: SessionContext) -> None:
+        """Leave no trace of a session that nobody got; what its handlers said in it ends first."""
+        if context.mail.pending:
+            if context.log is not None:
+                context.log.is_unused = True
+            self.running.lifecycle.let_go(context)
+            return
+        self.running.lifecycle.discard(context)
+        if context.log is not None and context.log.withdraw():
+            opening = _Opening(None)
+            if self.running.runner.start_soon(self._erase, context.id, opening):
+                self._opening[context.id] = opening  # whoever wants the id waits for that
+                with trio.move_on_after(ERASE_PATIENCE, shield=True):
+                    await opening.done.wait()
+
+    async def _erase(self, session_id: str, opening: _Opening) -> None:
+        """Erase a session that nobody got; if that fails, whoever wants its id next does it."""
+        try:
+            await self._load(session_id)
+        except ActgentError as error:
+            _log.warning(
+                "agent %s: session %s, which nobody got, is not erased: %s",
+                self.running.name,
+                Each(session_id),
+                error,
+            )
+        finally:
+            self._end_opening(session_id, opening)
+
+    async def call_on_session(self, context: SessionContext) -> None:
+        """Call the functions of `Agent.on_session` that are there, in their order."""
+        for fn in tuple(self.on_session):
+            if fn in self.on_session:  # none of those before removed it
+                await _call_with(fn, context.face)
+
+    # --- those that are there --------------------------------------------------------------
+
+    async def open(
+        self, session_id: str, *, owner: Sender | str | None = None, deps: object = None
+    ) -> SessionContext:
+        """See `Agent.open_session`."""
+        wanted = None if owner is None else to_owner(owner)
+        if wanted is not None:
+            await self.wait_opened(session_id)
+            await _refuse_stranger(self.running, session_id, wanted)
+        context = await self.find(session_id, deps=deps)
+        if wanted is not None:
+            self._check_owner(context, wanted)
+        return context
+
+    def _check_owner(self, context: SessionContext, owner: Sender) -> None:
+        if context.owner != owner:
+            raise WrongOwner(self.running.name, context.id, owner.name)
+
+    async def find(self, session_id: str, *, deps: object = None) -> SessionContext:
+        """The session of this id, whoever owns it: for those who know that it is theirs.
+
+        Raises:
+            SessionNotFound: there is none.
+            SessionClosed: it was closed.
+        """
+        sessions = self.running.sessions
+        await self.wait_opened(session_id)
+        if self.running.journal is not None and session_id not in sessions:
+            with self.opens(session_id):
+                return await self._reopen(session_id, deps)
+        return await self._after_pause(sessions.find(session_id).face)
+
+    async def _after_pause(self, face: object) -> SessionContext:
+        """The session of a user's end, loaded, after a pause in which it may be unloaded."""
+        await trio.lowlevel.checkpoint()
+        return self.running.sessions.loaded(face)
+
+    @asynccontextmanager
+    async def loaded(self, session_id: str) -> AsyncGenerator[SessionContext, None]:
+        """Find a session, and keep it in memory for the block.
+
+        Raises:
+            SessionNotFound: there is none.
+            SessionClosed: it was closed.
+        """
+        with self.running.lifecycle.kept(await self.find(session_id)) as context:
+            yield context
+
+    async def ensure(
+        self,
+        owner: Sender | str,
+        session_id: str,
+        *,
+        deps: object = None,
+        **new: Unpack[NewSession],
+    ) -> SessionContext:
+        """See `Agent.ensure_session`."""
+        check_new(new)
+        wanted = to_owner(owner)
+        await self.wait_opened(session_id)
+        with self.opens(session_id):
+            try:
+                await _refuse_stranger(self.running, session_id, wanted)
+                context = await self.find(session_id, deps=deps)
+            except WrongOwner:
+                raise
+            except SessionNotFound:
+                check_id("session_id", session_id)
+                return await self.create(owner, session_id=session_id, deps=deps, **new)
+        self._check_owner(context, wanted)
+        return context
+
+    async def ensure_child(
+        self, parent: SessionContext, name: str, *, history: Iterable[Former] = ()
+    ) -> SessionContext:
+        """The session of a name below another one, whose owner it has; created with this history where there is none."""
+        plain = f"{parent.id}/{name}"
+        await self.wait_opened(plain)
+        with self.opens(plain):
+            session_id = await self.choose_id(parent, plain, f"{parent.scope}/{name}")
+            try:
+                return await self.find(session_id)
+            except SessionNotFound:
+                return await self.create(parent.owner, session_id=session_id, parent=parent, history=history)
+
+    async def choose_id(self, parent: SessionContext, plain: str, scoped: str) -> str:
+        """The id of a session below another one: the plain one, or the scoped one where another session has that."""
+        is_below = await self._is_below(parent, plain)
+        if is_below or (is_below is None and not await self._is_below(parent, scoped)):
+            return plain
+        return scoped
+
+    async def _is_below(self, parent: SessionContext, session_id: str) -> bool | None:
+        """Return True if this session is the parent of the one with this id; None if there is no such session."""
+        context, journal = self.running.sessions.get(session_id), self.running.journal
+        if context is not None:
+            return context.parent_key == parent.key
+        head = None if journal is None else await journal.head(self.running.name, session_id)
+        return None if head is None else head.parent == parent.key
+
+    async def recover(self) -> None:
+        """See `Agent.recover`."""
+        await self.running.ready.wait()
+        if self.running.journal is None:
+            return
+        for session_id in await self.running.journal.unfinished(self.running.name):
+            await self.wait_opened(session_id)
+            if session_id not in self.running.sessions:
+                try:
+                    with self.opens(session_id):
+                        await self._reopen(session_id)
+                except (JournalDamaged, WireError, DepsMissing) as error:
+                    _log.error("agent %s leaves a session out: %s", self.running.name, error)
+                except (SessionClosed, SessionNotFound):
+                    pass  # another agent that started earlier opened it, and it has ended since it was listed
+        self.running.timer_service.load(await self.running.journal.due(self.running.name))
+
+    async def _check_unused(self, session_id: str) -> None:
+        """Refuse an id under which the journal has a session already."""
+        journal = self.running.journal
+        head = None if journal is None else await journal.head(self.running.name, session_id)
+        if head is not None and (not head.closed or await self._load(session_id)):
+            raise SessionExists(self.running.name, session_id)
+
+    async def _load(self, session_id: str) -> Sequence[Record]:
+        """Load a session's records; one that was never handed out is erased, and its id is free."""
+        journal = self.running.journal
+        records = () if journal is None else await journal.load(session_id, agent=self.running.name)
+        if journal is not None and is_unused(records):
+            await journal.delete(session_id, agent=self.running.name)
+            return ()
+        return records
+
+    async def wait_opened(self, session_id: str) -> None:
+        """Wait until a concurrent open of the same session has finished, unless this task is part of it."""
+        while (opening := self._opening.get(session_id)) is not None:
+            if trio.lowlevel.current_task() in [each.task for each in self._opening.values()]:
+                return
+            await opening.done.wait()
+
+    @contextmanager
+    def opens(self, session_id: str) -> Iterator[None]:
+        """Let others who want this session wait for the block."""
+        task, known = trio.lowlevel.current_task(), self._opening.get(session_id)
+        if known is not None and known.task is task:
+            yield
+            return
+        opening = self._opening[session_id] = _Opening(task)
+        try:
+            yield
+        finally:
+            self._end_opening(session_id, opening)
+
+    def may_erase(self, session_id: str) -> bool:
+        """Return True if no task opens or uses a session at this moment."""
+        context = self.running.sessions.find_any(session_id)
+        return session_id not in self._opening and (context is None or context.is_at_rest)
+
+    def _end_opening(self, session_id: str, opening: _Opening) -> None:
+        if self._opening.get(session_id) is opening:
+            del self._opening[session_id]
+        opening.done.set()
+
+    async def _reopen(self, session_id: str, deps: object = None) -> SessionContext:
+        """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
+        running, sessions = self.running, self.running.sessions
+        if (unloaded := sessions.find_unloaded(session_id)) is not None:
+            return await self._after_pause(unloaded)
+        assert running.journal is not None  # noqa: S101 - or there is nothing to be opened
+        loaded = await _load_tail(running, running.journal, session_id)
+        opened = loaded.opened
+        if opened is None:
+            raise SessionNotFound(running.name, session_id)
+        context = SessionContext(
+            session_id,
+            opened.owner,
+            SessionConversation(self.running.core.memory.open_view(), system=opened.system),
+            running.name,
+            is_former=not opened.agent,
+            mail=SessionMail(opened.on_busy or self.on_busy),
+            reducers=self.reducers,
+        )
+        restored = await restore_loaded(loaded, context, running.journal)
+        if restored.is_closed:
+            raise SessionClosed(session_id)
+        running.propagation.restore_all((context.mail.acceptances or {}).values())
+        context.log = running.lifecycle.new_log(session_id, due=restored.due, grown=len(loaded.records))
+        _mark_temporary(context, opened, loaded.records)
+        await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
+        opened = await _with_parent_agent(running.journal, session_id, opened, agent=running.name)
+        if session_id in sessions:  # someone else was faster
+            return sessions.find(session_id)
+        if (unloaded := sessions.find_unloaded(session_id)) is not None:
+            return sessions.loaded(unloaded)
+        self._find_parent(context, opened, restored.waiting)
+        context.face, context.host = self.make_face(context, deps), running.lifecycle
+        running.lifecycle.open(context)
+        self.starting.note_return(context)
+        if restored.waiting:
+            running.inbox.claim(session_id)  # what is said meanwhile comes behind it
+        context.report_next_timer()
+        try:
+            # Kept also where it is closed meanwhile: what waits in it ends by that.
+            with running.lifecycle.kept(context):
+                if opened.transient and await _is_orphan(context, running.journal):
+                    context.closed = True
+                running.lifecycle.openers[session_id] = trio.lowlevel.current_task()
+                await self.call_on_session(context)
+                _check_deps(context, opened, self.deps_missing)
+                running.lifecycle.resume_restored(context, restored.waiting)
+        except BaseException:
+            running.lifecycle.drop(context, is_claimed=bool(restored.waiting))
+            raise
+        finally:
+            running.lifecycle.openers.pop(session_id, None)
+        if opened.transient:
+            running.lifecycle.let_go(context)
+        return context
+
+    def _find_parent(self, context: SessionContext, opened: Opened, waiting: Sequence[Message]) -> None:
+        """Put a session that came back where it was among the others."""
+        if opened.parent_id:
+            parent = context.tree.parent_key = SessionKey(opened.parent_agent, opened.parent_id)
+            context.tree.parent = self.trees.find(parent)
+            if context.parent is None:
+                self.trees.wait_for_parent(parent, context)
+        if opened.parent_id and opened.transient:
+            options = self.running.runner.turn_lifecycle.options
+            task = context.tree.task = _restored_task(context.id, opened, options)
+            if opened.deadline and any(message.id == task.message_id for message in waiting):
+                context.set_timer(TaskDeadline(task.deadline, task.seconds))
+        self.trees.attach_children(context)
+
+
+@attrs.define(eq=False)
+class Making:
+    """The block in which a new session gets what its caller wants to find in it, after its handlers.
+
+    Until then it is only in memory. If the block fails, nobody gets the session, and no trace of it is left. No generator:
+    as such it would cost as much as the rest of a new session.
+    """
+
+    _opener: SessionOpener
+    _context: SessionContext
+    ends: bool = False
+    """True if the session ends with what is said in the block."""
+
+    async def __aenter__(self) -> SessionContext:
+        context = self._context
+        self._opener.running.lifecycle.pin(context)
+        try:
+            if self._opener.on_session:
+                await self._opener.call_on_session(context)
+            await trio.lowlevel.checkpoint()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields what it must, with a time limit
+            raise
+        if self.ends:
+            context.mail.is_transient = True
+        return context
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opener, context = self._opener, self._context
+        opener.running.lifecycle.unpin(context)
+        if error is not None:
+            await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
+        elif self.ends:
+            opener.running.lifecycle.let_go(context)
+
+
+async def _call_with(fn: OnSession, face: object) -> None:
+    """Call one function of `Agent.on_session`; what it raises is worded as foreign code's."""
+    try:
+        awaitable = to_awaitable(fn(face))
+        if awaitable is not None:
+            await awaitable
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+        error = failure_of(raised, "on_session", name_of(fn))
+    else:
+        return
+    raise error
+
+
+async def _load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:
+    """Load a session from its snapshot on, if it has one that serves; one that was never handed out is erased."""
+    key = SessionKey(running.name, session_id)
+    lookback = running.runner.turn_lifecycle.options.protocol.lookback
+    loaded = await load_session(journal, key, running.core.memory, lookback=lookback)
+    if is_unused(loaded.records):
+        await journal.delete(session_id, agent=running.name)
+        return LoadedSession()
+    return loaded
+
+
+def check_new(new: NewSession) -> None:
+    """Refuse what no session can be given, also where there is one already.
+
+    Raises:
+        ConfigurationError: the text says what.
+    """
+    if (limits := new.get("limits")) is not None:
+        check_limits(limits)
+    if (rule := new.get("on_busy")) is not None:
+        check_rule(rule)
+    if (history := new.get("history", ())) != ():
+        new["history"] = check_history(history)
+
+
+def to_owner(owner: Sender | str) -> Sender:
+    """Whoever a session belongs to; a name is a user's.
+
+    Raises:
+        ConfigurationError: it is empty, or nobody.
+    """
+    sender = Sender(owner) if isinstance(owner, str) and owner.strip() else owner
+    if type(sender) is not Sender and not isinstance(sender, Sender):
+        what = "must not be empty" if isinstance(owner, str) else f"is a text or a Sender, not {owner!r:.100}"
+        raise ConfigurationError(f"owner {what}: pass the name of whoever talks to the agent")
+    return sender
+
+
+async def _refuse_stranger(running: AgentActor, session_id: str, owner: Sender) -> None:
+    """Refuse another owner's session by its head, before anything of it is loaded or begins to run.
+
+    Raises:
+        SessionNotFound: there is none.
+        WrongOwner: it belongs to somebody of another name; the kind is known when it is open.
+    """
+    if running.journal is None or session_id in running.sessions:
+        return
+    head = await running.journal.head(running.name, session_id)
+    if head is None and session_id not in running.sessions:
+        raise SessionNotFound(running.name, session_id)
+    if head is not None and head.owner not in ("", owner.name):
+        raise WrongOwner(running.name, session_id, owner.name)
+
+
+def _check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:
+    """Refuse a session of one user below that of another, who would see and decide what it asks people.
+
+    Sessions that agents own are below those that they work for.
+    """
+    if owner.kind == parent.owner.kind == "user" and owner != parent.owner:
+        raise WrongOwner(agent, parent.id, owner.name)
+
+
+async def _with_parent_agent(
+    journal: Journal | None, session_id: str, opened: Opened, *, agent: str
+) -> Opened:
+    """Complete a session's first record with its parent's agent, if only the journal's head has it."""
+    if journal is None or opened.parent_agent or not opened.parent_id:
+        return opened
+    head = await journal.head(agent, session_id)
+    return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
+
+
+def _check_deps(context: SessionContext, opened: Opened, deps_missing: DepsMissingCheck) -> None:
+    """Leave a session as it is that would go on without the deps that it needs.
+
+    Raises:
+        DepsMissing: it names the session.
+    """
+    waiting = (context.mail.acceptances or {}).values()
+    was_given = opened.deps or any(each.options is not None and each.options.deps for each in waiting)
+    if (missing := deps_missing(context, was_given=was_given)) is not None:
+        raise missing
+
+
+def _restored_task(session_id: str, opened: Opened, options: CallOptions) -> Task:
+    """Make the task again that a session was opened for."""
+    return Task(
+        message_id_of(session_id),
+        TurnFuture(options, is_patient=True),
+        opened.parent_agent,
+        opened.parent_id or "",
+        reports=opened.reports,
+        is_unclaimed=True,
+        name=opened.task,
+        deadline=opened.deadline,
+        seconds=round(opened.deadline - opened.created_at, 3),
+    )
+
+
+async def _is_orphan(context: SessionContext, journal: Journal | None) -> bool:
+    """Return True if the session that asked this one has nothing left to do, so that no turn waits for it."""
+    task = context.task
+    if task is None or task.reports or journal is None or not task.parent_agent:
+        return False
+    if context.parent is not None:
+        return not context.parent.mail.pending
+    return task.parent_id not in await journal.unfinished(task.parent_agent)
+
+
+def _mark_temporary(context: SessionContext, opened: Opened, records: Sequence[Record]) -> None:
+    """Have a session for one question leave the journal at its end, but for a task, whose answer may be asked for again."""
+    if context.log is None or not opened.transient:
+        return
+    task_id = message_id_of(context.id)
+    is_task = any(isinstance(record, Accepted) and record.message.id == task_id for record in records)
+    context.log.is_temporary = not is_task
+
+
+def _opened(
+    context: SessionContext,
+    limits: Mapping[str, float],
+    on_busy: OnBusy | None,
+    *,
+    is_transient: bool,
+    now: float,
+) -> Opened:
+    """Build the first record of a session."""
+    parent = context.parent
+    return Opened(
+        agent=context.agent,
+        owner=context.owner,
+        parent_id=None if parent is None else parent.id,
+        created_at=now,
+        on_busy=on_busy,
+        limits=limits,
+        system=context.conversation.system,
+        within=tuple(
+            account.key
+            for account in context.accounts
+            if (account.key.agent, account.key.session_id) != context.key
+        ),
+        transient=is_transient,
+        parent_agent="" if parent is None else parent.agent,
+        reports=context.task is not None and context.task.reports,
+        deadline=0.0 if context.task is None else context.task.deadline,
+        task="" if context.task is None else context.task.name,
+    )

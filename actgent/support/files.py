@@ -1,0 +1,84 @@
+"""Small files that several processes share: written whole or not at all, changed by one at a time."""
+
+import fcntl
+import os
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import trio
+
+from actgent.errors import ConfigurationError
+
+PATIENCE = 60.0
+"""Seconds that a process waits for another one that changes the same file."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
+
+
+@asynccontextmanager
+async def file_change(path: Path, *, patience: float = PATIENCE) -> AsyncGenerator[None]:
+    """A block in which no other process, or task, changes a file that is changed in such blocks only.
+
+    It holds `PATH.lock`, which stays there; the lock ends with the process, however that ends.
+
+    Raises:
+        ConfigurationError: the folder cannot be written, or another one takes longer than `patience` seconds.
+    """
+    descriptor = _opened(path)
+    try:
+        await _lock(descriptor, path, patience)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be changed ({error.strerror}): look at its folder"
+        ) from error
+
+
+async def _lock(descriptor: int, path: Path, patience: float) -> None:
+    pause = _FIRST_PAUSE
+    with trio.move_on_after(patience):
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            await trio.sleep(pause)  # a thread that waits in the kernel could not be cancelled
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    raise ConfigurationError(
+        f"another process has been changing {path} for {patience:g} s: try again, or end it"
+    )
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a file so that whoever reads it, also after a crash, finds the old text or the new one.
+
+    Raises:
+        OSError: it cannot be written, and is as it was.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.absolute().parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

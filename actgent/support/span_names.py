@@ -1,0 +1,75 @@
+"""Names of spans, attributes and metrics: those of the OpenTelemetry GenAI conventions, and ours.
+
+Those that begin with `gen_ai.` are as the semantic conventions for generative AI name them, at the state of `CONVENTIONS`; all of
+them are marked there as in development, so they may change, and each change here is a line in the changelog.
+"""
+
+CONVENTIONS = "opentelemetry/semantic-conventions-genai, July 2026"
+"""The document, and its state, that the names are from."""
+
+# --- what is done ------------------------------------------------------------------------
+
+INVOKE_AGENT = "invoke_agent"
+CHAT = "chat"
+EXECUTE_TOOL = "execute_tool"
+SEND = "send"
+"""Ours: a message that begins a trace."""
+
+# --- attributes of the conventions -------------------------------------------------------
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_ID = "gen_ai.response.id"
+AGENT = "gen_ai.agent.name"
+CONVERSATION = "gen_ai.conversation.id"
+TEMPERATURE = "gen_ai.request.temperature"
+MAX_TOKENS = "gen_ai.request.max_tokens"
+STREAM = "gen_ai.request.stream"
+OUTPUT_TYPE = "gen_ai.output.type"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
+REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_CALL = "gen_ai.tool.call.id"
+TOOL_TYPE = "gen_ai.tool.type"
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
+TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_RESULT = "gen_ai.tool.call.result"
+ERROR = "error.type"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
+
+# --- attributes of ours ------------------------------------------------------------------
+
+MESSAGE = "actgent.message.id"
+PRIORITY = "actgent.priority"
+QUEUE_SECONDS = "actgent.queue.seconds"
+ACTIVATION = "actgent.activation"
+"""`begin`, `person` after somebody decided, `restart` after a failure of the agent or the process."""
+ATTEMPT = "actgent.attempt"
+GOVERNOR_SECONDS = "actgent.governor.seconds"
+COST = "actgent.cost.usd"
+TOOL_EFFECT = "actgent.tool.effect"
+TOOL_STATUS = "actgent.tool.status"
+TURN_CALLS = "actgent.turn.model_calls"
+TURN_INPUT_TOKENS = "actgent.turn.input_tokens"
+TURN_OUTPUT_TOKENS = "actgent.turn.output_tokens"
+TURN_COST = "actgent.turn.cost.usd"
+
+# --- metrics -----------------------------------------------------------------------------
+
+CALL_DURATION = "gen_ai.client.operation.duration"
+CALL_FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
+TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105 - tokens of text
+TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - the same
+AGENT_DURATION = "gen_ai.invoke_agent.duration"
+AGENT_CALLS = "gen_ai.invoke_agent.inference_calls"
+TOOL_DURATION = "gen_ai.execute_tool.duration"

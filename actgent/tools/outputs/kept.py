@@ -1,0 +1,87 @@
+"""Results too long for the model: kept once in the session's state, and read in pieces by `read_result`.
+
+The state is durable where the session has a journal. What stands in the conversation is the beginning only.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from actgent.errors import ToolError
+from actgent.messages import ToolCall
+from actgent.tools.base import Effect, HasState, Tool, ToolContext
+
+from .results import capped
+
+MOST = 4_000_000
+"""Characters that a session keeps of long results, in its whole life; what comes after that is cut."""
+LONGEST_PIECE = 20_000
+FOUND = 20
+"""How many places one search tells."""
+_AROUND = 150
+"""Characters that are told on each side of what was found."""
+_KEY = "_result/"
+_SIZE = "_results"
+
+
+class ReadResult(Tool):
+    """Reads more of a result of which the model was shown the beginning. Given to an agent, it has long results kept."""
+
+    name = "read_result"
+    description = (
+        "Read on in a long result of which you were shown the beginning only, or search it for a text."
+    )
+    effect: Effect = "pure"
+    inline = True
+    outside = True  # it may be what strangers wrote
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string", "description": "The id of the result."},
+            "start": {"type": "integer", "minimum": 0, "description": "The first character; 0 by default."},
+            "length": {"type": "integer", "minimum": 1, "maximum": LONGEST_PIECE},
+            "search": {"type": "string", "minLength": 1, "description": "A text to look for from start on."},
+        },
+        "required": ["id"],
+        "additionalProperties": False,
+    }
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        state = context.state
+        text = None if state is None else state.get(f"{_KEY}{arguments['id']}")
+        if not isinstance(text, str):
+            raise ToolError(
+                f"no result is kept under the id {arguments['id'][:80]!r}: only long texts are, and pictures and files stand in their results as they are"
+            )
+        start = arguments.get("start", 0)
+        if "search" in arguments:
+            return _found(text, arguments["search"], start)
+        piece = text[start : start + arguments.get("length", LONGEST_PIECE // 2)]
+        return f"[characters {start} to {start + len(piece)} of {len(text)}]\n{piece}"
+
+
+def keep_result(source: HasState, call: ToolCall, text: str, limit: int) -> str:
+    """Keep a result that is longer than `limit`; returns its beginning, with where the rest is to be read."""
+    state = source.state
+    size = state.get(_SIZE, 0) + len(text)
+    if size > MOST:
+        return capped(text, limit)
+    rest = f'of {len(text)} characters; read_result with id "{call.id}" reads on, and searches]'
+    shown = max(0, limit - len(rest) - len(f"\n[the first {limit} "))
+    # Once: a call that is repeated after a crash may have come as far as here before it.
+    state.dispatch([(f"{_KEY}{call.id}", text), (_SIZE, size)], once=f"{call.id}/kept")
+    return f"{text[:shown]}\n[the first {shown} {rest}"
+
+
+def _found(text: str, wanted: str, start: int) -> str:
+    """The places of a text, with what stands round them."""
+    places: list[int] = []
+    while len(places) < FOUND and (place := text.find(wanted, start)) >= 0:
+        places.append(place)
+        start = place + len(wanted)
+    if not places:
+        return f"{wanted[:200]!r} is not there"
+    told = (
+        f"[at {place}] {text[max(0, place - _AROUND) : place + len(wanted) + _AROUND]}" for place in places
+    )
+    more = "\n[there may be more: search on from behind the last]" if len(places) == FOUND else ""
+    return "\n".join(told) + more

@@ -1,0 +1,191 @@
+"""What a tool returned or raised, as text that a model reads."""
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import json
+import pathlib
+import re
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterable, Collection, Coroutine, Iterator, Mapping
+from typing import Any
+
+import attrs
+import msgspec
+
+from actgent.errors import ToolError, UnusableResult
+from actgent.messages import Media
+from actgent.support.foreign import advice_on, leaves
+
+_TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
+_TEMPORAL = (dt.date, dt.time)
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Control characters but for tab, line feed and carriage return: terminals and databases act on them."""
+_PICTURES = 0x2400
+"""Where the characters begin that show those below the space, such as that for NUL."""
+_DELETE = 0x7F
+_EXPORTS = ("model_dump", "tolist")
+"""How values like those of pydantic and numpy name their way to plain data."""
+
+
+def _plain(value: object) -> Any:
+    """One step from a value that JSON does not know to one that it may know."""
+    if isinstance(value, Media):
+        raise TypeError(
+            f"{type(value).__name__} stands alone or in a list, not in other data: return [text, {type(value).__name__}(...)]"
+        )
+    if isinstance(value, _TEMPORAL):
+        return value.isoformat()
+    if isinstance(value, _TEXTUAL):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if not isinstance(value, type) and (fields := _fields(value)) is not None:
+        return fields
+    return _elements(value)
+
+
+def _fields(value: Any) -> Any:
+    if attrs.has(type(value)):
+        return attrs.asdict(value, recurse=False)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    if hasattr(value, "__pydantic_serializer__") and hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    export = next(filter(None, (getattr(value, name, None) for name in _EXPORTS)), None)
+    return None if export is None else export()
+
+
+def _elements(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return _sorted(value)
+    if isinstance(value, Collection) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value: {_remedy(value)}")
+
+
+def _remedy(value: object) -> str:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "decode them to text, or return them as Image(...) or File(...)"
+    if isinstance(value, Coroutine):
+        value.close()  # Python would warn of it once more
+        return "await it in the tool"
+    if isinstance(value, AsyncIterable):
+        return "collect it in a list first"
+    if isinstance(value, Iterator):
+        return "return a list"
+    return "return text, a number, a list, a dict, or a dataclass"
+
+
+def _sorted(value: Collection[Any]) -> list[Any]:
+    try:
+        return sorted(value)
+    except TypeError:
+        return list(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
+
+
+def to_text(value: object) -> str:
+    """Text as it is, anything else as JSON; characters that UTF-8 cannot carry become `?`.
+
+    Control characters in text, but for tabs and ends of lines, become their pictures; JSON escapes them.
+
+    attrs and dataclass instances, msgspec structs, pydantic models, enums, dates, sets and the like are written
+    by their fields or elements.
+
+    Raises:
+        UnusableResult: JSON cannot carry it: bytes, a cycle, NaN, an object of another kind.
+    """
+    if isinstance(value, str):
+        return controls_shown(str.__str__(value))
+    if type(value) is int:  # the usual small result; the encoder takes ten times as long
+        return str(value)
+    try:
+        return _carried(_encode(value))
+    except Exception as error:  # the value's own methods may raise anything
+        raise UnusableResult(f"the result cannot be written as JSON: {describe(error)}") from error
+
+
+def controls_shown(text: str) -> str:
+    """Text with its control characters as pictures, and `?` for what UTF-8 cannot carry."""
+    text = _carried(text)
+    return text if _CONTROLS.search(text) is None else _CONTROLS.sub(_picture, text)
+
+
+def _carried(text: str) -> str:
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(_PICTURES + code) if code < _DELETE else "\ufffd"
+
+
+def capped(text: str, limit: int) -> str:
+    """At most `limit` characters; what is cut is announced at the end, with the full size."""
+    if len(text) <= limit:
+        return text
+    notice = f"\n[cut: the first of {len(text)} characters; ask for less at a time]"
+    return text[: limit - len(notice)] + notice if limit > len(notice) else text[:limit]
+
+
+def describe(error: BaseException) -> str:
+    """An exception in words for a model: a `ToolError` by its text, others with their class; groups flattened."""
+    return controls_shown("; ".join(dict.fromkeys(map(_advised, leaves(error)))))
+
+
+def _advised(error: BaseException) -> str:
+    advice = advice_on(error)
+    return f"{worded(error)} ({advice})" if advice else worded(error)
+
+
+def worded(error: BaseException) -> str:
+    """An exception in words, without a look at what is in it."""
+    kind = type(error).__name__
+    try:
+        text = str(error).strip()
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
+        return f"{kind} (its text cannot be read)"
+    if isinstance(error, ToolError):
+        return text or kind
+    return f"{kind}: {text}" if text else kind
+
+
+def canonical(arguments: Mapping[str, Any]) -> str:
+    """Arguments as text: the same for equal arguments in any order, another for 1, 1.0 and true."""
+    return json.dumps(arguments, sort_keys=True, separators=(",", ":"))
+
+
+@attrs.define
+class ResultCache:
+    """At most `capacity` texts; the least recently used one makes room."""
+
+    capacity: int
+    _texts: OrderedDict[str, str] = attrs.field(factory=OrderedDict, init=False, repr=False)
+
+    def get(self, key: str) -> str | None:
+        """The text kept for a key, or None."""
+        if key not in self._texts:
+            return None
+        self._texts.move_to_end(key)
+        return self._texts[key]
+
+    def put(self, key: str, text: str) -> None:
+        """Keep a text."""
+        self._texts[key] = text
+        self._texts.move_to_end(key)
+        if len(self._texts) > self.capacity:
+            self._texts.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._texts)

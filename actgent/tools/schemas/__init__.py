@@ -1,0 +1,1 @@
+"""What arguments a tool takes, and whether those of a call are such."""

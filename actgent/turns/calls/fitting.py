@@ -1,0 +1,147 @@
+"""Requests that fit into the context window of their model: what does not fit is never sent."""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+
+from actgent.errors import BadRequest, ContextOverflow
+from actgent.llm import context_window as window
+from actgent.llm.base import LLM, Answer, Chat
+from actgent.memory.room import largest
+from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
+from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import SessionConversation
+from actgent.tools.outputs.kept import ReadResult, keep_result
+from actgent.tools.outputs.results import capped
+
+HALF = 0.5
+"""The share of the room that a conversation takes behind a cut, so that the next one is long away."""
+SHORTENED = (10_000, 1_000)
+"""Characters to which long results are shortened, the first that is enough."""
+
+_ADVICE = (
+    "the largest parts are: {}. Send less, let tools return less (Limits(result_characters=...)), ask for a shorter answer "
+    "(max_tokens=), or take a model with a larger window; where context_window= says how large it is, look whether it is right"
+)
+
+Assemble = Callable[[], Sequence[ChatMessage]]
+"""Puts a request's messages together again, after its view was cut."""
+
+
+@attrs.define(eq=False)
+class ContextFitter:
+    """Fits requests into windows; remembers of each conversation what the provider counted last."""
+
+    _counted: "weakref.WeakKeyDictionary[SessionConversation, window.Counted]" = attrs.field(
+        factory=weakref.WeakKeyDictionary
+    )
+
+    def note(self, context: SessionContext, llm: LLM, chat: Chat, answer: Answer) -> None:
+        """Take what a provider counted."""
+        if llm.context_window is None:
+            return
+        if counted := window.note(llm, chat, answer, self._counted.get(context.conversation)):
+            self._counted[context.conversation] = counted
+
+    def fit(self, context: SessionContext, llm: LLM, chat: Chat, assemble: Assemble) -> Chat:
+        """Return the request, cut where it would not fit: first by the view, then in long results.
+
+        Raises:
+            ContextOverflow: it does not fit all the same.
+        """
+        if llm.context_window is None:
+            return chat
+        before = self._counted.get(context.conversation)
+        room = llm.context_window - window.answer_room(llm, chat, llm.context_window)
+        if window.at_most(llm, chat, before) <= room:
+            return chat
+        return self._cut(context, llm, chat, assemble, room)
+
+    def compact(self, context: SessionContext, llm: LLM, chat: Chat, assemble: Assemble) -> Chat | None:
+        """Return a request that takes half as much as the one that its provider found too long; None if there is none."""
+        size = window.at_most(llm, chat, self._counted.get(context.conversation))
+        try:
+            return self._cut(context, llm, chat, assemble, size // 2)
+        except ContextOverflow:
+            return None
+
+    def _cut(self, context: SessionContext, llm: LLM, chat: Chat, assemble: Assemble, room: int) -> Chat:
+        before = self._counted.get(context.conversation)
+        size = window.at_most(llm, chat, before)
+        view = context.conversation.view
+        while size > room and view.shrink(_share(chat, room, size)):
+            chat = attrs.evolve(chat, messages=assemble())
+            size = window.at_most(llm, chat, before)
+        for limit in SHORTENED:
+            if size > room:
+                chat = attrs.evolve(chat, messages=_with_short_results(context, chat, limit))
+                size = window.at_most(llm, chat, before)
+        if size > room:
+            raise _overflow(llm, chat, size, room)
+        return chat
+
+
+def _share(chat: Chat, room: int, size: int) -> float:
+    """Return the share of the conversation that is to stay, so that all takes half of the room."""
+    said = window.conversation(chat.messages)
+    whole = window.estimate(chat) or 1.0
+    told = size * said / whole
+    wanted = room * HALF - (size - told)
+    return min(max(wanted / told, 0.0), HALF) if told else 0.0
+
+
+def _with_short_results(context: SessionContext, chat: Chat, limit: int) -> list[ChatMessage]:
+    """The messages with results of at most `limit` characters; the rest is kept where the model can read it."""
+    can_read = any(tool.name == ReadResult.name for tool in chat.tools)
+
+    def shortened(part: Part) -> Part:
+        if not isinstance(part, ToolResult) or len(part.content) <= limit:
+            return part
+        if can_read and part.native:
+            call = ToolCall(part.tool_name, {}, part.call_id)
+            return attrs.evolve(part, content=keep_result(context, call, part.content, limit))
+        return attrs.evolve(part, content=capped(part.content, limit))
+
+    return [
+        attrs.evolve(said, parts=tuple(map(shortened, said.parts))) if said.role == "tool" else said
+        for said in chat.messages
+    ]
+
+
+def fitter_for(models: Iterable[LLM]) -> ContextFitter | None:
+    """A fitter where one of the models has a window, or a provider that may find a request too long."""
+    needs = any(model.context_window is not None or model.refuses_length for model in models)
+    return ContextFitter() if needs else None
+
+
+def overflow_of(llm: LLM, chat: Chat, refused: BadRequest) -> ContextOverflow:
+    """The error of a request that was cut, and is too long for its provider all the same."""
+    size, parts = int(window.estimate(chat)), _largest(chat)
+    text = (
+        "the provider finds the request too long, also after what can be left out was left out: "
+        f"{refused}; {_ADVICE.format(_named(parts))}"
+    )
+    return ContextOverflow(text, parts=parts, tokens=size, budget=llm.context_window or 0)
+
+
+def _overflow(llm: LLM, chat: Chat, size: int, room: int) -> ContextOverflow:
+    """The error of a request that does not fit whatever is left out."""
+    parts = _largest(chat)
+    text = (
+        f"the request would take about {size:,} tokens, and of the context window of {llm.name} "
+        f"({llm.context_window or 0:,} tokens) {room:,} are left for it beside the answer; {_ADVICE.format(_named(parts))}"
+    )
+    return ContextOverflow(text, parts=parts, tokens=size, budget=room)
+
+
+def _largest(chat: Chat) -> list[tuple[str, int]]:
+    others = [
+        ("the system prompt", int(window.words(chat.system))),
+        (f"the descriptions of {len(chat.tools)} tools", int(window.tool_tokens(chat.tools))),
+    ]
+    return largest(chat.messages, others)
+
+
+def _named(parts: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{words} ({tokens:,})" for words, tokens in parts)

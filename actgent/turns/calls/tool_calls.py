@@ -1,0 +1,337 @@
+"""The tool calls of a turn: run side by side, each with exactly one result in the record."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from actgent.control.budget import Budget
+from actgent.control.call_cycles import FEWEST, circle, is_same, most_calls
+from actgent.control.excess import excess_of
+from actgent.errors import LimitReached
+from actgent.journal.records import Said, Started
+from actgent.messages import CallProgress, Message, ToolCall, Usage
+from actgent.sessions.context import SessionContext
+from actgent.sessions.restore import TOOLS
+from actgent.sessions.session_log import SessionLog
+from actgent.sessions.turn import Turn, TurnCheckpoint
+from actgent.sessions.waiting.approval_ledger import PendingCalls, edited, grants_of
+from actgent.tools.base import Tool, ToolContext
+from actgent.tools.execution import NO_GRANTS, Batch
+from actgent.tools.outputs.kept import ReadResult, keep_result
+from actgent.tools.registry import ToolRegistry
+from actgent.tools.threads import ThreadShare
+from actgent.turns.dispatcher import Dispatcher
+from actgent.turns.observer import Observer
+
+from .approval_requests import ApprovalRequests
+from .nested_calls import NestedCalls
+from .progress import ProgressBoard
+
+Access = Callable[[ToolCall, Tool, ToolContext], str | None]
+"""A rule: why a call may not run at this moment, in words for the model; None: it may. It must be sync and free of side effects."""
+
+
+def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
+    """Take the calls of an answer from the turn's budget, once."""
+    if turn.checkpoint is None or turn.answer.id not in turn.checkpoint.charged:
+        budget.take_tool_calls(len(calls), of=turn.answer.id, now=trio.current_time())
+
+
+def _closing(results: Message, turn: Turn, usage: Usage) -> Said:
+    """Build the record of results, and of calls that no other record holds; `usage` is that of sessions that worked for them."""
+    last = turn.progress.last_call
+    if last is None or last.native:
+        return Said(message=results, usage=usage, calls=turn.progress.calls, repairs=turn.progress.repairs)
+    return Said(
+        message=results,
+        usage=usage,
+        calls=turn.progress.calls,
+        repairs=turn.progress.repairs,
+        last_call=last,
+        identical=turn.progress.identical,
+        called=_called_at_last(results, turn),
+    )
+
+
+def _called_at_last(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
+    """The calls that have these results, where they are several."""
+    count, called = len(results.tool_results), turn.progress.called
+    return tuple(called[-count:]) if called and count > 1 else ()
+
+
+@attrs.define(eq=False, kw_only=True)
+class ToolCaller:
+    """Runs the calls of an answer, closes them in the record and tells the handlers."""
+
+    agent: str
+    registry: ToolRegistry
+    threads: ThreadShare
+    dispatcher: Dispatcher
+    observer: Observer
+    approvals: ApprovalRequests
+    access: Sequence[Access] = ()
+    """All of them have to agree, when the call is about to start."""
+
+    async def run(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        calls: Sequence[ToolCall],
+        *,
+        stage: str | None,
+    ) -> Message | None:
+        """Run the calls of the answer to `message`; returns the message with their results, the turn's next.
+
+        None: some of them wait for people, and `turn.pending_approvals` is what to go on with when all have decided.
+        """
+        known = await self._known(context, turn, calls)
+        batch = self._batch(context, turn, known)
+        results = None
+        is_over = False
+        try:
+            turn.check()
+            if turn.progress.counted != turn.answer.id:  # or they waited for people meanwhile
+                turn.progress.counted = turn.answer.id
+                if not batch.is_refused:
+                    self._count(context, turn, known)
+            self._prepare(context, turn, batch)
+            if turn.listeners:
+                await self._tell_readers(context, turn, known)
+            turn.control.expose()
+            if (board := self._board(context, turn)) is None:
+                await batch.run()
+            else:
+                batch.context.report = board.put
+                await board.run(batch.run)
+            turn.control.cover()
+            if batch.asked:
+                await self.approvals.ask(context, turn, batch)
+                turn.pending_approvals = PendingCalls(message, tuple(known), stage)
+            is_over = True
+        except Exception:  # a limit, a journal that fails: the turn ends by it, and the process goes on
+            is_over = True
+            raise
+        finally:
+            turn.control.cover()
+            if turn.pending_approvals is None:
+                results = self._close(context, turn, message, batch, stage, is_over=is_over)
+        if results is None:
+            return None
+        if context.log is not None:
+            await context.log.flush()
+        turn.check()  # before handlers, who are not to be cancelled
+        await self.deliver(context, turn)
+        turn.check()
+        return results
+
+    async def give_up(self, context: SessionContext, turn: Turn) -> None:
+        """Close calls that will not run any more, and tell what was not told yet."""
+        if context.conversation.open_calls:
+            batch = self._batch(context, turn, self._resolved(context.conversation.open_calls))
+            self._close(context, turn, turn.message, batch, None, is_over=True)
+        await self.deliver(context, turn)
+
+    async def deliver(self, context: SessionContext, turn: Turn) -> None:
+        """Hand the results to the handlers, in the order of the calls."""
+        while turn.results:
+            result = turn.results.pop(0)
+            self.observer.take_result(context, result)
+            await self.dispatcher.deliver(context, turn, result)
+
+    def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
+        """Have observers hear of each call. With a journal, what may have an effect is written first."""
+        if self.observer.stream.watched:
+            batch.on_start = partial(self.observer.start_tool, context)
+        if context.log is None:
+            return
+        batch.on_stage = partial(self._begin_stage, context.log, turn, batch)
+        if len(batch.calls) > 1:  # a single result is written with the message that carries it
+            batch.on_finish = context.log.finish
+
+    def _board(self, context: SessionContext, turn: Turn) -> ProgressBoard | None:
+        """Return where tools put their progress; None: nobody would hear of it."""
+        is_heard = context.handlers.any_of("tool_progress") or (turn.listeners and turn.is_heard())
+        if not (is_heard or self.observer.stream.watched):
+            return None
+
+        async def tell(progress: CallProgress) -> None:
+            self.observer.take_progress(context, progress)
+            await self.dispatcher.dispatch(context, progress)
+
+        return ProgressBoard(tell)
+
+    async def _tell_readers(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Tell the listeners of calls that are in the journal."""
+        if context.log is not None and turn.is_heard():
+            await context.log.flush()
+        for listener in turn.listeners:
+            listener.take_calls(calls)
+
+    def _resolved(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """Return the calls of the tools themselves where the model ran them by `call_tool`."""
+        return [self.registry.resolve(call) for call in calls] if self.registry.has_toolsets else calls
+
+    async def _known(
+        self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]
+    ) -> Sequence[ToolCall]:
+        """The calls of the tools themselves, each with its id; toolsets that connect for the first time are waited for."""
+        if self.registry.unsettled:
+            await self._wait_for_toolsets(turn, calls)
+        return [
+            call if call.id else context.conversation.assign_call_id(call, f"{turn.answer.id}/call/{place}")
+            for place, call in enumerate(self._resolved(calls))
+        ]
+
+    async def _wait_for_toolsets(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Wait for toolsets that connect for the first time, such as after a restart, where calls may be of theirs."""
+        turn.control.expose()
+        try:
+            await self.registry.wait_for(calls)
+        finally:
+            turn.control.cover()
+
+    def _settle(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
+        """Tell a batch what became of its calls before the restart."""
+        for place, call in enumerate(batch.calls):
+            tool = self.registry.get(call.name)
+            if call.id in resume.finished:
+                batch.set_result(place, resume.finished[call.id])
+                if context.log is not None:
+                    context.log.know_finished(call.id)
+            elif call.id not in resume.started:
+                continue
+            elif tool is None or tool.effect == "once" or batch.is_settled(place):
+                batch.set_result(place, None)
+            else:
+                batch.begun |= {place}
+
+    async def _begin_stage(self, log: SessionLog, turn: Turn, batch: Batch, places: Sequence[int]) -> None:
+        """Write which calls are about to start with an effect that a restart has to know of; nothing cuts the write."""
+        started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
+        if started:
+            log.add(Started(call_ids=started))
+        turn.control.cover()
+        await log.flush()
+        turn.control.expose()
+
+    def _has_effect(self, batch: Batch, place: int) -> bool:
+        tool = self.registry.get(batch.calls[place].name)
+        return tool is not None and tool.effect != "pure" and batch.would_start(place)
+
+    def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        batch = self._new_batch(context, turn, calls)
+        if context.approvals is not None:
+            self.approvals.apply_decisions(context.approvals, batch)
+        if turn.checkpoint is not None:
+            self._settle(context, turn.checkpoint, batch)
+        return batch
+
+    def _new_batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        limits = turn.limits
+        told = ToolContext(
+            session_id=context.id,
+            owner=context.owner.name,
+            agent=self.agent,
+            scope=context.scope,
+            deps=turn.options.deps,
+            session=context.face,
+            source=context,
+            threads=self.threads,
+        )
+        grants = NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)
+        batch = Batch(
+            [edited(call, grants) for call in calls] if grants else calls,
+            self.registry,
+            context=told,
+            check=partial(self._refusal, told) if self.access else None,
+            ask=None if self.approvals.rule is None else self.approvals.rule_for(told),
+            grants=grants,
+            timeout=limits.tool_timeout,
+            max_characters=limits.result_characters,
+            keep=partial(keep_result, context)
+            if type(self.registry.get(ReadResult.name)) is ReadResult
+            else None,
+            nest=partial(self._nest, context, turn),
+            on_raise=partial(self.dispatcher.reports.tool_raised, context),
+        )
+        if (excess := excess_of(calls, limits)) is not None:
+            batch.refuse(excess)
+        return batch
+
+    def _nest(self, context: SessionContext, turn: Turn, call: ToolCall) -> NestedCalls:
+        return NestedCalls(
+            outer=call,
+            context=context,
+            turn=turn,
+            registry=self.registry,
+            new_batch=self._new_batch,
+            now=self.approvals.now,
+        )
+
+    def _refusal(self, told: ToolContext, call: ToolCall, tool: Tool) -> str | None:
+        return next(filter(None, (rule(call, tool, told) for rule in self.access)), None)
+
+    def _count(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Take the calls of an answer from what the turn may still do."""
+        self._count_identical(context, turn, calls)
+        if turn.budget is not None:
+            _count_calls(turn, turn.budget, calls)
+
+    def _count_identical(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Stop a model that repeats itself before it does so once more."""
+        most = turn.limits.identical_calls
+        progress = turn.progress
+        if (called := progress.called) is None:
+            called = progress.called = []
+        for call in calls:
+            progress.identical = progress.identical + 1 if is_same(call, progress.last_call) else 1
+            progress.last_call = call
+            called.append(call)
+            if progress.identical > most:
+                raise self._repeating(context, turn, f"identical calls of {call.name!r} in a row")
+            if len(called) > FEWEST and (again := circle(called, most, context.conversation.messages)):
+                names = ", ".join(repr(each.name) for each in again)
+                raise self._repeating(
+                    context, turn, f"rounds of the same calls ({names}) with the same results"
+                )
+        if len(called) > FEWEST:  # no turn of a few calls is cut
+            del called[: -most_calls(most)]
+
+    def _repeating(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:
+        return LimitReached(
+            what,
+            turn.limits.identical_calls,
+            field="identical_calls",
+            used={"model_calls": turn.progress.calls},
+            agent=self.agent,
+            session_id=context.id,
+        )
+
+    def _close(
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        batch: Batch,
+        stage: str | None,
+        *,
+        is_over: bool,
+    ) -> Message:
+        """Write one result for each call into the record, right behind the calls, whatever came of them.
+
+        The journal hears of it unless the process ends: then the next start goes on with what is known by then.
+        """
+        results = batch.results()
+        closing = message.caused(TOOLS, results, stage=stage)
+        context.conversation.append(closing)
+        if context.log is not None and (is_over or turn.is_ending):
+            context.log.say_results(_closing(closing, turn, context.conversation.take_unwritten()))
+        context.conversation.open_calls = ()
+        if context.approvals is not None:
+            context.approvals.close(call.id for call in batch.calls)
+            context.watch_deadline()
+        turn.results.extend(results)
+        return closing

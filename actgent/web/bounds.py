@@ -1,0 +1,192 @@
+"""How much a gateway takes, of one token and of all: what is full is refused at once, and never waits."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from actgent.control.arguments import at_least_one, check_seconds
+from actgent.journal.base import Journal
+from actgent.journal.listing import SessionKey
+
+from .problems import Problem
+
+MAX_METERS = 10_000
+"""The number of tokens whose rates are known at a time; of more, the one that was idle the longest begins anew."""
+
+
+def _count(_: object, field: "attrs.Attribute[int]", value: int) -> None:
+    at_least_one(field.name, value)
+
+
+def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
+    check_seconds(field.name, value)
+
+
+@attrs.frozen(kw_only=True)
+class GatewayLimits:
+    """The bounds of a gateway.
+
+    Raises:
+        ConfigurationError: a bound makes no sense.
+    """
+
+    header_bytes: int = attrs.field(default=32_768, validator=_count)
+    header_seconds: float = attrs.field(default=10.0, validator=_seconds)
+    """Seconds in which the head of a request has to come."""
+    body_bytes: int = attrs.field(default=1_000_000, validator=_count)
+    parts_bytes: int = attrs.field(default=10_000_000, validator=_count)
+    """The longest body of a message, which may hold pictures and files."""
+    body_seconds: float = attrs.field(default=30.0, validator=_seconds)
+    send_seconds: float = attrs.field(default=10.0, validator=_seconds)
+    """Seconds in which a client has to take what is sent to it; then its connection ends."""
+    idle_seconds: float = attrs.field(default=30.0, validator=_seconds)
+    """Seconds in which a connection may be without a request."""
+    connections: int = attrs.field(default=10_000, validator=_count)
+    requests: int = attrs.field(default=64, validator=_count)
+    """Requests and streams of one token at a time."""
+    messages: int = attrs.field(default=100, validator=_count)
+    """Messages of one token that have not ended."""
+    rate: float = attrs.field(default=20.0, validator=_seconds)
+    """Requests a second of one token."""
+    burst: int = attrs.field(default=100, validator=_count)
+    """Requests that it may send at once."""
+    page: int = attrs.field(default=500, validator=_count)
+    """The longest page of a list."""
+    grace: float = attrs.field(default=10.0, validator=_seconds)
+    """Seconds to end requests when the gateway closes."""
+
+
+@attrs.define(eq=False)
+class TokenMeter:
+    """What one token does now."""
+
+    tokens: float
+    """Requests that it may send at once."""
+    filled: float
+    """When that was so, by trio's clock."""
+    running: int = 0
+
+
+class Meters:
+    """The rates and requests of all tokens."""
+
+    def __init__(self, limits: GatewayLimits) -> None:
+        self._limits = limits
+        self._meters: OrderedDict[str, TokenMeter] = OrderedDict()
+
+    @contextmanager
+    def entered(self, digest: str, *, now: float) -> Iterator[None]:
+        """Count a request for the block.
+
+        Args:
+            digest: Of its token.
+            now: By trio's clock.
+
+        Raises:
+            Problem: the token asks for too much.
+        """
+        meter = self._of(digest, now)
+        self._take(meter, now)
+        if meter.running >= self._limits.requests:
+            raise Problem(
+                "too-many-requests",
+                f"{self._limits.requests} requests and streams of this token are open: close one of them",
+                limit="requests",
+                value=self._limits.requests,
+            )
+        meter.running += 1
+        try:
+            yield
+        finally:
+            meter.running -= 1
+
+    def _of(self, digest: str, now: float) -> TokenMeter:
+        if (meter := self._meters.get(digest)) is None:
+            meter = self._meters[digest] = TokenMeter(self._limits.burst, now)
+        self._meters.move_to_end(digest)
+        while len(self._meters) > MAX_METERS and not next(iter(self._meters.values())).running:
+            self._meters.popitem(last=False)
+        return meter
+
+    def _take(self, meter: TokenMeter, now: float) -> None:
+        rate, burst = self._limits.rate, self._limits.burst
+        meter.tokens = min(burst, meter.tokens + (now - meter.filled) * rate)
+        meter.filled = now
+        if meter.tokens < 1:
+            seconds = max(1, round((1 - meter.tokens) / rate)) if rate else 60
+            raise Problem(
+                "too-many-requests",
+                f"this token sends more than {rate:g} requests a second",
+                limit="rate",
+                value=rate,
+                retry_after=seconds,
+            )
+        meter.tokens -= 1
+
+
+LOOKED_AFTER = 0.5
+"""Seconds after which a token that has too many messages is looked at again."""
+
+
+@attrs.define(eq=False)
+class _Sent:
+    """The messages that a token has sent, by session; more than have not ended."""
+
+    counts: dict[SessionKey, int] = attrs.field(factory=dict)
+    looked: float = -LOOKED_AFTER
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+class OpenMessages:
+    """How many messages of each token have not ended.
+
+    They are counted as they come, and compared with what the journal knows only where there may be too many: so a turn
+    costs nothing here. Messages that others sent to the same sessions count, too.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._sent: dict[str, _Sent] = {}
+
+    def note(self, digest: str, key: SessionKey) -> None:
+        """A token has sent a message."""
+        counts = self._sent.setdefault(digest, _Sent()).counts
+        counts[key] = counts.get(key, 0) + 1
+
+    async def check(self, digest: str, journal: Journal) -> None:
+        """Refuse a further message of a token.
+
+        Raises:
+            Problem: it has too many that have not ended.
+        """
+        sent = self._sent.get(digest)
+        if sent is None or sent.total < self._most:
+            return
+        now = trio.current_time()
+        if now - sent.looked >= LOOKED_AFTER:
+            sent.looked = now
+            await _look(sent, journal)
+        if sent.total >= self._most:
+            raise Problem(
+                "too-many-requests",
+                f"{self._most} messages of this token have not ended: wait for one of them",
+                limit="messages",
+                value=self._most,
+            )
+
+
+async def _look(sent: _Sent, journal: Journal) -> None:
+    """Count what has not ended of what was sent."""
+    for key, count in list(sent.counts.items()):
+        head = await journal.head(*key)
+        left = 0 if head is None else min(head.unfinished, count)
+        if left:
+            sent.counts[key] = left
+        else:
+            del sent.counts[key]

@@ -1,0 +1,72 @@
+"""The dashboard's files: a page that asks the API like any other client. They hold nothing secret, so they take no token."""
+
+import functools
+import hashlib
+from importlib import resources
+from typing import Any
+
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response
+from starlette.routing import Route as Path
+from starlette.types import Receive, Scope as ASGIScope, Send
+
+from .problems import Problem
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""The page runs no script but its own files, and reaches nothing but this server."""
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+def routes() -> list[Path]:
+    """The addresses of the page and its files."""
+    return [
+        Path("/", _File("index.html")),
+        *(Path(f"/static/{name}", _File(name)) for name in _names() if name != "index.html"),
+    ]
+
+
+class _File:
+    """One file, as an ASGI application."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise Problem("method-not-allowed", "a file is only read", headers={"allow": "GET, HEAD"})
+        content, tag = _content(self.name)
+        headers = {
+            "content-type": _TYPES[f".{self.name.rpartition('.')[2]}"],
+            "content-security-policy": POLICY,
+            "cross-origin-opener-policy": "same-origin",
+            "cache-control": "no-cache",
+            "etag": tag,
+        }
+        known = HTTPRequest(scope).headers.get("if-none-match") == tag
+        response = Response(b"" if known else content, status_code=304 if known else 200, headers=headers)
+        await response(scope, receive, send)
+
+
+@functools.cache
+def _content(name: str) -> tuple[bytes, str]:
+    """A file, and what tells it from other versions of it."""
+    place: Any = resources.files(__package__) / "static"
+    content = place.joinpath(*name.split("/")).read_bytes()
+    return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    """The files that are served, as they are called below `static`."""
+    place: Any = resources.files(__package__) / "static"
+    found = [each.name for each in place.iterdir() if each.is_file()]
+    found += [f"vendor/{each.name}" for each in (place / "vendor").iterdir()]
+    return tuple(sorted(name for name in found if f".{name.rpartition('.')[2]}" in _TYPES))

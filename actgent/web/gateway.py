@@ -1,0 +1,159 @@
+"""A gateway put together: its doors, its tokens, what its endpoints work with, and the server below it."""
+
+import ssl
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from actgent.errors import ConfigurationError
+from actgent.runtime.runtime import Runtime
+
+from .app import Application, Doors, router_of
+from .bounds import GatewayLimits, Meters, OpenMessages
+from .dashboard import routes
+from .inside import Inside
+from .reach import Reach, journal_of
+from .routes.openapi import document_of
+from .routes.table import ENDPOINTS
+from .server.addresses import is_loopback, split_address
+from .server.serving import open_listeners, served
+from .streaming.tails import Tails
+from .tokens import AccessToken, TokenStore, new_token
+
+LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
+Opened = tuple[Application, str | None, str | None, Callable[[], int]]
+"""The application, the token that was made for it, where it answers, and what counts its connections."""
+
+
+@asynccontextmanager
+async def opened_gateway(
+    runtime: Runtime,
+    *,
+    bind: str | None,
+    tokens: Path | str | Iterable[AccessToken] | None,
+    hosts: Iterable[str],
+    origins: Iterable[str],
+    limits: GatewayLimits,
+    tls: ssl.SSLContext | None,
+    dashboard: bool,
+) -> AsyncGenerator[Opened, None]:
+    """See `open_gateway`."""
+    store, key = _tokens_of(tokens, bind)
+    names = partial(_hosts_of, bind, more=hosts)
+    names(port=None)  # what is wrong is told before anything is open
+    async with _open_inside(runtime, limits) as inside:
+        build = partial(
+            _application,
+            inside,
+            store,
+            now=runtime.clock.now,
+            origins=frozenset(origins),
+            dashboard=dashboard,
+        )
+        if bind is None:
+            with _closed(inside):
+                yield build(names(port=None)), key, None, int
+            return
+        listeners = await open_listeners(bind)
+        port = listeners[0].socket.getsockname()[1]
+        app = build(names(port=port))
+        url = f"{'http' if tls is None else 'https'}://{bind.rpartition(':')[0]}:{port}"
+        async with served(app, listeners, limits, tls=tls) as server:
+            with _closed(inside):
+                yield app, key, url, lambda: server.connections
+
+
+@asynccontextmanager
+async def _open_inside(runtime: Runtime, limits: GatewayLimits) -> AsyncGenerator[Inside, None]:
+    """What works behind the doors, for the block."""
+    journal, raised = journal_of(runtime), None
+    async with trio.open_nursery() as nursery:
+        inside = Inside(
+            reach=Reach(runtime, journal),
+            limits=limits,
+            messages=OpenMessages(limits.messages),
+            tails=Tails(runtime, journal, nursery),
+            document=partial(document_of, ENDPOINTS),
+        )
+        try:
+            yield inside
+        except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+            raised = error
+        nursery.cancel_scope.cancel()
+    if raised is not None:
+        raise raised
+
+
+def _application(
+    inside: Inside,
+    tokens: TokenStore,
+    hosts: frozenset[str],
+    *,
+    origins: frozenset[str],
+    now: Callable[[], float],
+    dashboard: bool,
+) -> Application:
+    return Application(
+        inside=inside,
+        tokens=tokens,
+        doors=Doors(hosts=hosts, origins=origins),
+        limits=inside.limits,
+        now=now,
+        meters=Meters(inside.limits),
+        router=router_of(ENDPOINTS, routes() if dashboard else ()),
+    )
+
+
+@contextmanager
+def _closed(inside: Inside) -> Iterator[None]:
+    """Let streams end behind the block."""
+    try:
+        yield
+    finally:
+        inside.closing.set()
+        inside.tails.close()
+
+
+def _tokens_of(
+    tokens: Path | str | Iterable[AccessToken] | None, bind: str | None
+) -> tuple[TokenStore, str | None]:
+    """What a gateway knows of tokens, and the one that was made for it.
+
+    Raises:
+        ConfigurationError: there is none, and others than this machine may ask.
+    """
+    if isinstance(tokens, Path | str):
+        return TokenStore(file=Path(tokens)), None
+    if tokens is not None:
+        return TokenStore(tokens), None
+    if bind is not None and not is_loopback(split_address(bind)[0]):
+        raise ConfigurationError(
+            f"a gateway at {bind} needs tokens, since others than this machine may ask: "
+            "make a file of them with `actgent token new`, and pass it as tokens="
+        )
+    secret, token = new_token("gateway.key", owner="admin", scopes=("admin",))
+    return TokenStore([token]), secret
+
+
+def _hosts_of(bind: str | None, port: int | None, more: Iterable[str]) -> frozenset[str]:
+    """The values of `Host` that are answered.
+
+    Raises:
+        ConfigurationError: nothing says them.
+    """
+    given = {host.lower() for host in more}
+    if bind is None:
+        return frozenset(given or LOOPBACK)
+    host = split_address(bind)[0]
+    if is_loopback(host):
+        return frozenset(given | {f"{name}:{port}" for name in LOOPBACK})
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - that is the question
+        if not given:
+            raise ConfigurationError(
+                f"say by which names a gateway at {bind} is asked: hosts=, or --host NAME"
+            )
+        return frozenset(given)
+    return frozenset(given | {f"{f'[{host}]' if ':' in host else host}:{port}"})

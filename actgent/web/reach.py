@@ -1,0 +1,177 @@
+"""What a caller may reach: sessions of its own, with all below them, and for an admin those of everybody.
+
+Whose a session is says its root: a child's owner is that of the session at the top of its tree. What is another owner's
+is answered like what is not there, after the same questions to the journal.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import orjson
+
+from actgent.agents.session import Session, face_of
+from actgent.errors import ConfigurationError, NotRunning
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.listing import Cursor, SessionFilter
+from actgent.runtime.runtime import Runtime
+from actgent.runtime.sessions.opener import SessionOpener
+from actgent.sessions.owner_accounts import is_holder
+
+from .problems import Problem, missing
+from .tokens import Caller
+
+
+@attrs.frozen(kw_only=True)
+class ListPage:
+    """Some of a list, and where the next of it begin."""
+
+    items: Sequence[Any]
+    following: str | None
+    """None at the end."""
+
+
+@attrs.frozen
+class Reach:
+    """The sessions of a runtime, as callers see them."""
+
+    runtime: Runtime
+    journal: Journal
+
+    async def head(self, caller: Caller, session_id: str, agent: str | None = None) -> SessionSummary:
+        """The session of this id, of this agent if one is given.
+
+        Raises:
+            Problem: there is none, or it is another owner's, or several agents have one of this id.
+        """
+        named = await self._named(session_id, agent)
+        heads = [head for head in named if await self.sees(caller, head)]
+        if not heads:
+            raise missing()
+        if len(heads) > 1:
+            agents = sorted(head.agent for head in heads)
+            raise Problem("ambiguous", "say which agent's session you mean, by ?agent=", agents=agents)
+        return heads[0]
+
+    async def _named(self, session_id: str, agent: str | None) -> list[SessionSummary]:
+        """What there is of an id; what is not there is asked for, too, so that it takes as long."""
+        agents = await self.journal.agents_of(session_id)
+        wanted = [each for each in agents if agent in (None, each)] or [agent or ""]
+        found = [await self.journal.head(each, session_id) for each in wanted]
+        return [head for head in found if head is not None and not is_holder(head)]
+
+    async def sees(self, caller: Caller, head: SessionSummary) -> bool:
+        """Return True if a session is the caller's: its root's owner is."""
+        if head.parent_id is None:
+            return caller.is_admin or head.owner == caller.owner
+        root = await self.journal.head(*head.root)
+        return caller.is_admin or (root is not None and root.owner == caller.owner)
+
+    async def session(self, caller: Caller, session_id: str, agent: str | None = None) -> Session:
+        """The same session, opened.
+
+        Raises:
+            Problem: see `head`.
+            SessionClosed: it was closed.
+            NotRunning: its agent does not run.
+        """
+        head = await self.head(caller, session_id, agent)
+        return face_of(await self.opener(head.agent).find(head.session_id))
+
+    def opener(self, agent: str) -> SessionOpener:
+        """What opens the sessions of an agent.
+
+        Raises:
+            NotRunning: it does not run.
+        """
+        return self.runtime.agents.opener(agent)
+
+    def known_opener(self, agent: str) -> SessionOpener:
+        """The same for a name that a client gives.
+
+        Raises:
+            Problem: there is no such agent.
+        """
+        try:
+            return self.runtime.agents.opener(agent)
+        except NotRunning:
+            raise Problem("not-found", "no agent of this name runs here") from None
+
+    async def page(self, caller: Caller, query: Mapping[str, Any], most: int) -> ListPage:
+        """The sessions that a query asks for, the newest change first.
+
+        Raises:
+            Problem: the caller may not ask for that, or the cursor is none.
+        """
+        wanted = await self._filter(caller, query)
+        limit, after = min(query.get("limit", 100), most), to_cursor(query.get("after"))
+        found: list[SessionSummary] = []
+        while len(found) < limit:
+            rows = await self.journal.page(wanted, after=after, limit=limit - len(found))
+            if not rows:
+                break
+            found += [row for row in rows if not is_holder(row)]
+            after = rows[-1].cursor
+        following = from_cursor(found[-1].cursor) if len(found) == limit else None
+        return ListPage(items=found, following=following)
+
+    async def _filter(self, caller: Caller, query: Mapping[str, Any]) -> SessionFilter:
+        owner = query.get("owner") if caller.is_admin else caller.owner
+        if not caller.is_admin and query.get("owner", owner) != owner:
+            raise Problem(
+                "forbidden", "owner= takes the scope admin: a token lists the sessions of its owner"
+            )
+        agent, parent = query.get("agent"), query.get("parent")
+        state, prefix = query.get("state"), query.get("q", "")
+        if parent is not None:
+            above = await self.head(caller, parent, agent)
+            return SessionFilter(parent=above.key, state=state, prefix=prefix)
+        return SessionFilter(agent=agent, owner=owner, state=state, prefix=prefix, roots=not caller.is_admin)
+
+
+# --- cursors -----------------------------------------------------------------------------
+
+
+def from_cursor(parts: Sequence[Any]) -> str:
+    """A place in a list, as clients send it back."""
+    return base64.urlsafe_b64encode(orjson.dumps(list(parts))).decode("ascii").rstrip("=")
+
+
+def to_parts_of(text: str, *kinds: type) -> list[Any]:
+    """The same back, for a cursor of these types.
+
+    Raises:
+        Problem: it is none that we gave.
+    """
+    try:
+        parts = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
+    except (ValueError, UnicodeEncodeError, binascii.Error):
+        parts = None
+    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds):
+        raise Problem("invalid", "after= is the `next` of a page that was read before")
+    return parts
+
+
+def to_cursor(text: str | None) -> Cursor | None:
+    """A place among sessions.
+
+    Raises:
+        Problem: it is none that we gave.
+    """
+    return None if text is None else Cursor(*to_parts_of(text, float, str, str))
+
+
+def journal_of(runtime: Runtime) -> Journal:
+    """The journal of a runtime, which a gateway needs: its numbers are the cursors of clients.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
+    if runtime.journal is None:
+        raise ConfigurationError(
+            "a gateway needs a journal, whose record numbers its clients go on from: "
+            'open_runtime(journal="memory:") keeps one in memory'
+        )
+    return runtime.journal

@@ -1,0 +1,1 @@
+"""What can be asked: the endpoints, their table, and how they say what they find."""

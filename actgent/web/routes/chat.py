@@ -1,0 +1,269 @@
+"""Messages over HTTP: said, waited for, and asked after."""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import trio
+from starlette.responses import Response
+
+from actgent.agents.session import context_of
+from actgent.errors import FeedLagged
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.feed import Erased, FeedReader, Written
+from actgent.journal.records import Record
+from actgent.messages import File, Image, Part, Text, new_id, to_parts
+from actgent.sessions.incoming import message_to
+from actgent.web.problems import Problem, missing
+from actgent.web.streaming.happenings import MessageStory, find_message
+
+from .endpoints import JSON, Endpoint, HTTPCall
+from .schemas import AGENT, ID, IDEMPOTENCY, ON_BUSY, PRIORITY, check_client_id
+
+MAX_WAIT = 300
+"""Seconds that `Prefer: wait=` waits at most."""
+MAX_PARTS = 100
+PATIENCE = 10
+"""Seconds that the journal has to write a message, where its sender does not wait for room."""
+_MEDIA = {
+    "media_type": {"type": "string", "pattern": "^[a-z0-9.+-]+/[a-z0-9.+-]+$"},
+    "data": {"type": "string", "description": "Base64."},
+    "url": {
+        "type": "string",
+        "pattern": "^https?://",
+        "description": "Given to the model, never fetched here.",
+    },
+}
+
+
+def _part(kind: str, required: list[str], **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"type": {"const": kind}, **properties},
+        "required": ["type", *required],
+        "additionalProperties": False,
+    }
+
+
+CONTENT: Mapping[str, Any] = {
+    "oneOf": [
+        {"type": "string", "minLength": 1},
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_PARTS,
+            "items": {
+                "oneOf": [
+                    _part("text", ["text"], text={"type": "string"}),
+                    _part("image", ["media_type"], **_MEDIA),
+                    _part("file", ["media_type"], name={"type": "string", "maxLength": 200}, **_MEDIA),
+                ]
+            },
+        },
+    ]
+}
+_SAID = {
+    "type": "object",
+    "properties": {
+        "content": CONTENT,
+        "message_id": ID,
+        "priority": PRIORITY,
+        "on_busy": ON_BUSY,
+        "deadline": {
+            "type": "number",
+            "minimum": 1,
+            "maximum": 60,
+            "description": "Seconds to wait for room in the inbox; without it a full one answers 429 at once.",
+        },
+    },
+    "required": ["content"],
+    "additionalProperties": False,
+}
+
+
+def to_content(content: str | list[Mapping[str, Any]]) -> str | list[Part]:
+    """What a client says, as parts.
+
+    Raises:
+        Problem: a part makes no sense.
+    """
+    return content if isinstance(content, str) else [_to_part(part) for part in content]
+
+
+def _to_part(part: Mapping[str, Any]) -> Part:
+    if part["type"] == "text":
+        return Text(part["text"])
+    if ("data" in part) == ("url" in part):
+        raise Problem("invalid", f"a part of the type {part['type']} has either data (base64) or url")
+    try:
+        data = base64.b64decode(part["data"], validate=True) if "data" in part else None
+    except (binascii.Error, ValueError):
+        raise Problem("invalid", "data is base64 (RFC 4648)") from None
+    if part["type"] == "image":
+        return Image(media_type=part["media_type"], data=data, url=part.get("url"))
+    return File(media_type=part["media_type"], data=data, url=part.get("url"), name=part.get("name", "file"))
+
+
+# --- said ----------------------------------------------------------------------------------
+
+
+async def say(call: HTTPCall) -> Response:
+    """Say something to a session."""
+    gateway, body = call.gateway, call.body
+    message_id, content = _id_of(call), to_content(body["content"])
+    head = await call.head()
+    session = await call.session()
+    if message_id is not None and context_of(session).mail.has_accepted(message_id):
+        story = await _same(gateway.reach.journal, head, message_id, content)
+    else:
+        await gateway.messages.check(call.caller.token.digest, gateway.reach.journal)
+        if "deadline" not in body:
+            context = context_of(session)
+            asked = message_to(context, content, priority=body.get("priority", "normal"))
+            gateway.reach.opener(head.agent).running.inbox.check_room(asked)
+        story = MessageStory(message_id or new_id(), number=head.records + 1)
+    seconds = _wait_of(call)
+    async with gateway.reach.journal.feed(head.key) if seconds else nullcontext() as reader:
+        await session.chat(
+            content,
+            priority=body.get("priority", "normal"),
+            message_id=story.message_id,
+            on_busy=body.get("on_busy"),
+            enqueue_timeout=body.get("deadline", PATIENCE),
+        )
+        gateway.messages.note(call.caller.token.digest, head.key)
+        if reader is not None:
+            story = await _wait(gateway.reach.journal, head, story, reader, seconds)
+    return _accepted(call, head, story)
+
+
+def _document(call: HTTPCall, head: SessionSummary, story: MessageStory) -> dict[str, Any]:
+    if not story.is_over and _is_working(call, head, story):
+        story.status = "working"
+    return story.document(head.key)
+
+
+def _accepted(call: HTTPCall, head: SessionSummary, story: MessageStory) -> Response:
+    place = f"/v1/sessions/{quote(head.session_id, safe='')}/messages/{quote(story.message_id, safe='')}"
+    return JSON(
+        _document(call, head, story), status_code=200 if story.is_over else 202, headers={"location": place}
+    )
+
+
+def _id_of(call: HTTPCall) -> str | None:
+    """The id that the client has chosen for its message, by either way.
+
+    Raises:
+        Problem: by both, and not the same.
+    """
+    key, named = call.header("idempotency-key"), call.body.get("message_id")
+    if key:
+        check_client_id("idempotency-key:", key)
+    if key and named is not None and key != named:
+        raise Problem(
+            "invalid", "idempotency-key: and message_id are two names of one thing, and differ here"
+        )
+    return key or named
+
+
+def _wait_of(call: HTTPCall) -> float:
+    """Seconds that a client waits for the outcome, from `Prefer: wait=30` (RFC 7240)."""
+    for part in call.header("prefer").split(","):
+        name, _, value = part.partition("=")
+        if name.strip().lower() == "wait" and value.strip().isascii() and value.strip().isdigit():
+            return min(float(value.strip()[:6]), MAX_WAIT)
+    return 0
+
+
+async def _same(
+    journal: Journal, head: SessionSummary, message_id: str, content: str | list[Part]
+) -> MessageStory:
+    """What is known of a message that was said before under this id.
+
+    Raises:
+        Problem: then it had other words.
+    """
+    story = await find_message(journal, head.key, message_id, head.records)
+    if story is None or story.accepted is None:
+        return MessageStory(message_id, number=head.records + 1)
+    if story.accepted.message.parts != to_parts(content):
+        raise Problem("key-reused", "another message was said under this id: take a new id for new words")
+    return story
+
+
+async def _wait(
+    journal: Journal, head: SessionSummary, story: MessageStory, reader: FeedReader, seconds: float
+) -> MessageStory:
+    """Wait until a message has ended or waits for people, or as long as its sender waits."""
+    read = partial(journal.read, head.session_id, agent=head.agent)
+    number = head.records  # of the last record that the story knows
+    with trio.move_on_after(seconds):
+        number = _take(story, number + 1, await read(after=number))  # what came before the feed was open
+        while not story.is_settled:
+            step = await _next(reader)
+            if isinstance(step, Erased):
+                break
+            is_next = step is not None and step.first == number + 1
+            records = step.records if step is not None and is_next else await read(after=number)
+            number = _take(story, number + 1, records)
+    return story
+
+
+async def _next(reader: FeedReader) -> Written | Erased | None:
+    """The next step; None where some were missed."""
+    try:
+        return await reader.receive()
+    except FeedLagged:
+        return None
+
+
+def _take(story: MessageStory, first: int, records: Sequence[Record]) -> int:
+    for number, record in enumerate(records, first):
+        story.take(number, record)
+    return first + len(records) - 1
+
+
+def _is_working(call: HTTPCall, head: SessionSummary, story: MessageStory) -> bool:
+    """Return True if the turn of a message runs now: that it has begun is written with what comes of it."""
+    agents = call.gateway.reach.runtime.agents
+    context = (
+        agents.opener(head.agent).running.sessions.get(head.session_id) if head.agent in agents else None
+    )
+    turn = None if context is None or context.suspension is not None else context.turn
+    return turn is not None and any(each.id == story.message_id for each in (*turn.joined, turn.message))
+
+
+async def get_message(call: HTTPCall) -> Response:
+    """What a message came to."""
+    reach = call.gateway.reach
+    head = await call.head()
+    story = await find_message(reach.journal, head.key, call.path["m"], head.records)
+    if story is None:
+        raise missing()
+    return JSON(_document(call, head, story))
+
+
+ENDPOINTS = (
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/messages",
+        answer=say,
+        scope="chat",
+        query={"agent": AGENT},
+        body=_SAID,
+        has_parts=True,
+        statuses=(202, 200),
+        headers={**IDEMPOTENCY, "Prefer": "`wait=30` waits so many seconds for the outcome."},
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/messages/{m}",
+        answer=get_message,
+        scope="read",
+        query={"agent": AGENT},
+    ),
+)

@@ -1,0 +1,151 @@
+"""Sessions as they were, over HTTP: their records, what they made of each, copies that go on, and exported files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+import trio
+from starlette.responses import Response
+
+from actgent.errors import SessionExists
+from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
+from actgent.journal.transfer import ExportedSession, save_sessions
+from actgent.messages import PART_TAGS
+from actgent.web.problems import Problem, missing
+
+from .endpoints import JSON, Endpoint, HTTPCall
+from .schemas import AGENT, ID, LIMIT, NUMBER
+from .views import of_head, of_message, of_usage, to_date
+
+_ONE = {"agent": AGENT}
+_TAGS = {cls: tag for tags in (RECORD_TAGS, PART_TAGS, DECISION_TAGS) for tag, cls in tags.items()}
+
+
+def as_plain_json(value: Any) -> Any:
+    """A record, or what is in one, as JSON has it: objects with their tags as `type`, bytes by their number."""
+    if attrs.has(type(value)):
+        tag = _TAGS.get(type(value))
+        fields = {
+            field.name: as_plain_json(getattr(value, field.name)) for field in attrs.fields(type(value))
+        }
+        return fields if tag is None else {"type": tag, **fields}
+    if isinstance(value, Mapping):
+        return {str(name): as_plain_json(each) for name, each in value.items()}
+    return [as_plain_json(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+async def get_records(call: HTTPCall) -> Response:
+    """Every record as it is numbered, raw."""
+    head, after = await call.head(), call.query.get("after", 0)
+    limit = min(call.query.get("limit", 100), call.gateway.limits.page)
+    steps = await call.gateway.reach.journal.read_steps(
+        head.session_id, agent=head.agent, after=min(after, head.records), limit=limit
+    )
+    items = [
+        {"number": number, "at": to_date(step.at or 0.0), "record": as_plain_json(record)}
+        for step in steps
+        for number, record in enumerate(step.records, step.first)
+    ]
+    last = steps[-1].last if steps else after
+    return JSON({"items": items, "next": last if last < head.records else None})
+
+
+async def get_past(call: HTTPCall) -> Response:
+    """History, state and digest of a session after one of its records."""
+    head, text = await call.head(), call.path["n"]
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and 1 <= int(text) <= head.records):  # noqa: PLR2004 - below 2**53
+        raise missing()
+    found = await call.gateway.reach.runtime.rebuild(head.session_id, agent=head.agent, to=int(text))
+    return JSON(
+        {
+            "number": found.step,
+            "history": [of_message(message) for message in found.history],
+            "waiting": [of_message(message) for message in found.waiting],
+            "state": as_plain_json(found.state),
+            "usage": of_usage(found.usage),
+            "digest": found.digest,
+        }
+    )
+
+
+async def get_state(call: HTTPCall) -> Response:
+    """The state of a session, now or after a record."""
+    head = await call.head()
+    number = call.query.get("at", head.records)
+    if not 1 <= number <= head.records:
+        raise Problem("invalid", f"at= is the number of a record, from 1 to {head.records}")
+    found = await call.gateway.reach.runtime.rebuild(head.session_id, agent=head.agent, to=number)
+    return JSON({"number": found.step, "state": as_plain_json(found.state)})
+
+
+async def post_fork(call: HTTPCall) -> Response:
+    """Copy a session as it was after a record; the copy goes its own way, and may be told something at once."""
+    head, body, reach = await call.head(), call.body, call.gateway.reach
+    number, wanted = body.get("at", head.records), body.get("session_id")
+    if not 1 <= number <= head.records:
+        raise Problem("invalid", f"at is the number of a record, from 1 to {head.records}")
+    if head.parent_id is not None and head.owner != call.caller.owner:
+        raise Problem(
+            "conflict", "this session works for another one, and a copy would be nobody's: fork that one"
+        )
+    try:
+        made = await reach.runtime.fork(head.session_id, agent=head.agent, to=number, new_id=wanted)
+    except SessionExists:
+        await reach.head(call.caller, str(wanted), head.agent)  # of another owner it is not there
+        raise
+    if "message" in body:
+        session = await reach.session(call.caller, made.session_id, made.agent)
+        await session.chat(body["message"])
+        made = await reach.head(call.caller, made.session_id, made.agent)
+    return JSON(of_head(made), status_code=201, headers={"location": f"/v1/sessions/{made.session_id}"})
+
+
+async def get_export(call: HTTPCall) -> Response:
+    """The session as `actgent journal export` writes it."""
+    head = await call.head()
+    records = await call.gateway.reach.journal.load(head.session_id, agent=head.agent)
+    exported = ExportedSession(head.session_id, head.agent, records)
+    data = await trio.to_thread.run_sync(_file_of, exported)
+    return Response(data, media_type="application/octet-stream")
+
+
+def _file_of(exported: ExportedSession) -> bytes:
+    with TemporaryDirectory(prefix="actgent-") as folder:
+        file = Path(folder) / "session"
+        save_sessions(file, [exported])
+        return file.read_bytes()
+
+
+ENDPOINTS = (
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/records",
+        answer=get_records,
+        scope="journal",
+        query={**_ONE, "after": NUMBER, "limit": LIMIT},
+    ),
+    Endpoint(verb="GET", path="/sessions/{id}/at/{n}", answer=get_past, scope="journal", query=_ONE),
+    Endpoint(
+        verb="GET", path="/sessions/{id}/state", answer=get_state, scope="read", query={**_ONE, "at": NUMBER}
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/fork",
+        answer=post_fork,
+        scope="chat",
+        query=_ONE,
+        body={
+            "type": "object",
+            "properties": {
+                "at": {"type": "integer", "minimum": 1},
+                "session_id": ID,
+                "message": {"type": "string", "minLength": 1},
+            },
+            "additionalProperties": False,
+        },
+        statuses=(201,),
+    ),
+    Endpoint(verb="GET", path="/sessions/{id}/export", answer=get_export, scope="journal", query=_ONE),
+)

@@ -1,0 +1,235 @@
+"""Sessions over HTTP: made, listed, looked at, interrupted, closed and erased."""
+
+import hashlib
+from typing import Any
+
+from starlette.responses import Response
+
+from actgent.agents.session import Session, face_of
+from actgent.control.arguments import check_id
+from actgent.control.limits import Limits
+from actgent.errors import NotRunning, SessionClosed, SessionExists
+from actgent.journal.base import SessionSummary
+from actgent.journal.records import Opened
+from actgent.messages import Sender, new_secret
+from actgent.web.problems import Problem, missing
+
+from .endpoints import JSON, Endpoint, HTTPCall
+from .schemas import AFTER, AGENT, IDEMPOTENCY, LIMIT, ON_BUSY, SESSION_LIMITS, STATE, TEXT, check_client_id
+from .views import of_head, of_session
+
+_LIST = {
+    "agent": AGENT,
+    "owner": TEXT,
+    "state": STATE,
+    "parent": {"type": "string", "description": "Its children alone: the id of a session."},
+    "q": {"type": "string", "description": "How the id or the owner begins."},
+    "after": AFTER,
+    "limit": LIMIT,
+}
+_ONE = {"agent": AGENT}
+NEW_SESSION = {
+    "type": "object",
+    "properties": {
+        "agent": {"type": "string", "minLength": 1},
+        "owner": {"type": "string", "minLength": 1, "description": "Takes the scope admin."},
+        "on_busy": ON_BUSY,
+        "limits": SESSION_LIMITS,
+        "mode": {"type": "string", "minLength": 1},
+    },
+    "required": ["agent"],
+    "additionalProperties": False,
+}
+
+
+async def list_sessions(call: HTTPCall) -> Response:
+    """List sessions, the newest change first."""
+    page = await call.gateway.reach.page(call.caller, call.query, call.gateway.limits.page)
+    return JSON({"items": [of_head(head) for head in page.items], "next": page.following})
+
+
+async def put_session(call: HTTPCall) -> Response:
+    """Make a session; the same body again changes nothing."""
+    session_id = check_client_id("the id of a session", call.path["id"])
+    head, is_new = await _make(call, session_id)
+    return JSON(of_head(head), status_code=201 if is_new else 200)
+
+
+async def post_session(call: HTTPCall) -> Response:
+    """Make a session with an id of ours."""
+    key = call.header("idempotency-key")
+    session_id = _id_for(call, key) if key else new_secret()
+    head, _ = await _make(call, session_id)
+    return JSON(of_head(head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"})
+
+
+def _id_for(call: HTTPCall, key: str) -> str:
+    """The id of the session that this owner makes under a key, now and at each repetition."""
+    words = "\n".join((call.caller.owner, call.body["agent"], check_client_id("idempotency-key:", key)))
+    return hashlib.blake2b(words.encode(), digest_size=16, person=b"actgent.session").hexdigest()
+
+
+async def _make(call: HTTPCall, session_id: str) -> tuple[SessionSummary, bool]:
+    """Make a session, or find that it was made just so before."""
+    body, reach = call.body, call.gateway.reach
+    owner, opener = _owner_of(call), reach.known_opener(call.body["agent"])
+    limits = Limits(**body["limits"]) if "limits" in body else None
+    _check_mode(opener, body.get("mode"))
+    try:
+        context = await opener.create(
+            Sender(owner), session_id=session_id, on_busy=body.get("on_busy"), limits=limits
+        )
+    except SessionExists:
+        return await _same(call, session_id, owner), False
+    await _settle_mode(face_of(context), body.get("mode"))
+    return await reach.head(call.caller, session_id, body["agent"]), True
+
+
+def _owner_of(call: HTTPCall) -> str:
+    owner: str = call.body.get("owner", call.caller.owner)
+    check_id("owner", owner)
+    if owner != call.caller.owner and not call.caller.is_admin:
+        raise Problem("forbidden", "owner takes the scope admin: a session belongs to the owner of the token")
+    return owner
+
+
+def _check_mode(opener: Any, mode: str | None) -> None:
+    modes = opener.running.core.modes
+    if mode is not None and (modes is None or mode not in modes):
+        raise Problem("invalid", "the agent has no mode of this name")
+
+
+async def _same(call: HTTPCall, session_id: str, owner: str) -> SessionSummary:
+    """The session of this id, if it was made with the same words for the same owner.
+
+    Raises:
+        Problem: it was not.
+    """
+    reach, body = call.gateway.reach, call.body
+    head: SessionSummary | None = await reach.journal.head(body["agent"], session_id)
+    if head is None or not await reach.sees(call.caller, head):
+        raise missing()
+    taken = Problem("session-exists", "there is a session of this id that was made otherwise")
+    if head.owner != owner:
+        raise taken
+    first = await reach.journal.read(session_id, agent=body["agent"], limit=1)
+    opened = first[0] if first and isinstance(first[0], Opened) else None
+    bounds = dict(Limits(**body["limits"]).shared) if "limits" in body else {}
+    if opened is None or opened.on_busy != body.get("on_busy") or dict(opened.limits) != bounds:
+        raise taken
+    if "mode" in body and not head.closed:
+        await _settle_mode(await reach.session(call.caller, session_id, body["agent"]), body["mode"])
+    return head
+
+
+async def _settle_mode(session: Session, mode: str | None) -> None:
+    """Put a session into the mode that it was asked for with, unless it was switched since."""
+    if mode is not None and not session.mode_changes and session.mode != mode:
+        await session.set_mode(mode, reason="asked for with the session")
+
+
+async def get_session(call: HTTPCall) -> Response:
+    """Everything that is known of a session now."""
+    reach = call.gateway.reach
+    head = await call.head()
+    tag = f'"{head.records}"'
+    if call.header("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    children = await reach.journal.children(head.agent, head.session_id)
+    try:
+        session = None if head.closed else face_of(await reach.opener(head.agent).find(head.session_id))
+    except (NotRunning, SessionClosed):
+        session = None
+    return JSON(of_session(head, session, children), headers={"etag": tag})
+
+
+async def interrupt(call: HTTPCall) -> Response:
+    """Stop what runs; returns when the turn has ended."""
+    session = await call.session()
+    reason, drops = call.body.get("reason", "interrupted"), call.body.get("drop_queued", False)
+    await session.interrupt(reason, drop_queued=drops)
+    return Response(status_code=204)
+
+
+async def close(call: HTTPCall) -> Response:
+    """Close a session and its children."""
+    head = await call.head()
+    if not head.closed:
+        await (await call.session()).aclose()
+    return Response(status_code=204)
+
+
+async def erase(call: HTTPCall) -> Response:
+    """Erase a session with its children."""
+    head = await call.head()
+    await call.gateway.reach.runtime.delete_session(head.session_id, agent=head.agent)
+    return Response(status_code=204)
+
+
+ENDPOINTS = (
+    Endpoint(
+        verb="GET",
+        path="/sessions",
+        answer=list_sessions,
+        scope="read",
+        query=_LIST,
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions",
+        answer=post_session,
+        scope="chat",
+        body=NEW_SESSION,
+        statuses=(201,),
+        headers=IDEMPOTENCY,
+    ),
+    Endpoint(
+        verb="PUT",
+        path="/sessions/{id}",
+        answer=put_session,
+        scope="chat",
+        body=NEW_SESSION,
+        statuses=(201, 200),
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}",
+        answer=get_session,
+        scope="read",
+        query=_ONE,
+        statuses=(200, 304),
+        headers={"If-None-Match": "The ETag of before: 304 where nothing was written since."},
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/interrupt",
+        answer=interrupt,
+        scope="chat",
+        query=_ONE,
+        body={
+            "type": "object",
+            "properties": {
+                "reason": {"type": "string", "maxLength": 500},
+                "drop_queued": {"type": "boolean"},
+            },
+            "additionalProperties": False,
+        },
+        statuses=(204,),
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/close",
+        answer=close,
+        scope="chat",
+        query=_ONE,
+        statuses=(204,),
+    ),
+    Endpoint(
+        verb="DELETE",
+        path="/sessions/{id}",
+        answer=erase,
+        scope="admin",
+        query=_ONE,
+        statuses=(204,),
+    ),
+)

@@ -1,0 +1,188 @@
+"""Sessions, agents and what waits in them, as JSON."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from actgent.agents.session import Session
+from actgent.approvals import Approval
+from actgent.control.budget import Budget
+from actgent.control.schedule import Schedule
+from actgent.errors import UsageError
+from actgent.journal.base import SessionSummary
+from actgent.messages import File, Image, Message, Part, Text, ToolCall, ToolResult, Usage
+from actgent.runtime.directory import AgentCard
+from actgent.runtime.sessions.opener import SessionOpener
+
+MAX_CONTENT = 4000
+"""Characters of a tool's result in a stream."""
+
+
+def to_date(seconds: float) -> str | None:
+    """Unix time as RFC 3339; None for none."""
+    if not 0 < seconds < math.inf:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def of_head(head: SessionSummary) -> dict[str, Any]:
+    """What is known of a session without opening it."""
+    return {
+        "id": head.session_id,
+        "agent": head.agent,
+        "owner": head.owner,
+        "state": head.state,
+        "parent": None if head.parent is None else {"agent": head.parent.agent, "id": head.parent.session_id},
+        "created_at": to_date(head.created_at),
+        "updated_at": to_date(head.updated_at),
+        "records": head.records,
+        "unfinished": head.unfinished,
+    }
+
+
+def of_session(
+    head: SessionSummary, session: Session | None, children: Sequence[SessionSummary]
+) -> dict[str, Any]:
+    """A session; None where it is closed, or its agent does not run."""
+    below = [{"agent": child.agent, "id": child.session_id, "state": child.state} for child in children]
+    return {**of_head(head), "children": below, **({} if session is None else _opened(session))}
+
+
+def _opened(session: Session) -> dict[str, Any]:
+    return {
+        "status": session.status,
+        "mode": mode_of(session),
+        "on_busy": session.on_busy,
+        "usage": of_usage(session.usage),
+        "budget": of_budget(session.budget),
+        "approvals": [of_approval(each) for each in session.approvals],
+        "schedules": [of_schedule(each) for each in session.schedules],
+    }
+
+
+def mode_of(session: Session) -> str | None:
+    """The mode of a session; None where its agent has none."""
+    try:
+        return session.mode
+    except UsageError:
+        return None
+
+
+def of_usage(usage: Usage) -> dict[str, Any]:
+    """What model calls took, with that of sessions that worked for it as `total`."""
+    whole = usage.total
+    own = attrs.asdict(attrs.evolve(usage, children=None))
+    total = attrs.asdict(attrs.evolve(whole, children=None))
+    del own["children"], total["children"]
+    return {**own, "total": total}
+
+
+def of_budget(budget: Budget | None) -> dict[str, Any] | None:
+    """What is left of a budget; None where nothing bounds it."""
+    if budget is None:
+        return None
+    return {name: left for name, left in dict(budget.left).items() if left != math.inf}
+
+
+def of_approval(approval: Approval) -> dict[str, Any]:
+    """A call that waits for a person."""
+    return {
+        "id": approval.id,
+        "session_id": approval.session_id,
+        "agent": approval.agent,
+        "call_id": approval.call_id,
+        "tool": approval.tool_name,
+        "arguments": dict(approval.arguments),
+        "question": approval.question,
+        "form": None if approval.form is None else dict(approval.form),
+        "created_at": to_date(approval.created_at),
+        "deadline": to_date(approval.deadline),
+    }
+
+
+def of_schedule(schedule: Schedule) -> dict[str, Any]:
+    """Something that a session is told at a time."""
+    return {
+        "id": schedule.id,
+        "description": schedule.description,
+        "due": to_date(schedule.at),
+        "cron": schedule.cron or None,
+        "zone": schedule.zone,
+        "priority": schedule.priority.name.lower(),
+    }
+
+
+def of_agent(card: AgentCard, opener: SessionOpener) -> dict[str, Any]:
+    """An agent: what it says of itself, its modes, tools, limits, and what waits for it."""
+    running = opener.running
+    modes = running.core.modes
+    return {
+        **attrs.asdict(card),
+        "modes": None if modes is None else [mode.name for mode in modes],
+        "tools": [
+            {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+            for spec in running.core.calling.registry.specs()
+        ],
+        **of_work(opener),
+    }
+
+
+def of_work(opener: SessionOpener) -> dict[str, Any]:
+    """What waits for an agent, and how many of its sessions are in memory."""
+    running = opener.running
+    return {"inbox": attrs.asdict(running.inbox.statistics()), "sessions": len(running.sessions)}
+
+
+# --- what is said ------------------------------------------------------------------------
+
+
+def of_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """The parts of a message that a client may read: no thinking, no blocks of a provider's own."""
+    return [found for part in parts if (found := _of_part(part)) is not None]
+
+
+def _of_part(part: Part) -> dict[str, Any] | None:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, Image | File):
+        name = {"name": part.name} if isinstance(part, File) else {}
+        size = {} if part.data is None else {"bytes": len(part.data)}
+        kind = "file" if isinstance(part, File) else "image"
+        return {"type": kind, "media_type": part.media_type, "url": part.url, **name, **size}
+    if isinstance(part, ToolCall):
+        return {"type": "call", **of_call(part)}
+    return {"type": "result", **of_result(part)} if isinstance(part, ToolResult) else None
+
+
+def of_call(call: ToolCall) -> dict[str, Any]:
+    """A model's wish to run a tool."""
+    arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
+    return {"id": call.id, "name": call.name, "arguments": arguments}
+
+
+def of_result(result: ToolResult) -> dict[str, Any]:
+    """What came of a call, its words cut where they are long."""
+    content = result.content
+    return {
+        "call_id": result.call_id,
+        "tool": result.tool_name,
+        "status": result.status,
+        "content": content[:MAX_CONTENT],
+        "truncated": len(content) > MAX_CONTENT,
+        "error": result.error,
+    }
+
+
+def of_message(message: Message) -> dict[str, Any]:
+    """What was said from outside."""
+    return {
+        "message_id": message.id,
+        "sender": {"name": message.sender.name, "kind": message.sender.kind},
+        "text": message.text,
+        "parts": of_parts(message.parts),
+        "priority": message.priority.name.lower(),
+        "on_busy": message.on_busy,
+    }

@@ -1,0 +1,1 @@
+"""The server below the gateway: addresses, connections, and where requests begin and end."""

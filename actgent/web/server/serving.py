@@ -1,0 +1,241 @@
+"""The server below the gateway: Hypercorn on trio, with limits on what connections may take of it.
+
+Hypercorn sends inside of a shield without a time limit, so a client that reads nothing would keep the process alive; and
+it waits for the head of a request as long as something comes. So it is handed streams that end by themselves: by a time
+for each head, each body and each send.
+"""
+
+import math
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Event, Updated
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import wrap_app
+
+from actgent.errors import ConfigurationError
+from actgent.web.bounds import GatewayLimits
+
+from .addresses import split_address
+from .framing import Framing
+
+BACKLOG = 1000
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+)
+
+
+class LimitedStream:
+    """A connection whose sends, heads and bodies have their time; as far as Hypercorn uses one."""
+
+    def __init__(self, stream: trio.SocketStream, limits: GatewayLimits, *, secure: Any = None) -> None:
+        self._stream: trio.abc.HalfCloseableStream | Any = stream if secure is None else secure
+        self._limits = limits
+        self._framing = Framing(limits.header_bytes)
+        self._since = trio.current_time()
+        """When the head or body that comes now began to; of a new connection, when it came."""
+        self._is_new = True
+        self.socket = stream.socket
+        self.server: _Connection | None = None
+        """What serves it."""
+        self.is_over = False
+        """True: nothing comes any more."""
+
+    async def receive_some(self, most: int | None = None) -> bytes:
+        """The next bytes that the server may see; none where the client took too long."""
+        while True:
+            data = await self._receive(most)
+            if not data:
+                self.is_over = True
+                if self.server is not None:
+                    await self.server.idle_task.stop()
+                return b""
+            if self._framing.is_between:
+                self._since = trio.current_time()
+            was_head = self._framing.state == "head"
+            passed = self._framing.take(data)
+            if was_head and self._framing.state != "head":
+                self._since = trio.current_time()
+            if passed:
+                self._is_new = False
+                return passed
+
+    async def _receive(self, most: int | None) -> bytes:
+        with trio.move_on_at(self._deadline):
+            try:
+                return bytes(await self._stream.receive_some(most))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return b""
+        return b""
+
+    @property
+    def _deadline(self) -> float:
+        framing, limits = self._framing, self._limits
+        if framing.state == "head":
+            is_waited_for = self._is_new or not framing.is_between
+            return self._since + limits.header_seconds if is_waited_for else math.inf
+        return self._since + limits.body_seconds * 2  # the application answers 408 before that
+
+    async def send_all(self, data: bytes) -> None:
+        """Send, or break the connection where the client takes nothing."""
+        with trio.move_on_after(self._limits.send_seconds) as limit:
+            await self._stream.send_all(data)
+        if limit.cancelled_caught:
+            await trio.aclose_forcefully(self._stream)
+            raise trio.BrokenResourceError("the client takes nothing of what is sent to it")
+
+    async def send_eof(self) -> None:
+        """Say that nothing follows."""
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        with trio.move_on_after(1):
+            await self._stream.aclose()
+
+
+class SecureStream(LimitedStream):
+    """The same with TLS."""
+
+    def __init__(self, stream: trio.SocketStream, limits: GatewayLimits, context: ssl.SSLContext) -> None:
+        self._secure = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        super().__init__(stream, limits, secure=self._secure)
+        self.transport_stream = stream
+
+    async def do_handshake(self) -> None:
+        """Agree on keys."""
+        await self._secure.do_handshake()
+
+    def selected_alpn_protocol(self) -> str:
+        """There is one."""
+        return "http/1.1"
+
+    async def send_eof(self) -> None:
+        raise AttributeError("TLS cannot close one direction alone")
+
+
+class _Connection(TCPServer):
+    """Hypercorn's own would wait for a further request of a client that has gone, as long as one may be idle."""
+
+    stream: LimitedStream  # type: ignore[assignment]  # as much of a stream as is used
+
+    async def protocol_send(self, event: Event) -> None:
+        await super().protocol_send(event)
+        if isinstance(event, Updated) and event.idle and self.stream.is_over:
+            await self.idle_task.stop()
+
+
+class Server:
+    """An application on the sockets of one address."""
+
+    def __init__(self, app: Any, limits: GatewayLimits, *, tls: ssl.SSLContext | None) -> None:
+        self._limits = limits
+        self._tls = tls
+        self._config = _config_for(limits)
+        self._app: AppWrapper = wrap_app(app, limits.parts_bytes, "asgi")
+        self._context = WorkerContext(None)
+        self._connections = 0
+
+    @property
+    def connections(self) -> int:
+        """The number of those that are open."""
+        return self._connections
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        """Serve one connection to its end."""
+        if self._connections >= self._limits.connections:
+            with trio.move_on_after(1):
+                await stream.send_all(_FULL)
+            await trio.aclose_forcefully(stream)
+            return
+        self._connections += 1
+        try:
+            limited = (
+                LimitedStream(stream, self._limits)
+                if self._tls is None
+                else SecureStream(stream, self._limits, self._tls)
+            )
+            limited.server = _Connection(
+                self._app,
+                self._config,
+                self._context,
+                ConnectionState({}),
+                limited,  # type: ignore[arg-type]  # as much of a stream as is used
+            )
+            await limited.server
+        finally:
+            self._connections -= 1
+            await trio.aclose_forcefully(stream)
+
+    async def end(self) -> None:
+        """Take no further request on the connections that are open."""
+        await self._context.terminated.set()
+
+
+def _config_for(limits: GatewayLimits) -> Config:
+    config = Config()
+    config.accesslog = config.errorlog = (
+        None  # what fails is logged by the application, without what clients sent
+    )
+    config.include_server_header = False
+    config.h11_max_incomplete_size = limits.header_bytes
+    config.keep_alive_timeout = limits.idle_seconds
+    config.keep_alive_max_requests = 1_000_000
+    config.ssl_handshake_timeout = limits.header_seconds
+    return config
+
+
+@asynccontextmanager
+async def served(
+    app: Any, listeners: list[trio.SocketListener], limits: GatewayLimits, *, tls: ssl.SSLContext | None
+) -> AsyncGenerator[Server, None]:
+    """Serve an application for the block; connections that work at its end have `limits.grace` seconds more."""
+    server, raised = Server(app, limits, tls=tls), None
+    async with trio.open_nursery() as connections:
+        async with trio.open_nursery() as accepting:
+            serve = partial(trio.serve_listeners, server.handle, listeners, handler_nursery=connections)
+            accepting.start_soon(serve)
+            try:
+                yield server
+            except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+                raised = error
+            accepting.cancel_scope.cancel()
+        connections.cancel_scope.deadline = trio.current_time() + limits.grace
+        await server.end()
+    if raised is not None:
+        raise raised
+
+
+async def open_listeners(bind: str) -> list[trio.SocketListener]:
+    """Listen at `HOST:PORT`; port 0 is one that is free.
+
+    Raises:
+        ConfigurationError: it is no address, or it is taken.
+    """
+    host, port = split_address(bind)
+    try:
+        return await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen at {bind}: {error.strerror or error}") from error
+
+
+def tls_context(cert: str, key: str) -> ssl.SSLContext:
+    """What a server with this certificate uses.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:
+        raise ConfigurationError(f"the certificate cannot be read: {error}") from error
+    return context

@@ -1,0 +1,38 @@
+// The agents: what is wrong first, a row opens the agent's sessions.
+
+import { get } from "./api.js";
+import { Empty, Failed, Loading, count, html, usePolled } from "./parts.js";
+
+function Warnings({ inbox }) {
+  if (inbox.senders) return html`<span class="tag bad">inbox full: ${inbox.senders} wait for room</span>`;
+  if (inbox.waiting) return html`<span class="tag warn">${inbox.waiting} messages wait</span>`;
+  return html`<span class="tag ok">well</span>`;
+}
+
+const WORDS = { waiting: "Messages that wait", urgent: "Of them urgent", claimed: "Turns that run", senders: "Senders without room" };
+
+export function Agents() {
+  const agents = usePolled((signal) => get("/agents", {}, { signal }), []);
+  if (!agents.data && !agents.error) return html`<${Loading} what="agents" />`;
+  return html`<div class="head"><h1>Agents</h1></div>
+    ${agents.error && html`<${Failed} error=${agents.error} what="The list of agents" again=${agents.again} since=${agents.at} />`}
+    ${agents.data?.items.length === 0 && html`<${Empty} title="No agents">Start one in the runtime of this gateway.</${Empty}>`}
+    <div class="cards">
+      ${agents.data?.items.map(
+        (each) => html`<section class="panel" key=${each.name} aria-label=${each.name}>
+          <h2><a href="#/sessions?agent=${encodeURIComponent(each.name)}">${each.name}</a> <${Warnings} inbox=${each.inbox} /></h2>
+          <div class="b">
+            <p>${each.description || each.role || html`<span class="dim">It says nothing of itself.</span>`}</p>
+            <dl class="kv">
+              <dt>Sessions in memory</dt><dd>${count(each.sessions)}</dd>
+              ${Object.entries(WORDS).map(([name, words]) => html`<dt>${words}</dt><dd>${count(each.inbox[name])}</dd>`)}
+              ${each.modes && html`<dt>Modes</dt><dd>${each.modes.join(", ")}</dd>`}
+            </dl>
+            <details><summary>${each.tools.length} tools</summary>
+              <ul>${each.tools.map((tool) => html`<li><b class="mono">${tool.name}</b> ${tool.description}</li>`)}</ul>
+            </details>
+          </div>
+        </section>`,
+      )}
+    </div>`;
+}

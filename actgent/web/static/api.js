@@ -1,0 +1,114 @@
+// Requests to the gateway. The key lives in this tab's sessionStorage and goes as a header with each request; there are no cookies.
+
+const KEY = "actgent.key";
+
+export class Problem extends Error {
+  constructor(status, document) {
+    super(document.detail || document.title || `HTTP ${status}`);
+    this.status = status;
+    this.type = document.type || "";
+    this.request = document.instance || "";
+    this.retryAfter = document.retry_after;
+  }
+}
+
+export const key = () => sessionStorage.getItem(KEY);
+export const keep = (text) => sessionStorage.setItem(KEY, text);
+export const forget = () => sessionStorage.removeItem(KEY);
+
+// A key in the fragment of the address never reaches a server or its log; it leaves the address at once.
+export function takeKey() {
+  const given = /^#key=([\w.~-]+)$/.exec(location.hash);
+  if (given) {
+    keep(given[1]);
+    history.replaceState(null, "", location.pathname + "#/");
+  }
+}
+
+const headers = (more) => ({ authorization: `Bearer ${key()}`, ...more });
+
+export function address(path, query = {}) {
+  const parts = Object.entries(query).filter(([, value]) => value !== "" && value != null);
+  const text = parts.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
+  return `v1${path}${text && "?" + text}`;
+}
+
+export async function ask(verb, path, { query, body, accept, signal, ...more } = {}) {
+  const sent = body === undefined ? {} : { "content-type": "application/json" };
+  const response = await fetch(address(path, query), {
+    method: verb,
+    headers: headers({ ...sent, ...(accept ? { accept } : {}), ...more.headers }),
+    body: body === undefined ? undefined : JSON.stringify(body),
+    cache: "no-store",
+    signal,
+  });
+  if (response.ok) return response.status === 204 ? null : response.json();
+  throw new Problem(response.status, await response.json().catch(() => ({})));
+}
+
+export const get = (path, query, options) => ask("GET", path, { query, ...options });
+export const path = (...segments) => "/" + segments.map(encodeURIComponent).join("/");
+
+// Reads a stream of server-sent events until it is aborted, coming back behind the last number that was seen.
+export async function follow(target, { query, after = 0, onEvent, onState, signal }) {
+  let seen = after;
+  let pause = 500;
+  while (!signal.aborted) {
+    try {
+      const response = await fetch(address(target, { ...query, after: seen }), {
+        headers: headers({ accept: "text/event-stream" }),
+        cache: "no-store",
+        signal,
+      });
+      if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));
+      onState({ live: true });
+      pause = 500;
+      for await (const event of events(response.body)) {
+        if (event.id !== undefined) seen = Number(event.id);
+        if (event.name === "closed") {
+          onEvent(event);
+          return;
+        }
+        if (event.name === "resync") {
+          onState({ live: false, stale: true });
+          return;
+        }
+        onEvent(event);
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Problem && [401, 403, 404].includes(error.status)) {
+        onState({ live: false, error });
+        return;
+      }
+    }
+    onState({ live: false, again: Date.now() + pause });
+    await new Promise((resolve) => setTimeout(resolve, pause));
+    pause = Math.min(pause * 2, 15000);
+  }
+}
+
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let event = { name: "message", data: "" };
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      rest += value;
+      const lines = rest.split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        if (line === "") {
+          if (event.data) yield { ...event, data: JSON.parse(event.data) };
+          event = { name: "message", data: "" };
+        } else if (line.startsWith("data: ")) event.data += line.slice(6);
+        else if (line.startsWith("event: ")) event.name = line.slice(7);
+        else if (line.startsWith("id: ")) event.id = line.slice(4);
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

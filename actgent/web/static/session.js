@@ -1,0 +1,191 @@
+// One session: its turns as they grow, what it costs, and what a person may do: say, interrupt, decide.
+
+import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { ask, follow, get, path } from "./api.js";
+import { Ago, Empty, Failed, Loading, Tag, count, html, money, sessionLink, usePolled } from "./parts.js";
+import { Decision } from "./approvals.js";
+import { emptyStory, tell } from "./story.js";
+
+const TAIL = 400; // records that are read at first; earlier ones come when asked for
+
+function useStory(id, agent, records) {
+  const [view, setView] = useState({ story: null, link: { live: false }, first: 0 });
+  const [back, setBack] = useState(TAIL);
+  useEffect(() => {
+    if (records === undefined) return undefined;
+    const first = Math.max(0, records - back);
+    const abort = new AbortController();
+    const story = emptyStory();
+    let link = { live: false };
+    let frame = 0;
+    const show = () => {
+      frame ||= requestAnimationFrame(() => {
+        frame = 0;
+        setView({ story, link, first });
+      });
+    };
+    follow(path("sessions", id, "events"), {
+      query: { agent },
+      after: first,
+      signal: abort.signal,
+      onEvent: (event) => (tell(story, event), show()),
+      onState: (state) => ((link = state), show()),
+    });
+    show();
+    return () => {
+      abort.abort();
+      cancelAnimationFrame(frame);
+    };
+  }, [id, agent, records === undefined, back]);
+  return { ...view, earlier: () => setBack((now) => now * 4) };
+}
+
+function Call({ part }) {
+  const { call, result } = part;
+  const [kind, word] = result ? (result.status === "success" ? ["ok", "success"] : ["bad", result.status.replace("_", " ")]) : part.waits ? ["wait", "waits"] : ["run", "runs"];
+  return html`<details class="call">
+    <summary><span class="tag ${kind}">${word}</span><b class="mono">${call.name}</b><span class="mono short">${JSON.stringify(call.arguments)}</span></summary>
+    <pre tabindex="0">${JSON.stringify(call.arguments, null, 2)}</pre>
+    ${result && html`<pre tabindex="0">${result.error ? `${result.error}\n` : ""}${result.content}${result.truncated ? "\n… (more in the journal)" : ""}</pre>`}
+  </details>`;
+}
+
+function Part({ part, agent, onDone }) {
+  const who = part.kind === "said" ? part.who : agent;
+  const body = {
+    said: () => html`<p>${part.text}</p>`,
+    answer: () => html`<p>${part.text}${part.cut ? " … (cut)" : ""}</p>`,
+    call: () => html`<${Call} part=${part} />`,
+    data: () => html`<details class="call"><summary><b class="mono">${part.name}</b></summary><pre tabindex="0">${JSON.stringify(part.data, null, 2)}</pre></details>`,
+    approval: () =>
+      part.word
+        ? html`<p class="dim">${part.approval.tool} was ${part.word}${part.by ? ` by ${part.by}` : ""}</p>`
+        : html`<${Decision} approval=${part.approval} onDone=${onDone} />`,
+    failed: () => html`<p class="err"><b>${part.failed}</b> ${part.words}</p>`,
+  }[part.kind];
+  return html`<div class="msg ${part.kind === "said" && part.by === "user" ? "user" : ""}"><b>${who}</b><div>${body()}</div></div>`;
+}
+
+function Turn({ turn, agent, growing, onDone, number }) {
+  const seconds = turn.ended && turn.began ? (Date.parse(turn.ended) - Date.parse(turn.began)) / 1000 : null;
+  return html`<article class="turn" aria-label="Turn ${number}" aria-busy=${turn.phase === "working"}>
+    <div class="about"><b>Turn ${number}</b><${Ago} at=${turn.at} /><${Tag} state=${turn.phase} />
+      <span class="sp"></span>
+      <span>${turn.calls} model call${turn.calls === 1 ? "" : "s"}</span><span>${count(turn.tokens)} tokens</span><span>${money(turn.cost)}</span>
+      ${seconds !== null && html`<span>${seconds.toFixed(1)} s</span>`}</div>
+    ${turn.parts.map((part, place) => html`<${Part} key=${place} part=${part} agent=${agent} onDone=${onDone} />`)}
+    ${growing && html`<div class="msg"><b>${agent}</b><p>${growing.text}<span class="caret"></span></p></div>`}
+  </article>`;
+}
+
+function Timeline({ turn }) {
+  if (!turn?.spans.length) return null;
+  const begin = Math.min(...turn.spans.map((each) => each.begin));
+  const whole = Math.max(1, Math.max(...turn.spans.map((each) => each.end)) - begin);
+  return html`<section class="panel" aria-label="Timeline of the last turn"><h2>Timeline <span class="dim">the last turn</span></h2>
+    <div class="tl">
+      ${turn.spans.map(
+        (each) => html`<span>${each.label}</span>
+          <svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class=${each.kind} x=${((each.begin - begin) / whole) * 100} width=${Math.max(0.7, ((each.end - each.begin) / whole) * 100)} height="10" /></svg>
+          <span>${((each.end - each.begin) / 1000).toFixed(1)} s</span>`,
+      )}
+    </div></section>`;
+}
+
+function Say({ id, agent, closed }) {
+  const [state, setState] = useState({ busy: false, error: null });
+  const box = useRef(null);
+  const pending = useRef(null); // the same words are sent again under the same id, so they are said once
+  const send = async (event) => {
+    event.preventDefault();
+    const form = new FormData(event.target);
+    const body = { content: form.get("text"), priority: form.get("priority"), on_busy: form.get("on_busy") };
+    const words = JSON.stringify(body);
+    if (pending.current?.words !== words) pending.current = { words, id: crypto.randomUUID() };
+    setState({ busy: true, error: null });
+    try {
+      await ask("POST", path("sessions", id, "messages"), { query: { agent }, body: { ...body, message_id: pending.current.id } });
+      pending.current = null;
+      box.current.value = "";
+      setState({ busy: false, error: null });
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
+  const keys = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form.requestSubmit();
+  if (closed) return html`<p class="empty">This session is closed.</p>`;
+  return html`<form class="say" onSubmit=${send}>
+    ${state.error && html`<p class="err" role="alert">It was not sent: ${state.error.message}</p>`}
+    <textarea name="text" rows="2" required aria-label="Message" placeholder="Say something to ${agent}" ref=${box} onKeyDown=${keys}></textarea>
+    <div class="row">
+      <select name="priority" aria-label="Priority"><option value="normal">Normal</option><option value="urgent">Urgent: stops what runs</option><option value="high">High</option><option value="low">Low</option></select>
+      <select name="on_busy" aria-label="While it works"><option value="queue">waits its turn</option><option value="interrupt">interrupts</option><option value="collect">is answered with others</option></select>
+      <span class="sp"></span><button class="btn main" disabled=${state.busy}>Send <kbd>Ctrl ⏎</kbd></button>
+    </div>
+  </form>`;
+}
+
+export function Session({ id, agent }) {
+  const head = usePolled((signal) => get(path("sessions", id), { agent }, { signal }), [id, agent]);
+  const [first, setFirst] = useState(undefined);
+  const [failure, setFailure] = useState(null);
+  useEffect(() => {
+    if (head.data && first === undefined) setFirst(head.data.records);
+  }, [head.data]);
+  const { story, link, first: begin, earlier } = useStory(id, head.data?.agent, first);
+  const end = useRef(null);
+  const near = () => {
+    const main = document.querySelector("main");
+    return main.scrollHeight - main.scrollTop - main.clientHeight < 200;
+  };
+  const wasNear = useRef(true);
+  useEffect(() => {
+    if (wasNear.current) end.current?.scrollIntoView({ block: "end" });
+    wasNear.current = near();
+  });
+  if (!head.data) return head.error ? html`<${Failed} error=${head.error} what="Session ${id}" again=${head.again} />` : html`<${Loading} what="session ${id}" />`;
+  const about = head.data;
+  const act = (verb, target, body) => async () => {
+    try {
+      setFailure(null);
+      await ask(verb, target, { query: { agent: about.agent }, body });
+      head.again();
+    } catch (error) {
+      setFailure(error);
+    }
+  };
+  const close = () => confirm(`Close session ${id}? What runs in it is stopped.`) && act("POST", path("sessions", id, "close"), {})();
+  const status = story?.closed ? "closed" : about.status || about.state;
+  return html`<div class="head"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
+      <span class="sp"></span><${Tag} state=${status} />
+      ${link.live ? html`<span class="live" role="status">live</span>` : html`<span class="live off" role="status">${story?.closed ? "ended" : "reconnecting"}</span>`}
+      <button class="btn" onClick=${act("POST", path("sessions", id, "interrupt"), { reason: "by a person" })}>Interrupt</button>
+      <button class="btn bad" onClick=${close}>Close</button></div>
+    ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
+    ${head.error && html`<${Failed} error=${head.error} what="The session" again=${head.again} since=${head.at} />`}
+    ${link.stale && html`<p class="err" role="alert">An older copy of the journal was put back: <a href="" onClick=${() => location.reload()}>load again</a>.</p>`}
+    <div class="two"><section class="panel" aria-label="Conversation">
+      ${begin > 0 && html`<button class="btn wide" onClick=${earlier}>Show earlier (${count(begin)} records before)</button>`}
+      <div class="chat" role="feed" aria-label="Turns">
+        ${story?.turns.length
+          ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${place + 1} turn=${turn} agent=${about.agent} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
+          : html`<${Empty} title="Nothing was said yet">Say something below.</${Empty}>`}
+      </div>
+      <div ref=${end}></div>
+      <${Say} id=${id} agent=${about.agent} closed=${status === "closed"} />
+    </section>
+    <div class="stack">
+      <${Timeline} turn=${story?.turns.at(-1)} />
+      <section class="panel" aria-label="About it"><h2>Session</h2><div class="b"><dl class="kv">
+        <dt>Agent</dt><dd>${about.agent}</dd><dt>Owner</dt><dd>${about.owner}</dd>
+        ${about.mode && html`<dt>Mode</dt><dd>${about.mode}</dd>`}
+        <dt>Opened</dt><dd><${Ago} at=${about.created_at} /></dd><dt>Records</dt><dd>${count(about.records)}</dd>
+        ${about.usage && html`<dt>Tokens</dt><dd>${count(about.usage.total.input_tokens + about.usage.total.output_tokens)}</dd><dt>Cost</dt><dd>${money(about.usage.total.cost)}</dd>`}
+        ${about.budget && Object.entries(about.budget).map(([name, left]) => html`<dt>${name.replaceAll("_", " ")} left</dt><dd>${count(left)}</dd>`)}
+        ${about.parent && html`<dt>Works for</dt><dd><a href=${sessionLink(about.parent)}>${about.parent.id}</a></dd>`}
+      </dl></div></section>
+      ${about.children?.length > 0 && html`<section class="panel" aria-label="Children"><h2>Works through</h2><ul class="plain">${about.children.map((each) => html`<li><a class="mono" href=${sessionLink(each)}>${each.id}</a> <${Tag} state=${each.state} /></li>`)}</ul></section>`}
+      ${about.schedules?.length > 0 && html`<section class="panel" aria-label="Schedules"><h2>Schedules</h2><ul class="plain">${about.schedules.map((each) => html`<li>${each.description} <span class="dim">${each.cron || new Date(each.due).toLocaleString()}</span></li>`)}</ul></section>`}
+      ${story && Object.keys(story.state).length > 0 && html`<section class="panel" aria-label="State"><h2>State</h2><pre class="b" tabindex="0">${JSON.stringify(story.state, null, 2)}</pre></section>`}
+    </div></div>`;
+}

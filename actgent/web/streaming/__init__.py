@@ -1,0 +1,1 @@
+"""What goes on, as streams of numbered events."""

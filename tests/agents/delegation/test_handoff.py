@@ -1,0 +1,239 @@
+"""Conversations that are handed over to another agent, and given back."""
+
+import json
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    Refuse,
+    Reply,
+    ScriptedLLM,
+    Sender,
+    SimpleAgent,
+    Token,
+    ToolCall,
+    ToolResult,
+    hand_back,
+    handoff,
+    open_runtime,
+    tool,
+)
+from actgent.journal.memory import MemoryJournal
+from actgent.testing import assert_valid_transcript
+
+TO_CLERK = ToolCall("handoff_to_clerk", {"note": "It is about bill 7."})
+
+
+def texts(chat):
+    """What a model was shown, in words."""
+    return [part.text for message in chat.messages for part in message.parts if hasattr(part, "text")]
+
+
+def pair(desk_says, clerk_says, **options):
+    """A desk that may hand over to a clerk, and what both of their models are asked."""
+    clerk_llm, desk_llm = ScriptedLLM(clerk_says), ScriptedLLM(desk_says)
+    clerk = BareAgent("clerk", llm=clerk_llm, goal="answer for bills", tools=[hand_back()])
+    desk = BareAgent("desk", llm=desk_llm, tools=[handoff(to=clerk)], **options)
+    return desk, clerk, desk_llm, clerk_llm
+
+
+async def test_the_other_agent_answers_from_the_handover_on(listen):
+    """The rest of the turn, and what the user says later; record and handlers stay those of the first session."""
+    desk, _, desk_llm, clerk_llm = pair(["Hello.", TO_CLERK], ["It is 5 euros.", "Until Monday."])
+    async with desk:
+        session = await desk.create_session("ada", "hi")
+        heard = listen(session)
+        await session.chat("my bill?")
+        await session.wait_idle()
+        assert session.handed_to == "clerk"
+        reply = await desk.run("until when?", session=session)
+        assert [message.sender.name for message in session.history if message.text] == [
+            "ada", "desk", "ada", "clerk", "ada", "clerk",
+        ]  # fmt: skip
+    assert [str(item) for item in heard if isinstance(item, Reply)] == [
+        "Hello.",
+        "It is 5 euros.",
+        "Until Monday.",
+    ]
+    assert (reply.text, len(desk_llm.chats)) == ("Until Monday.", 2)
+    assert texts(clerk_llm.chats[0])[:3] == ["hi", "Hello.", "my bill?"]
+    assert "from desk. It is about bill 7." in texts(clerk_llm.chats[0])[-1]
+    for chat in (*desk_llm.chats, *clerk_llm.chats):
+        assert_valid_transcript(chat)
+
+
+async def test_the_model_of_the_other_agent_gives_it_back():
+    """Its last words are heard, its session is closed, and the first agent reads all that was said."""
+    back = ToolCall("hand_back", {})
+    desk, clerk, desk_llm, _ = pair([TO_CLERK, "Welcome back."], ["5 euros.", back, "Bye."])
+    async with desk:
+        session = await desk.create_session("ada")
+        said = [str(await desk.run(text, session=session)) for text in ("my bill?", "thanks", "hello?")]
+        assert (said, session.handed_to) == (["5 euros.", "Bye.", "Welcome back."], "")
+        assert clerk._opener.running.sessions == {}
+    assert_valid_transcript(desk_llm.chats[-1])
+    shown = texts(desk_llm.chats[-1])
+    assert [shown.index(text) for text in ("5 euros.", "thanks", "Bye.", "hello?")] == sorted(
+        shown.index(text) for text in ("5 euros.", "thanks", "Bye.", "hello?")
+    )
+
+
+async def test_the_user_takes_it_back_and_a_second_handover_begins_anew():
+    """The second child session begins with what both have said."""
+    desk, _, _, clerk_llm = pair([TO_CLERK, "Here I am.", TO_CLERK], ["5 euros.", "Again."])
+    async with desk:
+        session = await desk.create_session("ada")
+        await desk.run("my bill?", session=session)
+        await session.hand_back()
+        assert (session.handed_to, session.children) == ("", ())
+        assert str(await desk.run("desk?", session=session)) == "Here I am."
+        assert str(await desk.run("bill again", session=session)) == "Again."
+    assert texts(clerk_llm.chats[1])[:5] == ["my bill?", "5 euros.", "desk?", "Here I am.", "bill again"]
+
+
+async def test_hand_back_needs_somebody_who_handed_over():
+    """A model that has the tool for another conversation is told so."""
+    clerk = BareAgent("clerk", llm=ScriptedLLM([ToolCall("hand_back", {}), "ok"]), tools=[hand_back()])
+    async with clerk:
+        session = await clerk.create_session("ada")
+        await clerk.run("hi", session=session)
+        assert "nobody handed" in session.history[2].tool_results[0].error
+
+
+async def test_tokens_and_tool_results_of_the_other_agent_are_heard(listen):
+    """As those of the first one are, in its order."""
+
+    @tool
+    async def look_up() -> str:
+        """Look it up."""
+        await trio.lowlevel.checkpoint()
+        return "5"
+
+    clerk = BareAgent("clerk", llm=ScriptedLLM([ToolCall("look_up", {}), "five euros"]), tools=[look_up])
+    desk = BareAgent("desk", llm=ScriptedLLM([ToolCall("handoff_to_clerk", {})]), tools=[handoff(clerk)])
+    async with desk, desk.stream("my bill?") as reading:
+        heard = [item async for item in reading]
+    results = [item.tool_name for item in heard if isinstance(item, ToolResult)]
+    assert results == ["handoff_to_clerk", "look_up"]
+    assert "".join(item.text for item in heard if isinstance(item, Token)) == "five euros"
+    assert isinstance(heard[-1], Reply)
+    assert heard[-1].id == [item.reply_id for item in heard if isinstance(item, Token)][-1]
+
+
+async def test_guards_of_the_first_agent_look_at_what_goes_on_and_comes_back():
+    """A refused message never reaches the other agent, and its answer is guarded, too."""
+    desk, _, _, clerk_llm = pair([TO_CLERK], ["code 1234", "secret"])
+
+    @desk.guard
+    def no_weather(message):
+        return Refuse("no weather") if "weather" in message.text else None
+
+    @desk.guard(on="answer")
+    def hidden(reply):
+        return reply.text.replace("1234", "****")
+
+    async with desk:
+        session = await desk.create_session("ada")
+        assert str(await desk.run("my bill?", session=session)) == "code ****"
+        with pytest.raises(Exception, match="no weather"):
+            await desk.run("the weather?", session=session)
+    assert len(clerk_llm.chats) == 1
+
+
+async def test_what_no_user_says_stays_with_the_first_agent():
+    """A schedule of the session is the first agent's to answer."""
+    desk, _, desk_llm, _ = pair([TO_CLERK, "Noted."], ["5 euros."])
+    async with desk:
+        session = await desk.create_session("ada")
+        await desk.run("my bill?", session=session)
+        await session.chat("a report", sender=Sender("clock", "system"))
+        await session.wait_idle()
+        assert (session.history[-1].text, len(desk_llm.chats)) == ("Noted.", 2)
+
+
+async def test_an_interruption_stops_the_other_agents_turn():
+    """Of both sessions nothing runs any more."""
+    asked = trio.Event()
+
+    async def never(_):
+        asked.set()
+        await trio.sleep_forever()
+
+    desk, clerk, _, _ = pair([TO_CLERK], never)
+    async with desk:
+        session = await desk.create_session("ada", "my bill?")
+        await asked.wait()
+        await session.interrupt()
+        await session.wait_idle()
+        assert [context.face.status for context in clerk._opener.running.sessions.values()] == ["idle"]
+
+
+async def test_only_an_agent_can_be_handed_to():
+    """A name is told from it."""
+    with pytest.raises(ConfigurationError, match="takes an agent"):
+        handoff(to="clerk")
+
+
+@pytest.mark.parametrize("step", range(1, 21))
+async def test_a_crash_at_each_write_repeats_no_answer(step, mortal, autojump_clock):
+    """Each message is answered once by the agent that has it, and heard under one id; the next life goes on."""
+    asked = {"desk": [], "clerk": []}
+    heard = {}
+
+    def agents():
+        def clerk_says(chat):
+            asked["clerk"].append(texts(chat)[-1])
+            return json.dumps({"messageType": "conversation", "content": f"clerk on {texts(chat)[-1]}"})
+
+        def desk_says(chat):
+            asked["desk"].append(texts(chat)[-1])
+            return ToolCall("handoff_to_clerk", {})
+
+        clerk = SimpleAgent("clerk", llm=ScriptedLLM(clerk_says), instructions=["conversation"])
+        desk = BareAgent("desk", llm=ScriptedLLM(desk_says), tools=[handoff(clerk)])
+        desk.on_session(
+            lambda session: session.on_conversation(lambda reply: heard.setdefault(reply.id, str(reply)))
+        )
+        return desk
+
+    async with mortal().running() as journal:
+
+        async def life(store):
+            async with open_runtime(journal=store) as runtime:
+                desk = await runtime.start(agents())
+                session = await desk.ensure_session("ada", "s")
+                for number in (1, 2):
+                    await session.chat(f"q{number}", message_id=f"m{number}")
+                await session.wait_idle()
+
+        await journal.live(life, steps=step)
+        heard_before = dict(heard)
+        await journal.live(life)
+        async with open_runtime(journal=journal) as runtime:
+            desk = await runtime.start(agents())
+            session = await desk.open_session("s")
+            answers = [m for m in session.history if m.sender.name == "clerk"]
+            assert [m.text for m in answers] == ["clerk on q1", "clerk on q2"]
+            assert session.handed_to == "clerk"
+            assert {m.id for m in answers} >= heard_before.keys()
+        assert set(heard.values()) == {"clerk on q1", "clerk on q2"}
+
+
+async def test_a_restart_keeps_the_handover():
+    """The next process hands on without asking the first model; where the agent is gone, it says so."""
+    async with MemoryJournal().running() as journal:
+        desk, _, _, _ = pair([TO_CLERK], ["5 euros."])
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(desk)
+            session = await desk.create_session("ada", session_id="s")
+            await desk.run("my bill?", session=session)
+        desk, _, desk_llm, clerk_llm = pair([], ["Monday."])
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(desk)
+            session = await desk.open_session("s")
+            assert str(await desk.run("until when?", session=session)) == "Monday."
+    assert not desk_llm.chats
+    assert texts(clerk_llm.chats[0])[:3] == ["my bill?", "5 euros.", "until when?"]

@@ -1,0 +1,198 @@
+"""Idle conversations are read, and what is worth it is remembered."""
+
+import json
+import re
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    Consolidation,
+    Limits,
+    Memories,
+    ScriptedLLM,
+    Sender,
+    open_runtime,
+)
+from actgent.journal.memory import MemoryJournal
+from actgent.testing import DyingJournal
+
+IDLE = 100.0
+
+
+@pytest.fixture
+async def memories():
+    async with Memories() as opened:
+        yield opened
+
+
+class Reader:
+    """A model that remembers what users say, and replaces what it is shown of the same subject."""
+
+    def __init__(self):
+        self.shown = []
+        self.priorities = []
+
+    def __call__(self, chat):
+        text = chat.messages[-1].parts[-1].text
+        self.shown.append(text)
+        self.priorities.append(chat.priority.name)
+        known = dict(re.findall(r"- (m\w+) \(.*?\): (.*)", text))
+        found = []
+        for said in re.findall(r"\] user: (.*)", text):
+            old = [key for key, each in known.items() if each.split()[0] == said.split()[0]]
+            found.append({"text": said, "replaces": old[0] if old else None})
+        return json.dumps({"memories": found})
+
+
+def pair(memories, reader, **options):
+    clerk = BareAgent("clerk", llm=ScriptedLLM(lambda _: "I see."))
+    Consolidation(clerk, memories, llm=ScriptedLLM(reader), idle=IDLE, **options)
+    return clerk
+
+
+async def texts(memories, owner="ada"):
+    return [each.text for each in await memories.page(owner=owner)]
+
+
+async def test_an_idle_conversation_is_read_once(memories, autojump_clock):
+    """After a while without a message, with the priority LOW; what was read is not read again."""
+    reader = Reader()
+    async with pair(memories, reader) as clerk:
+        session = await clerk.create_session("ada")
+        await session.chat("Tea is what I drink")
+        await trio.sleep(IDLE * 0.4)
+        await session.chat("Oslo is where I live")
+        await trio.sleep(IDLE * 0.4)
+        assert await texts(memories) == []
+        await trio.sleep(IDLE)
+        assert await texts(memories) == ["Tea is what I drink", "Oslo is where I live"]
+        await trio.sleep(10 * IDLE)
+        assert len(reader.shown) == 1
+        await session.chat("Cats are what I like")
+        await trio.sleep(2 * IDLE)
+        assert (await texts(memories))[2:] == ["Cats are what I like"]
+        assert "Tea" not in reader.shown[1].partition("Remembered already")[0]
+    assert set(reader.priorities) == {"LOW"}
+    (first, *_) = await memories.page(owner="ada")
+    assert (first.agent, first.session_id) == ("clerk", session.id)
+
+
+async def test_what_was_said_later_counts(memories, autojump_clock):
+    """A memory that is not true any more is replaced; one that is younger than what was said is not."""
+    async with pair(memories, Reader()) as clerk:
+        session = await clerk.create_session("ada")
+        await session.chat("Home: London")
+        await trio.sleep(2 * IDLE)
+        await session.chat("Home: Paris")
+        await trio.sleep(2 * IDLE)
+        assert await texts(memories) == ["Home: Paris"]
+        (now,) = await memories.page(owner="ada")
+        assert len(await memories.history(now.id, owner="ada")) == 2
+    young = Memories("memory:", now=lambda: 4e9)
+    async with young, pair(young, Reader()) as clerk:
+        await young.remember("Home: Rome", owner="ada")
+        session = await clerk.create_session("ada")
+        await session.chat("Home: Nice")
+        await trio.sleep(2 * IDLE)
+        assert await texts(young) == ["Home: Rome"]
+
+
+async def test_owners_are_apart(memories, autojump_clock):
+    """What one owner said is neither remembered for another nor shown when theirs is read."""
+    reader = Reader()
+    async with pair(memories, reader) as clerk:
+        for owner in ("ada", "bob"):
+            session = await clerk.create_session(owner)
+            await session.chat(f"Secret of {owner}")
+            await trio.sleep(3 * IDLE)
+    assert await texts(memories, "ada") == ["Secret of ada"]
+    assert await texts(memories, "bob") == ["Secret of bob"]
+    assert "Secret of ada" not in reader.shown[1]
+
+
+async def test_a_long_conversation_is_read_in_parts(memories, autojump_clock, monkeypatch):
+    """Each message is read once, in as many parts as it takes."""
+    monkeypatch.setattr("actgent.agents.model_tools.consolidation.READ", 40)
+    reader = Reader()
+    async with pair(memories, reader) as clerk:
+        session = await clerk.create_session("ada")
+        for number in range(9):
+            await session.chat(f"Note{number} says that there is something in it")
+        await trio.sleep(3 * IDLE)
+    assert len(reader.shown) > 2
+    places = [int(place) for text in reader.shown for place in re.findall(r"^\[(\d+)\] ", text, re.MULTILINE)]
+    assert places == list(range(18))
+    assert len(await texts(memories)) == 9
+
+
+async def test_an_answer_that_cannot_be_used_remembers_nothing(memories, autojump_clock):
+    """The part stays unread, and is read with what comes next."""
+    answers = iter(["no JSON", "no JSON", "no JSON", '{"memories": [{"text": "all of it"}]}'])
+    shown = []
+
+    def reader(chat):
+        shown.append(chat.messages[-1].parts[-1].text)
+        return next(answers)
+
+    async with pair(memories, reader, limits=Limits(repairs=2)) as clerk:
+        session = await clerk.create_session("ada")
+        await session.chat("First")
+        await trio.sleep(3 * IDLE)
+        assert await texts(memories) == []
+        await session.chat("Second")
+        await trio.sleep(3 * IDLE)
+    assert await texts(memories) == ["all of it"]
+    assert "First" in shown[-1]
+    assert "Second" in shown[-1]
+
+
+async def test_a_crash_at_any_write_reads_everything_once(autojump_clock):
+    """Wherever the process dies: nothing is remembered twice, and nothing that was said is left out."""
+    writes, has_died = 0, True
+    while has_died:
+        writes += 1
+        inner = MemoryJournal()
+        async with inner.running(), Memories() as memories:
+            dying = DyingJournal(inner, writes)
+            with trio.move_on_after(20 * IDLE) as life:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_end_when_dead, dying, life)
+                    await _live(dying, memories)
+                    nursery.cancel_scope.cancel()
+            has_died = dying.is_dead
+            await _live(inner, memories)
+            assert await texts(memories) == ["Tea is green", "Oslo is cold"], writes
+            everything = await memories.export(Sender("ada"))
+            assert len(everything) == 2, writes
+    assert writes > 10
+
+
+async def _end_when_dead(journal, life):
+    await journal.died.wait()
+    life.cancel()
+
+
+async def _live(journal, memories):
+    """A life in which two things are said, each once, and then nothing for long."""
+    async with open_runtime(journal=journal) as runtime:
+        clerk = await runtime.start(pair(memories, Reader()))
+        session = await clerk.ensure_session("ada", "s")
+        await session.chat("Tea is green", message_id="1")
+        await trio.sleep(3 * IDLE)
+        await session.chat("Oslo is cold", message_id="2")
+        await trio.sleep(5 * IDLE)
+
+
+def test_wrong_arguments_are_refused():
+    """It takes an agent, its memories and seconds."""
+    clerk = BareAgent("clerk", llm=ScriptedLLM(["x"]))
+    for agent, memories, options in (
+        ("clerk", Memories(), {}),
+        (clerk, None, {}),
+        (clerk, Memories(), {"idle": -1}),
+    ):
+        with pytest.raises(ConfigurationError):
+            Consolidation(agent, memories, llm=ScriptedLLM(["x"]), **options)

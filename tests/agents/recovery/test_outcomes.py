@@ -1,0 +1,244 @@
+"""What handlers got stands in the journal: replies, events and routes, why a message failed, and what a call took."""
+
+import json
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    Event,
+    Governed,
+    Governor,
+    ReActAgent,
+    Reply,
+    Route,
+    RouterAgent,
+    ScriptedLLM,
+    SimpleAgent,
+    open_runtime,
+)
+from actgent.errors import NotAuthorized
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Delivered, Ended, Said, Told
+from actgent.testing import DyingJournal
+
+LONG = 'He said "no",\nand left für Köln. ' * 40
+NAMES = {"role": "clerk", "goal": "help", "capabilities": "words"}
+
+
+@attrs.frozen
+class Order:
+    """What an agent answers."""
+
+    article: str
+    count: int
+
+
+def outcome(delivery):
+    """What a `Told` of it says."""
+    match delivery:
+        case Reply():
+            name, text = delivery.message_type or "", delivery.text
+        case Event():
+            name, text = delivery.name, None
+        case Route():
+            name, text = delivery.action, None
+    data = attrs.asdict(delivery.data) if attrs.has(type(delivery.data)) else delivery.data
+    return (delivery.id, type(delivery).__name__.lower(), name, text, data)
+
+
+def told_in(records):
+    """The same by the records: the answers that were not more than their text, and all others."""
+    texts = {record.message.id: record.message.text for record in records if isinstance(record, Said)}
+    told = {each.id: each for each in records if isinstance(each, Told)}
+    for record in records:
+        for each in record.ids if isinstance(record, Delivered) else ():
+            if each in told:
+                found = told[each]
+                data = None if found.data is None else json.loads(found.data)
+                yield (found.id, found.kind, found.name, found.text, data)
+            else:
+                yield (each, "reply", "", texts[each], None)
+
+
+def answer(**members):
+    return json.dumps(members, ensure_ascii=False)
+
+
+CASES = {
+    "bare": (lambda llm: BareAgent("a", llm=llm), LONG),
+    "simple": (
+        lambda llm: SimpleAgent("a", llm=llm, **NAMES),
+        answer(messageType="DIRECT_RESPONSE", content=LONG),
+    ),
+    "simple with escapes": (
+        lambda llm: SimpleAgent("a", llm=llm, **NAMES),
+        json.dumps({"messageType": "DIRECT_RESPONSE", "content": LONG}),
+    ),
+    "typed": (lambda llm: BareAgent("a", llm=llm, output=Order), answer(article="a long rope" * 5, count=3)),
+    "router": (
+        lambda llm: RouterAgent("a", llm=llm, **NAMES),
+        answer(top_level_intent="ACTION", second_level_intent="BOOK", data={"room": "the large one" * 4}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_what_handlers_get_stands_in_the_journal(case):
+    """In their order, as they got it, whatever the form of the answer; and so it is told by the feed."""
+    make, text = CASES[case]
+    heard = []
+    async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(make(ScriptedLLM([text])))
+        session = await agent.create_session("ada", session_id="s")
+        for attach in (session.on_conversation, session.on_event, session.on_routing):
+            attach(heard.append)
+        async with journal.feed() as feed:
+            await session.chat("hello")
+            await session.wait_idle()
+            records = await journal.load("s")
+            steps = [await feed.receive()]
+            while steps[-1].last < len(records):
+                steps.append(await feed.receive())
+    assert heard
+    assert list(told_in(records)) == [outcome(each) for each in heard]
+    assert [record for step in steps for record in step.records] == list(records[1:])
+
+
+@pytest.mark.parametrize("case", ["bare", "simple", "typed", "router"])
+async def test_what_stands_in_the_answer_is_not_written_twice(case):
+    """With all that tells where it stands a turn takes a tenth more, or none where the answer is the reply."""
+    make, text = CASES[case]
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(make(ScriptedLLM([text])))
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("hello")
+        await session.wait_idle()
+        records = await journal.load("s")
+        rows = next(iter(journal._stored_rows.values()))
+        size = sum(len(row.body) for row in rows)
+        epoch = await journal.acquire()
+    told = [record for record in records if isinstance(record, Told)]
+    assert bool(told) == (case != "bare")
+    assert size < 850 + 1.1 * len(text.encode())
+    assert epoch
+
+
+async def test_what_was_told_before_a_crash_is_not_told_again():
+    """Whichever write the process dies at, each outcome has one record, before the handlers had it."""
+    make, text = CASES["simple"]
+    writes = 0
+    while True:
+        writes += 1
+        async with MemoryJournal().running() as inner:
+            dying = DyingJournal(inner, writes)
+            async with trio.open_nursery() as nursery:
+
+                async def live(journal=dying, nursery=nursery):
+                    async with open_runtime(journal=journal) as runtime:
+                        agent = await runtime.start(make(ScriptedLLM([text, text])))
+                        session = await agent.ensure_session("ada", session_id="s")
+                        await session.chat("hello", message_id="m1")
+                        await session.wait_idle()
+                    nursery.cancel_scope.cancel()
+
+                async def watch(journal=dying, nursery=nursery):
+                    await journal.died.wait()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(live)
+                nursery.start_soon(watch)
+            async with open_runtime(journal=inner) as runtime:
+                agent = await runtime.start(make(ScriptedLLM([text, text])))
+                session = await agent.ensure_session("ada", session_id="s")
+                await session.chat("hello", message_id="m1")
+                await session.wait_idle()
+                records = await inner.load("s")
+            kinds = [type(record) for record in records if isinstance(record, Told | Delivered)]
+            assert kinds == [Told, Delivered], writes
+        if not dying.is_dead:
+            break
+    assert writes > 3
+
+
+async def test_redacted_words_are_told_redacted():
+    """Where they stand in the answer says nothing once that is another text."""
+    text = answer(messageType="DIRECT_RESPONSE", content=f"4111 1111 is your number. {LONG}")
+    journal = MemoryJournal()
+    async with (
+        journal.running(),
+        open_runtime(journal=journal, redact=lambda text: text.replace("4111 1111", "[card]")) as runtime,
+    ):
+        agent = await runtime.start(CASES["simple"][0](ScriptedLLM([text])))
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("hello")
+        await session.wait_idle()
+        records = await journal.load("s")
+    (told,) = [record for record in records if isinstance(record, Told)]
+    assert told.text == f"[card] is your number. {LONG}"
+    assert "4111" not in repr(records)
+
+
+async def test_why_a_message_failed_stands_in_the_journal():
+    """In our words; of what foreign code raised only the class."""
+
+    def fail(chat):
+        if chat.messages[-1].parts[0].text == "one":
+            raise NotAuthorized("the key was refused", model="x")
+        raise RuntimeError("the password is swordfish")
+
+    async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(fail)))
+        session = await agent.create_session("ada", session_id="s")
+        session.on_exception(print)
+        for text in ("one", "two"):
+            await session.chat(text)
+            await session.wait_idle()
+        records = await journal.load("s")
+    one, two = [record for record in records if isinstance(record, Ended)]
+    assert (one.failed, one.error) == ("model", "NotAuthorized")
+    assert "the key was refused" in one.words
+    assert two.failed == "model"
+    assert two.error
+    assert "swordfish" not in repr(records)
+
+
+async def test_what_a_call_took_stands_in_the_journal(autojump_clock):
+    """With the seconds for which it waited for the provider's limits, by trio's clock."""
+    governor = Governor(requests_per_minute=60, burst=1 / 60)
+    async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
+        llm = Governed(ScriptedLLM(["hi"], repeat=True), governor)
+        agent = await runtime.start(BareAgent("a", llm=llm))
+        session = await agent.create_session("ada", session_id="s")
+        for text in ("one", "two"):
+            await session.chat(text)
+            await session.wait_idle()
+        records = await journal.load("s")
+    first, second = [record for record in records if isinstance(record, Said)]
+    assert first.waited == 0
+    assert second.waited == pytest.approx(1, abs=0.01)
+    assert first.seconds > 0
+
+
+async def test_reacting_agents_tell_what_they_decided():
+    """The text of the final answer, which stands somewhere in the form."""
+    text = answer(
+        question_nature={"category": "SIMPLE", "confidence_level": 90},
+        context={"what_we_know": "all"},
+        primary_action={
+            "response_purpose": "DIRECT_RESPONSE",
+            "response_content": {"content": LONG},
+        },
+    )
+    heard = []
+    async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(ReActAgent("a", llm=ScriptedLLM([text], repeat=True), **NAMES))
+        session = await agent.create_session("ada", session_id="s")
+        session.on_conversation(heard.append)
+        await session.chat("hello")
+        await session.wait_idle()
+        records = await journal.load("s")
+    assert [each for each in told_in(records) if each[1] == "reply"] == [outcome(each) for each in heard]

@@ -1,0 +1,207 @@
+"""What a runtime tells of its agents, provider limits, schedules and budgets, and sessions as they were."""
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    Fallback,
+    Governed,
+    Governor,
+    Limits,
+    OpenAI,
+    Priority,
+    ScriptedLLM,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.agents.upgrading import compare_session
+from actgent.errors import NotRunning, SessionExists, SessionNotFound
+from actgent.runtime.sessions import table as session_table
+
+
+async def test_each_agent_tells_how_it_is():
+    """What waits, what runs, its bounds, and who waits for people."""
+    gate = trio.Event()
+
+    async def answer(chat):
+        await gate.wait()
+        return "done"
+
+    @tool(approval=True, effect="once")
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async with open_runtime(journal="memory:") as runtime:
+        busy = await runtime.start(
+            BareAgent("busy", llm=ScriptedLLM(answer), inbox=7, session_inbox=5, sessions=3)
+        )
+        asking = await runtime.start(BareAgent("asking", llm=ScriptedLLM([ToolCall("pay", {})]), tools=[pay]))
+        session = await busy.create_session("ada")
+        for text in ("1", "2", "3"):
+            await session.chat(text)
+        other = await asking.create_session("ada", "pay")
+        await other.wait_idle()
+        one, two = runtime.statistics()
+        gate.set()
+        await session.wait_idle()
+    assert (one.agent, one.suspended, one.sessions, one.state) == ("asking", 1, 1, "running")
+    assert (two.agent, two.inbox.waiting, two.inbox.claimed, two.sessions) == ("busy", 2, 1, 1)
+    assert (two.capacity, two.session_capacity, two.concurrency, two.restarts) == (7, 5, 3, 0)
+
+
+async def test_provider_limits_are_told_model_by_model(autojump_clock):
+    """Each governor once, whoever shares it; who waits by priority; of keys only a few characters of their digest."""
+    governor = Governor(requests_per_minute=60, burst=1 / 60)
+    shared = {"base_url": "http://127.0.0.1:9", "api_key": "the-secret-key"}
+    llm = Governed(ScriptedLLM(["ok"], repeat=True), governor)
+    first, second = OpenAI("one", **shared), OpenAI("two", **shared)
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("a", llm=llm))
+        await runtime.start(BareAgent("b", llm=Fallback(first, llm)))
+        await runtime.start(BareAgent("c", llm=second))
+        sessions = [await agent.create_session("ada") for _ in range(4)]
+        for session, priority in zip(sessions, ["normal", "normal", "high", "low"], strict=True):
+            await session.chat("hello", priority=priority)
+        await trio.testing.wait_all_tasks_blocked()
+        doors = runtime.governors()
+        for session in sessions:
+            await session.wait_idle()
+        await first.aclose()
+        await second.aclose()
+    local, scripted = sorted(doors, key=lambda each: each.door)
+    assert local.door.startswith("127.0.0.1:9 ")
+    assert len(local.door) == len("127.0.0.1:9 abcd")
+    assert "secret" not in repr(doors)
+    assert (scripted.total.running, scripted.total.waiting) == (0, 3)
+    (lane,) = scripted.models
+    assert lane.waiting == {
+        Priority(p).name.lower(): 1 for p in (Priority.NORMAL, Priority.HIGH, Priority.LOW)
+    }
+    assert (lane.admitted, lane.running, lane.paused) == (1, 0, 0)
+    (bucket,) = scripted.buckets
+    assert (bucket.kind, bucket.rate, bucket.capacity) == ("requests", 1, 1)
+    assert bucket.level < 1
+
+
+@pytest.mark.parametrize("journal", ["memory:", None])
+async def test_schedules_of_all_sessions_are_listed_by_date(journal, monkeypatch):
+    """Page by page, also those of sessions that are not in memory, where there is a journal."""
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
+    async with open_runtime(journal=journal) as runtime:
+        agents = [await runtime.start(BareAgent(name, llm=ScriptedLLM(["ok"]))) for name in ("a", "b")]
+        sessions = [await agents[n % 2].create_session("ada", session_id=f"s{n}") for n in range(5)]
+        dates = {}
+        for number in range(12):
+            delay = 10_000 + 37 * number % 500
+            schedule = await sessions[number % 5].schedule(f"no. {number}", after=delay)
+            dates[schedule.id] = schedule.at
+        listed, after = [], None
+        while page := await runtime.schedules(after=after, limit=5):
+            listed += page
+            after = page[-1]
+            assert len(page) <= 5
+        with pytest.raises(ConfigurationError, match="limit="):
+            await runtime.schedules(limit=0)
+    assert [each.schedule.id for each in listed] == sorted(dates, key=dates.get)
+    assert {each.agent for each in listed} == {"a", "b"}
+
+
+async def test_budgets_of_sessions_in_memory_are_listed():
+    """Of the session as a whole and of its running turn: bounds, what was taken, what is left."""
+    gate = trio.Event()
+
+    async def answer(chat):
+        await gate.wait()
+        return "done"
+
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(
+            BareAgent("a", llm=ScriptedLLM(answer), limits=Limits(model_calls=3, tokens=10_000))
+        )
+        whole = await agent.create_session("ada", session_id="one", limits=Limits(model_calls=9))
+        await agent.create_session("bob", session_id="two")
+        message = await whole.chat("hello")
+        await trio.testing.wait_all_tasks_blocked()
+        budgets = runtime.budgets()
+        pages = [*runtime.budgets(limit=1), *runtime.budgets(after=budgets[0])]
+        gate.set()
+        await whole.wait_idle()
+        (rest,) = runtime.budgets()
+    session, turn = budgets
+    assert (session.turn, session.owner, session.limits) == ("", "ada", {"model_calls": 9})
+    assert (turn.turn, turn.limits["tokens"], turn.reserved["model_calls"]) == (message, 10_000, 1)
+    assert turn.left["model_calls"] == 2
+    assert pages == [session, turn]
+    assert (rest.spent["model_calls"], rest.left) == (1, {"model_calls": 8})
+
+
+async def test_a_session_is_rebuilt_and_forked_while_its_agent_works(tmp_path):
+    """As it was after any record; the copy goes its own way, and the original does not notice."""
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one", "two", "else"])))
+        session = await agent.create_session("ada", session_id="s")
+        for text in ("1", "2"):
+            await session.chat(text)
+            await session.wait_idle()
+        records = await runtime.journal.load("s")
+        place = next(n for n, record in enumerate(records, 1) if type(record).__name__ == "Ended")
+        before = await runtime.rebuild("s", to=place)
+        assert [message.text for message in before.history] == ["1", "one"]
+        assert (await runtime.rebuild("s")).history == session.history
+        copy = await runtime.fork("s", to=place, new_id="copy")
+        assert (copy.agent, copy.session_id, copy.owner, copy.records) == ("a", "copy", "ada", place)
+        with pytest.raises(SessionExists):
+            await runtime.fork("s", new_id="copy")
+        other = await agent.open_session("copy")
+        await other.chat("2 again")
+        await other.wait_idle()
+        assert [message.text for message in other.history] == ["1", "one", "2 again", "else"]
+        assert await runtime.journal.load("s") == records
+        with pytest.raises(SessionNotFound):
+            await runtime.rebuild("nobody")
+        with pytest.raises(ConfigurationError, match="unknown step 99"):
+            await runtime.fork("s", to=99)
+    async with open_runtime() as bare:
+        with pytest.raises(ConfigurationError, match="no journal"):
+            await bare.rebuild("s")
+    assert attrs.asdict(copy)["closed"] is False
+
+
+async def test_a_session_is_compared_with_the_code_that_runs(tmp_path):
+    """Without its model and tools, while it works; nothing of the session or of the running agent changes."""
+    called = []
+
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pay."""
+        called.append(1)
+        return "paid"
+
+    url = f"sqlite:///{tmp_path}/j.db"
+    async with open_runtime(journal=url) as runtime:
+        llm = ScriptedLLM([ToolCall("pay", {}), "done"])
+        agent = await runtime.start(BareAgent("a", llm=llm, tools=[pay]))
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("pay")
+        await session.wait_idle()
+        records = await runtime.journal.load("s")
+        assert await compare_session(runtime, "s") is None
+        assert await compare_session(runtime, "s", to=3) is None
+        assert await runtime.journal.load("s") == records
+        assert called == [1]
+        with pytest.raises(ConfigurationError, match="unknown step 99"):
+            await compare_session(runtime, "s", to=99)
+    async with open_runtime(journal=url) as runtime:
+        with pytest.raises(NotRunning):
+            await compare_session(runtime, "s")
+        await runtime.start(
+            BareAgent("a", llm=ScriptedLLM([]), tools=[pay], system_prompt="You are another one.")
+        )
+        found = await compare_session(runtime, "s")
+    assert "system prompt" in str(found)

@@ -1,0 +1,466 @@
+"""Following a session: its records once and in order from any cursor, and what grows in between."""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, ToolCall, ToolContext, open_runtime, tool
+from actgent.errors import ConfigurationError, CursorUnknown, SessionNotFound
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Appended, Changed, Closed, Ended, Opened, Said
+from actgent.journal.transfer import read_sessions, write_sessions
+from actgent.messages import CallProgress, Sender
+from actgent.runtime.sessions import table as session_table
+from actgent.sessions.following import Followed, Growing
+
+
+@pytest.fixture
+async def journal():
+    async with open_journal("memory:") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def runtime(journal):
+    async with open_runtime(journal=journal) as opened:
+        yield opened
+
+
+class Gated:
+    """A model that says its pieces one by one, each when the test lets it."""
+
+    def __init__(self, *pieces):
+        self.pieces = pieces
+        self.send, self._gate = trio.open_memory_channel(0)
+        self.llm = ScriptedLLM(["".join(pieces)] * 3, chunk=len(pieces[0]))
+        complete = self.llm.complete
+        self.asked_to_stream = []
+
+        async def gated(chat, *, on_text=None):
+            self.asked_to_stream.append(on_text is not None)
+
+            async def slowly(text, attempt):
+                await self._gate.receive()
+                await on_text(text, attempt)
+
+            return await complete(chat, on_text=None if on_text is None else slowly)
+
+        self.llm.complete = gated
+
+
+async def records_of(follower, count):
+    """So many records of a follower; what grows is left out."""
+    found = []
+    with trio.fail_after(10):
+        while len(found) < count:
+            item = await follower.receive()
+            if isinstance(item, Followed):
+                found.append(item)
+    return found
+
+
+async def texts_of(follower):
+    """What has grown by now, as its reader shows it."""
+    shown = ""
+    await trio.testing.wait_all_tasks_blocked()
+    while True:
+        with trio.move_on_after(0.05) as scope:
+            item = await follower.receive()
+        if scope.cancelled_caught:
+            return shown
+        if isinstance(item, Growing):
+            shown = shown[: item.begin] + item.text
+
+
+# --- records ------------------------------------------------------------------------------
+
+
+async def test_history_and_what_comes_is_one_stream(runtime, journal):
+    """From the beginning, from a cursor, and from now on; each record with its turn and its time."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one", "two", "three"])))
+    session = await agent.create_session("ada", session_id="s")
+    first = await session.chat("1")
+    await session.wait_idle()
+    known = len(await journal.load("s"))
+    async with session.follow() as whole, session.follow(after=3) as rest, session.follow(after=None) as new:
+        second = await session.chat("2")
+        await session.wait_idle()
+        records = await journal.load("s")
+        followed = await records_of(whole, len(records))
+        assert [each.record for each in followed] == list(records)
+        assert [each.number for each in followed] == list(range(1, len(records) + 1))
+        assert await records_of(rest, len(records) - 3) == followed[3:]
+        assert await records_of(new, len(records) - known) == followed[known:]
+        assert whole.cursor == rest.cursor == len(records)
+    turns = [each.turn for each in followed]
+    assert turns == [""] + [first] * (known - 1) + [second] * (len(records) - known)
+    assert all(each.at is not None for each in followed)
+
+
+async def test_a_follower_goes_on_in_the_middle_of_a_turn(runtime, journal):
+    """Its turn is told by records before the cursor."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
+    session = await agent.create_session("ada", session_id="s")
+    message = await session.chat("1")
+    await session.wait_idle()
+    records = await journal.load("s")
+    place = [type(record) for record in records].index(Appended) + 1
+    async with session.follow(after=place) as follower:
+        assert {each.turn for each in await records_of(follower, len(records) - place)} == {message}
+
+
+async def test_messages_that_are_answered_together_are_one_turn(runtime, journal):
+    """It is named by the last of them, from the first record on."""
+    gated = Gated("first answer")
+    agent = await runtime.start(BareAgent("a", llm=gated.llm))
+    session = await agent.create_session("ada", session_id="s", on_busy="collect")
+    async with session.follow() as follower:
+        await session.chat("1")
+        await trio.testing.wait_all_tasks_blocked()
+        two, three = await session.chat("2"), await session.chat("3")
+        await gated.send.send(None)
+        await gated.send.send(None)
+        await session.wait_idle()
+        followed = await records_of(follower, len(await journal.load("s")))
+    found = {
+        (type(each.record), each.record.message_id): each.turn
+        for each in followed
+        if type(each.record) in (Appended, Ended)
+    }
+    assert {found[kind, message] for kind in (Appended, Ended) for message in (two, three)} == {three}
+
+
+async def test_a_slow_reader_loses_no_record(runtime, journal):
+    """It reads the journal where the feed has let go what waited for it; the writer never waits."""
+    epoch = runtime.epoch
+    opened = Opened(owner=Sender("ada"), created_at=1.0)
+    await journal.commit(Entry(session_id="s", agent="gone", records=(opened,)), epoch=epoch)
+    async with runtime.follow("s", agent="gone") as follower:
+        await records_of(follower, 1)
+        for number in range(2500):
+            changed = Changed(changes={"n": number})
+            await journal.commit(Entry(session_id="s", agent="gone", records=(changed,)), epoch=epoch)
+        followed = await records_of(follower, 2500)
+        assert len(follower._ready) <= 2000
+    assert [each.number for each in followed] == list(range(2, 2502))
+    assert [each.record.changes["n"] for each in followed] == list(range(2500))
+
+
+async def test_two_readers_and_a_writer_that_never_pauses(runtime, journal):
+    """One reads each record as it comes, the other sleeps between two; both see the same."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
+    session = await agent.create_session("ada", session_id="s")
+    seen = {"quick": [], "slow": []}
+
+    async def read(name, pause):
+        async with session.follow() as follower:
+            async for item in follower:
+                if isinstance(item, Followed):
+                    seen[name].append(item)
+                    await trio.sleep(pause)
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, "quick", 0)
+            nursery.start_soon(read, "slow", 0.002)
+            for _ in range(30):
+                await session.chat("hello")
+                await session.wait_idle()
+            await session.aclose()
+    assert seen["quick"] == seen["slow"]
+    assert [each.record for each in seen["quick"]] == list(await journal.load("s"))
+
+
+async def write_anything(session, dice):
+    """Turns, changes of the state and schedules, in any order."""
+    for number in range(40):
+        what = dice.randrange(4)
+        if what == 0:
+            await session.chat("hello", priority=dice.choice(["normal", "urgent"]))
+        elif what == 1:
+            session.state.dispatch(("n", number))
+        elif what == 2:
+            await session.schedule("later", after=1e6, key=str(number))
+        else:
+            await trio.sleep(dice.uniform(0, 0.01))
+    await session.wait_idle()
+
+
+async def read_for_a_while(session, known, seconds):
+    """Follow from what is known, and leave in the middle of something."""
+    async with session.follow(after=len(known)) as follower:
+        with trio.move_on_after(seconds):
+            async for item in follower:
+                known.extend([item] if isinstance(item, Followed) else [])
+    assert follower.cursor == len(known)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_whatever_happens_followers_see_the_record(runtime, journal, seed):
+    """Readers come, leave, and come back by their cursors while turns, state and schedules are written."""
+    dice = random.Random(seed)
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi there"], repeat=True, chunk=2)))
+    session = await agent.create_session("ada", session_id="s")
+    seen = [[] for _ in range(4)]
+    over = trio.Event()
+
+    async def read(known):
+        while not (over.is_set() and len(known) == len(await journal.load("s"))):
+            await read_for_a_while(session, known, dice.uniform(0, 0.03))
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for known in seen:
+                nursery.start_soon(read, known)
+            await write_anything(session, dice)
+            over.set()
+    records = list(await journal.load("s"))
+    for known in seen:
+        assert [each.record for each in known] == records
+        assert [each.number for each in known] == list(range(1, len(records) + 1))
+        assert [each.turn for each in known] == [each.turn for each in seen[0]]
+
+
+# --- what ends it, and what is refused -----------------------------------------------------
+
+
+async def test_it_ends_with_the_session(runtime):
+    """Closed or erased, after the last record."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+    one = await agent.create_session("ada", session_id="one")
+    two = await agent.create_session("ada", session_id="two")
+    async with one.follow() as closed, two.follow() as erased:
+        await one.aclose()
+        await runtime.delete_session("two")
+        with trio.fail_after(10):
+            items = [item async for item in closed]
+            assert type(items[-1].record) is Closed
+            assert [item async for item in erased] == []
+    async with runtime.follow("one", agent="a") as again:
+        assert [item async for item in again] == items
+
+
+async def test_it_ends_with_the_journal():
+    """The reader is told, not cancelled."""
+    items, following = [], trio.Event()
+
+    async def read(session):
+        async with session.follow() as follower:
+            following.set()
+            items.extend([item async for item in follower])
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery, open_runtime(journal="memory:") as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+            nursery.start_soon(read, await agent.create_session("ada"))
+            await following.wait()
+    assert type(items[0].record) is Opened
+
+
+async def test_cursors_of_others_are_refused(runtime):
+    """Behind the end there is another session, or an older copy; an error says what to do."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+    session = await agent.create_session("ada", session_id="s")
+    with pytest.raises(CursorUnknown, match="'s' has 1 records, and its reader has seen 7") as caught:
+        async with session.follow(after=7):
+            pass
+    assert (caught.value.cursor, caught.value.records) == (7, 1)
+    with pytest.raises(SessionNotFound):
+        async with runtime.follow("nobody", agent="a"):
+            pass
+    async with open_runtime() as bare:
+        other = await (await bare.start(BareAgent("b", llm=ScriptedLLM(["hi"])))).create_session("ada")
+        with pytest.raises(ConfigurationError, match="this runtime has none"):
+            async with other.follow():
+                pass
+
+
+# --- what grows ----------------------------------------------------------------------------
+
+
+async def test_an_answer_is_streamed_while_it_is_followed():
+    """Piece by piece, until its record comes; then the session streams no more."""
+    gated = Gated("Good ", "day, ", "Ada. ")
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=gated.llm))
+        session = await agent.create_session("ada", session_id="s")
+        async with session.follow(after=None) as follower:
+            message = await session.chat("hello")
+            await records_of(follower, 1)
+            grown = []
+            for _ in range(3):
+                await gated.send.send(None)
+                with trio.fail_after(5):
+                    grown.append(await follower.receive())
+            await session.wait_idle()
+            rest = await records_of(follower, 4)
+        assert grown == [
+            Growing(turn=message, reply_id=grown[0].reply_id, begin=begin, text=text)
+            for begin, text in ((0, "Good "), (5, "day, "), (10, "Ada. "))
+        ]
+        said = next(each.record for each in rest if isinstance(each.record, Said))
+        assert said.message.id == grown[0].reply_id
+        await session.chat("again")
+        await session.wait_idle()
+    assert gated.asked_to_stream == [True, False]
+
+
+async def test_who_comes_late_or_is_slow_gets_all_that_has_grown():
+    """At once, and the next one begins where that ended; the last piece comes with the record on its way."""
+    gated = Gated("Good ", "day, ", "Ada. ")
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=gated.llm))
+        session = await agent.create_session("ada", session_id="s")
+        async with session.follow() as first:
+            await session.chat("hello")
+            for _ in range(2):
+                await gated.send.send(None)
+            await trio.testing.wait_all_tasks_blocked()
+            async with session.follow() as late:
+                assert await texts_of(late) == "Good day, "
+                assert await texts_of(first) == "Good day, "
+                await gated.send.send(None)
+                await session.wait_idle()
+                items = []
+                with trio.fail_after(5):
+                    while not (items and isinstance(items[-1], Followed) and type(items[-1].record) is Ended):
+                        items.append(await late.receive())
+        async with session.follow() as afterwards:
+            assert await texts_of(afterwards) == ""
+    assert [item.text for item in items if isinstance(item, Growing)] in ([], ["Ada. "])
+
+
+async def test_what_others_had_streamed_before_is_there_for_the_first_follower():
+    """As handlers were told it, also where a protocol shows a part of the answer."""
+    gated = Gated('{"messageType": "DIRECT_RESPONSE", "content": "G', "o" * 49, "d day" + " " * 44, '"}')
+    heard = []
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(
+            SimpleAgent("a", llm=gated.llm, role="clerk", goal="help", capabilities="words")
+        )
+        session = await agent.create_session("ada")
+        session.on_token(heard.append)
+        await session.chat("hello")
+        for _ in range(2):
+            await gated.send.send(None)
+        await trio.testing.wait_all_tasks_blocked()
+        async with session.follow() as late:
+            assert await texts_of(late) == "".join(token.text for token in heard) != ""
+            await gated.send.send(None)
+            await trio.testing.wait_all_tasks_blocked()
+            assert "d day" in await texts_of(late)
+            for _ in range(2):
+                with trio.move_on_after(1):
+                    await gated.send.send(None)
+            await session.wait_idle()
+
+
+async def test_a_session_that_comes_back_is_streamed(tmp_path, monkeypatch):
+    """Also for who followed it before it was loaded; to be followed does not keep it in memory."""
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
+    gated = Gated("Good ", "day. ")
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=gated.llm))
+        await agent.create_session("ada", session_id="s")
+        async with runtime.follow("s", agent="a") as follower:
+            for number in range(3):
+                await agent.create_session("ada", session_id=f"other {number}")
+            assert "s" not in runtime.agents.opener("a").running.sessions
+            session = await agent.open_session("s")
+            await session.chat("hello")
+            await gated.send.send(None)
+            assert await texts_of(follower) == "Good "
+            await gated.send.send(None)
+            await session.wait_idle()
+
+
+async def test_calls_tell_followers_how_far_they_are():
+    """The latest of each call."""
+    gate = trio.Event()
+
+    @tool(effect="pure")
+    async def dig(depth: int, context: ToolContext) -> str:
+        """Dig."""
+        for done in range(depth):
+            context.progress(done + 1, depth, "digging")
+        await gate.wait()
+        return "dug"
+
+    async with open_runtime(journal="memory:") as runtime:
+        llm = ScriptedLLM([ToolCall("dig", {"depth": 3}), "done"])
+        agent = await runtime.start(BareAgent("a", llm=llm, tools=[dig], limits=Limits(model_calls=3)))
+        session = await agent.create_session("ada")
+        async with session.follow() as follower:
+            await session.chat("dig")
+            with trio.fail_after(10):
+                while not isinstance(item := await follower.receive(), CallProgress):
+                    pass
+                while item.done != 3:
+                    item = await follower.receive()
+            gate.set()
+            await session.wait_idle()
+    assert (item.tool_name, item.total, item.text) == ("dig", 3, "digging")
+
+
+async def test_accepted_messages_come_before_their_turn(runtime):
+    """A message waits in the inbox as a record of its own turn."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+    session = await agent.create_session("ada")
+    async with session.follow(after=None) as follower:
+        message = await session.chat("hello")
+        (accepted,) = await records_of(follower, 1)
+        await session.wait_idle()
+    assert (type(accepted.record), accepted.turn) == (Accepted, message)
+
+
+# --- cursors in copies of a journal ---------------------------------------------------------
+
+
+async def talk(runtime, *texts):
+    """A session in which these are said."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
+    session = await agent.ensure_session("ada", session_id="s")
+    for text in texts:
+        await session.chat(text)
+        await session.wait_idle()
+    return session
+
+
+async def test_a_cursor_goes_on_in_a_backup_as_far_as_that_goes(tmp_path):
+    """What was told behind it is not there: who has seen that is told so, and gets no record that is another."""
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/one.db") as runtime:
+        session = await talk(runtime, "1")
+        kept = await runtime.journal.load("s")
+        await runtime.backup(tmp_path / "copy.db")
+        await session.chat("2")
+        await session.wait_idle()
+        newest = len(await runtime.journal.load("s"))
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/copy.db") as runtime:
+        session = await talk(runtime)
+        with pytest.raises(CursorUnknown):
+            async with session.follow(after=newest):
+                pass
+        async with session.follow(after=2) as follower:
+            await session.chat("other")
+            await session.wait_idle()
+            records = await runtime.journal.load("s")
+            followed = await records_of(follower, len(records) - 2)
+    assert records[: len(kept)] == kept
+    assert [each.record for each in followed] == list(records[2:])
+
+
+async def test_a_cursor_goes_on_in_a_journal_into_which_the_session_was_imported(tmp_path):
+    """Its records have the numbers that they had, and the time of the import."""
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/one.db") as runtime:
+        await talk(runtime, "1", "2")
+        exported = await read_sessions(runtime.journal, session_id="s")
+        steps = await runtime.journal.read_steps("s", agent="a", after=4)
+    async with open_journal(f"sqlite:///{tmp_path}/two.db") as journal:
+        await write_sessions(journal, exported, epoch=await journal.acquire())
+        (step,) = await journal.read_steps("s", agent="a", after=4)
+    assert step.records == tuple(record for each in steps for record in each.records)
+    assert (step.first, step.last) == (steps[0].first, steps[-1].last)
+    assert step.at >= steps[-1].at

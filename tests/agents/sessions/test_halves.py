@@ -1,0 +1,88 @@
+"""The two halves of `chat`, what a program gives to handlers itself, and the sentences for users."""
+
+import pytest
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    Event,
+    Failure,
+    LimitReached,
+    Priority,
+    ProviderUnavailable,
+    Reply,
+    ScriptedLLM,
+    Sender,
+    SessionNotFound,
+    ToolResult,
+    open_runtime,
+)
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+async def test_a_message_is_made_and_received_as_chat_does(journal):
+    """Made, it is not said; received, it is answered, once, with its sender and priority."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["Hello."])))
+        session = await agent.create_session("ada")
+        message = session.create_message("hi", Sender("bob"), priority="high", message_id="m")
+        assert (message.sender.name, message.priority, session.history) == ("bob", Priority.HIGH, ())
+        assert [await agent.receive(message), await agent.receive(message)] == ["m", "m"]
+        await session.wait_idle()
+        assert [each.text for each in session.history] == ["hi", "Hello."]
+        assert session.create_message("mine").sender == session.owner
+
+
+async def test_only_what_can_be_said_is_received():
+    """Texts, results of tools, and messages of sessions that this agent does not have, are refused."""
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match="create_message"):
+            await agent.receive("hi")
+        made = session.create_message("hi")
+        result = ToolResult(id="r", call_id="c", tool_name="t", status="success", content="x")
+        with pytest.raises(TypeError, match="ToolResult"):
+            await agent.receive(type(made)(session_id=session.id, sender=made.sender, parts=(result,)))
+        with pytest.raises(SessionNotFound):
+            await agent.receive(type(made)(session_id="other", sender=made.sender, parts=made.parts))
+        assert session.history == ()
+
+
+async def test_a_program_gives_outcomes_to_handlers(listen):
+    """Each kind reaches its own handlers, and the record has nothing of it."""
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        given = [Reply(text="hello"), Event(name="order", data={"id": 7})]
+        for delivery in given:
+            await session.deliver(delivery)
+        assert (heard, session.history, session.status) == (given, (), "idle")
+        with pytest.raises(ConfigurationError, match="what handlers get"):
+            await session.deliver("hello")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (400, "improperly formatted"),
+        (401, "Authentication failed"),
+        (404, "not found"),
+        (422, "process this input"),
+        (429, "rate limit"),
+        (500, "issues"),
+        (503, "issues"),
+        (None, "unexpected error"),
+    ],
+)
+def test_a_failure_has_a_sentence_for_users(status, words):
+    """By the provider's status, and without a word of the error itself."""
+    error = ProviderUnavailable("secret detail", status=status)
+    failure = Failure(kind="model", error=error, message_id="m")
+    assert words in failure.user_message
+    assert "secret" not in failure.user_message
+
+
+def test_failures_of_our_own_have_sentences_too():
+    """By their kinds."""
+    failure = Failure(kind="limit", error=LimitReached("tokens", 5), message_id="m")
+    assert "limit" in failure.user_message

@@ -1,0 +1,230 @@
+"""Observations of a session: a view of its records, with history, filters, several subscribers, and thoughts that grow."""
+
+import json
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import Approve, BareAgent, PlanAgent, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
+from actgent.errors import ModelTimeout
+from actgent.sessions.following import growing_thoughts
+
+NAMES = {"role": "clerk", "goal": "help", "capabilities": "words"}
+
+
+@tool(effect="pure")
+async def depth(lake: str) -> int:
+    """Tell how deep a lake is."""
+    return {"Baikal": 1642}[lake]
+
+
+PLAN = json.dumps(
+    {
+        "thoughts": "One lookup will do.",
+        "title": "Depth",
+        "intent": "know how deep Baikal is",
+        "plan": ["look it up"],
+        "toolCalls": [{"toolName": "depth", "arguments": {"lake": "Baikal"}}],
+    }
+)
+
+
+async def collected(reader, until):
+    """What is observed, up to the first of a type."""
+    found = []
+    with trio.fail_after(10):
+        while not (found and found[-1].type == until):
+            found.append(await reader.receive())
+    return found
+
+
+@pytest.fixture
+async def runtime():
+    async with open_runtime(journal="memory:") as opened:
+        yield opened
+
+
+def planner(**options):
+    """An agent that plans, looks something up and answers."""
+    return PlanAgent(
+        "planner", llm=ScriptedLLM([PLAN, "It is 1642 m deep."], **options), tools=[depth], **NAMES
+    )
+
+
+async def test_a_turn_is_observed_in_order(runtime):
+    """Intent, plan, thoughts, each call once with its result, and the answer; all of one turn."""
+    session = await (await runtime.start(planner())).create_session("ada", session_id="s")
+    async with session.observe() as reader:
+        message = await session.chat("How deep is Baikal?")
+        found = await collected(reader, "FINAL_RESPONSE")
+        await session.wait_idle()
+    whole = [each for each in found if each.is_whole and each.type != "STATE_UPDATE"]
+    assert [each.type for each in whole] == [
+        "THOUGHTS",
+        "INTENT",
+        "PLAN",
+        "TOOL_EXECUTION",
+        "FINAL_RESPONSE",
+    ]
+    thoughts, intent, plan, result, answer = whole
+    assert (thoughts.content, intent.content) == ("One lookup will do.", "know how deep Baikal is")
+    assert plan.content["title"] == "Depth"
+    assert (result.content, result.metadata["status"]) == ("1642", "success")
+    assert answer.content == "It is 1642 m deep."
+    assert {each.turn for each in found} == {message}
+    assert len({each.id for each in whole}) == len(whole)
+    assert all(each.title and each.at for each in whole)
+    assert [each.number for each in whole] == sorted(each.number for each in whole)
+    history = await session.observations()
+    assert [each for each in history if each.type != "STATE_UPDATE"] == whole
+
+
+async def test_native_calls_are_the_parents_of_their_results(runtime):
+    """Each call is observed when it is asked for and once when it has its result, also where several run."""
+    calls = [ToolCall("depth", {"lake": "Baikal"}), ToolCall("depth", {"lake": "Baikal"})]
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([calls, "done"]), tools=[depth]))
+    session = await agent.create_session("ada")
+    await session.chat("twice")
+    await session.wait_idle()
+    history = await session.observations()
+    made = [each for each in history if each.type == "TOOL_CALL"]
+    done = [each for each in history if each.type == "TOOL_EXECUTION"]
+    assert [each.content for each in made] == [{"name": "depth", "arguments": {"lake": "Baikal"}}] * 2
+    assert sorted(each.parent for each in done) == sorted(each.id for each in made)
+    assert {each.parent for each in made} == {history[0].turn}
+
+
+async def test_subscribers_get_what_they_asked_for(runtime):
+    """One of a type, one of a turn, one that leaves; none disturbs the others."""
+    session = await (
+        await runtime.start(BareAgent("a", llm=ScriptedLLM(["one", "two", "three"])))
+    ).create_session("ada")
+    async with session.observe(types=["FINAL_RESPONSE"]) as answers:
+        async with session.observe() as leaving:
+            await session.chat("1")
+            assert (await leaving.receive()).content == "one"
+        await session.wait_idle()
+        second = await session.chat("2")
+        await session.wait_idle()
+        async with session.observe(turn=second, after=0) as late:
+            assert (await late.receive()).content == "two"
+        with pytest.raises(trio.ClosedResourceError):
+            await leaving.receive()
+        assert [(await answers.receive()).content for _ in range(2)] == ["one", "two"]
+        cursor = answers.cursor
+    await session.chat("3")
+    await session.wait_idle()
+    async with session.observe(after=cursor) as resumed:
+        assert (await resumed.receive()).content == "three"
+    assert [each.content for each in await session.observations(turn=second)] == ["two"]
+    assert [each.content for each in await session.observations(limit=2)] == ["one", "two"]
+    assert [each.content for each in await session.observations(after=cursor)] == ["three"]
+
+
+async def test_failures_and_people_are_observed(runtime):
+    """Why a turn failed, that it waits for people, and that it goes on."""
+
+    @tool(approval=True, effect="once")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    script = [ToolCall("pay", {}), ModelTimeout("no answer within 60 s", model="m")]
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(script), tools=[pay]))
+    session = await agent.create_session("ada")
+    session.on_exception(print)
+    async with session.observe() as reader:
+        await session.chat("pay")
+        await session.wait_idle()
+        (approval,) = session.approvals
+        await session.answer(approval, Approve())
+        found = await collected(reader, "ERROR")
+    assert [each.type for each in found] == [
+        "TOOL_CALL",
+        "AGENT_SUSPENDED",
+        "AGENT_RESUMED",
+        "TOOL_EXECUTION",
+        "ERROR",
+    ]
+    assert found[1].content == [approval.id]
+    assert found[-1].metadata == {"kind": "model", "error": "ModelTimeout"}
+    assert "no answer within 60 s" in found[-1].content
+
+
+async def test_typed_answers_and_changes_of_the_state_are_observed(runtime):
+    """The answer as handlers get it, and what changed under which name."""
+    text = json.dumps({"messageType": "DIRECT_RESPONSE", "content": "Good day."})
+    agent = await runtime.start(SimpleAgent("a", llm=ScriptedLLM([text]), **NAMES))
+    session = await agent.create_session("ada")
+    session.state.dispatch(("color", "red"))
+    await session.chat("hello")
+    await session.wait_idle()
+    changed, answer = await session.observations()
+    assert (changed.type, changed.content, changed.turn) == ("STATE_UPDATE", {"color": "red"}, "")
+    assert (answer.type, answer.content) == ("FINAL_RESPONSE", "Good day.")
+    assert answer.metadata["message_type"] == "DIRECT_RESPONSE"
+
+
+async def test_thoughts_come_while_the_model_writes_them(runtime):
+    """They grow under the id that they have when they are whole."""
+    send, receive = trio.open_memory_channel(0)
+    agent = planner(chunk=20)
+    complete = agent._models["default"].complete if hasattr(agent, "_models") else None
+
+    async def slowly(chat, *, on_text=None):
+        async def gated(text, attempt):
+            await receive.receive()
+            await on_text(text, attempt)
+
+        return await complete(chat, on_text=None if on_text is None else gated)
+
+    agent._models["default"].complete = slowly
+    session = await (await runtime.start(agent)).create_session("ada")
+    async with session.observe(types=["THOUGHTS"]) as reader, session.observe(types=["PLAN"]) as plans:
+        await session.chat("How deep is Baikal?")
+        grown = []
+        with trio.fail_after(10):
+            while not grown or len(grown[-1].content) < len("One lookup will do."):
+                await send.send(None)
+                await trio.testing.wait_all_tasks_blocked()
+                with trio.move_on_after(0.02):
+                    grown.append(await reader.receive())
+            async with receive, trio.open_nursery() as nursery:
+
+                async def let_all() -> None:
+                    while True:
+                        await send.send(None)
+
+                nursery.start_soon(let_all)
+                plan = await plans.receive()
+                whole = await reader.receive()
+                while not whole.is_whole:
+                    whole = await reader.receive()
+                await session.wait_idle()
+                nursery.cancel_scope.cancel()
+    assert plan.type == "PLAN"
+    assert [each.content for each in grown] == sorted({each.content for each in grown}, key=len)
+    assert len(grown) > 1
+    assert {each.id for each in grown} == {whole.id}
+    assert (whole.content, whole.is_whole, grown[0].number) == ("One lookup will do.", True, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "thoughts"),
+    [
+        ("", ""),
+        ("<think>so it", "so it"),
+        ("<think>so it</thi", "so it"),
+        ("<think>so it</think>The answer", "so it"),
+        ('{"plan": [], "thoughts": "a \\"b\\" \\u00e', 'a "b" '),
+        ('{"thoughts": "one\\ntwo", "x"', "one\ntwo"),
+        ('{"tool_thought": "\\ud83d', ""),
+        ('{"tool_thought": "\\ud83d\\ude00', "\U0001f600"),
+        ('{"thought": "why', "why"),
+        ("plain words", ""),
+    ],
+)
+def test_the_beginning_of_thoughts_is_read(text, thoughts):
+    """As far as they are whole, in tags or in a member of a JSON answer."""
+    assert growing_thoughts(text) == thoughts

@@ -1,0 +1,157 @@
+"""Pictures and files of tool results on the three wires, and with providers that take none."""
+
+import base64
+
+import pytest
+
+from actgent.errors import BadRequest
+from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.clients.compatible import client_class
+from actgent.llm.estimate import MEDIA_BYTES, PromptEstimator
+from actgent.messages import File, Image, Text, ToolCall, ToolResult
+from actgent.testing import open_provider
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
+PICTURE = Image(media_type="image/png", data=PNG)
+DOCUMENT = File(media_type="application/pdf", data=b"%PDF-1", name="a.pdf")
+SOUND = File(media_type="audio/wav", data=b"RIFF....WAVE", name="b.wav")
+
+
+def chat_with(*media, native=True, calls=1):
+    """A chat that ends with results of calls, all with the same media."""
+    ids = [f"call_{n}" for n in range(calls)]
+    results = tuple(
+        ToolResult(call_id=each, tool_name="camera", content="[a thing]", media=media, native=native)
+        for each in ids
+    )
+    return Chat(
+        messages=(
+            ChatMessage("user", (Text("Look."),)),
+            ChatMessage("assistant", tuple(ToolCall("camera", {}, id=each, native=native) for each in ids)),
+            ChatMessage("tool", results),
+        )
+    )
+
+
+def encoded(data):
+    return base64.b64encode(data).decode()
+
+
+async def test_anthropic_has_them_in_the_result(connect, said):
+    """As blocks of the result; what it does not take is said."""
+    model, wire = connect("anthropic", said("anthropic"))
+    await model.complete(chat_with(PICTURE, DOCUMENT, SOUND))
+    (result,) = wire.bodies[0]["messages"][-1]["content"]
+    assert result["type"] == "tool_result"
+    text, picture, document = result["content"]
+    assert text["text"] == "[a thing]\n[not shown to you: audio/wav]"
+    assert picture == {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": encoded(PNG)},
+    }
+    assert (document["type"], document["title"]) == ("document", "a.pdf")
+
+
+async def test_responses_have_them_in_the_output(connect, said):
+    """As content of the output."""
+    model, wire = connect("openai-responses", said("openai-responses"))
+    await model.complete(chat_with(PICTURE, DOCUMENT, SOUND))
+    output = wire.bodies[0]["input"][-1]["output"]
+    assert [block["type"] for block in output] == ["input_text", "input_image", "input_file"]
+    assert output[0]["text"] == "[a thing]\n[not shown to you: audio/wav]"
+    assert output[1]["image_url"] == f"data:image/png;base64,{encoded(PNG)}"
+
+
+@pytest.mark.parametrize(("model", "hears"), [("model-1", False), ("gpt-audio", True)])
+async def test_completions_have_them_behind_all_results(connect, said, model, hears):
+    """A message of a tool is only text there, so they follow as a user's, each set named by its call."""
+    client, wire = connect("openai", said("openai"), model=model)
+    await client.complete(chat_with(PICTURE, SOUND, calls=2))
+    messages = wire.bodies[0]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "user"]
+    assert messages[2]["content"] == ("[a thing]" if hears else "[a thing]\n[not shown to you: audio/wav]")
+    kinds = [block["type"] for block in messages[-1]["content"]]
+    assert kinds == ["text", "image_url", *(["input_audio"] if hears else [])] * 2
+    assert messages[-1]["content"][0]["text"] == "[returned by the tool camera, call call_0:]"
+
+
+async def test_results_of_calls_in_text_have_them_too(connect, said, dialect):
+    """Where calls stood in the text, all is a user's."""
+    model, wire = connect(dialect, said(dialect))
+    await model.complete(chat_with(PICTURE, native=False))
+    last = wire.bodies[0]["input" if dialect == "openai-responses" else "messages"][-1]
+    assert last["role"] == "user"
+    text, picture = last["content"][-2:]  # Anthropic has all that a user says at once as one message
+    assert text["text"] == "Result of camera:\n[a thing]"
+    assert "image" in picture["type"]
+
+
+async def test_a_model_that_takes_none_goes_on_without(connect, said, dialect):
+    """It is asked again without them, once: the next request leaves them out, and tries others."""
+    refusal = {
+        "status_code": 400,
+        "json": {"error": {"type": "invalid_request_error", "message": "no images"}},
+    }
+    model, wire = connect(dialect, refusal, said(dialect))
+    answer = await model.complete(chat_with(PICTURE))
+    assert answer.text
+    first, second = [request.content.decode() for request in wire.requests]
+    assert encoded(PNG) in first
+    assert encoded(PNG) not in second
+    assert "[not shown to you: image/png]" in second
+    await model.complete(chat_with(PICTURE))
+    assert len(wire.requests) == 3
+    assert wire.requests[2].content.decode() == second
+    await model.complete(chat_with(Image(media_type="image/png", data=PNG + b"other")))
+    assert encoded(PNG + b"other") in wire.requests[3].content.decode()
+
+
+async def test_another_reason_is_told_as_it_is(connect, dialect, said):
+    """What is refused without them, too, is the first refusal, and they are tried again the next time."""
+    refusals = [{"status_code": 400, "json": {"error": {"message": f"reason {n}"}}} for n in range(2)]
+    model, wire = connect(dialect, *refusals, said(dialect))
+    with pytest.raises(BadRequest, match="reason 0"):
+        await model.complete(chat_with(PICTURE))
+    await model.complete(chat_with(PICTURE))
+    assert encoded(PNG) in wire.requests[2].content.decode()
+    model, wire = connect(dialect, refusals[0])
+    with pytest.raises(BadRequest, match="reason 0"):
+        await model.complete(chat_with())
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-responses"])
+async def test_a_provider_finds_nothing_wrong_with_them(provider, monkeypatch):
+    """Held to the rules that the APIs have for requests, and read as it was sent."""
+    from actgent.llm.clients.anthropic import Anthropic
+    from actgent.llm.clients.openai import OpenAI
+    from actgent.llm.clients.openai_responses import OpenAIResponses
+
+    made = {"anthropic": Anthropic, "openai": OpenAI, "openai-responses": OpenAIResponses}[provider]
+    async with open_provider(["fine"]) as server:
+        url = server.anthropic_url if provider == "anthropic" else server.base_url
+        model = made("model-1", base_url=url, api_key="k")
+        assert (await model.complete(chat_with(PICTURE, DOCUMENT, calls=2))).text == "fine"
+        await model.aclose()
+        seen = [
+            medium
+            for message in server.requests[0].chat.messages
+            for part in message.parts
+            for medium in (part.media if isinstance(part, ToolResult) else [part])
+            if isinstance(medium, Image)
+        ]
+        assert [picture.data for picture in seen] == [PNG, PNG]
+
+
+async def test_gemini_has_them_like_completions():
+    """Its compatible API takes pictures in a user's message, and sound."""
+    model = client_class("gemini")("gemini-3-flash", api_key="k")
+    messages = model.encode(chat_with(PICTURE, SOUND))["messages"]
+    assert [block["type"] for block in messages[-1]["content"]] == ["text", "image_url", "input_audio"]
+    await model.aclose()
+
+
+def test_an_estimate_counts_them():
+    """Each is worth what one in a user's message is."""
+    bare, held = (PromptEstimator().tokens(chat) for chat in (chat_with(), chat_with(PICTURE, DOCUMENT)))
+    assert held - bare >= 2 * MEDIA_BYTES // 3 - 1

@@ -1,0 +1,70 @@
+"""Memories of each kind, a clock that tests set."""
+
+import hashlib
+import math
+
+import pytest
+
+from actgent import Memories
+
+
+class WallClock:
+    """A wall clock that somebody sets."""
+
+    def __init__(self) -> None:
+        self.time = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+SYNONYMS = {
+    "automobile": "car",
+    "auto": "car",
+    "vehicle": "car",
+    "drives": "drive",
+    "physician": "doctor",
+    "beverage": "drink",
+    "drinks": "drink",
+}
+
+
+def _embed_words(texts):
+    """Vectors of 64 numbers: each word's is its own, but for words that mean the same, and a text's is their sum."""
+    return [_sum_of(text) for text in texts]
+
+
+def _sum_of(text):
+    total = [1e-3] * 64
+    for word in text.lower().replace("?", " ").replace(".", " ").split():
+        digest = hashlib.shake_128(SYNONYMS.get(word, word).encode()).digest(64)
+        total = [each + (byte - 127.5) / 127.5 for each, byte in zip(total, digest, strict=True)]
+    size = math.hypot(*total)
+    return [each / size for each in total]
+
+
+@pytest.fixture
+def embed_words():
+    """A deterministic embedding: no model, only words that count as one."""
+    return _embed_words
+
+
+@pytest.fixture
+def clock():
+    return WallClock()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request, tmp_path):
+    """The address of an empty store of each kind."""
+    if request.param == "memory":
+        return "memory:"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/memories.db"
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+async def memories(url, clock):
+    async with Memories(url, now=clock) as opened:
+        yield opened

@@ -1,0 +1,442 @@
+"""What every store of memories does alike."""
+
+import sqlite3
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from actgent import (
+    ConfigurationError,
+    Memories,
+    MemoriesFull,
+    MemoryFilter,
+    MemoryNotFound,
+    MemoryReplaced,
+    Sender,
+    UsageError,
+)
+
+DAY = 86_400
+
+
+async def texts(memories, query, owner="ada", **options):
+    return [each.memory.text for each in await memories.recall(query, owner=owner, **options)]
+
+
+async def test_what_was_remembered_is_recalled_by_its_words(memories, clock):
+    """A question finds the memories that share words with it, the nearest first, with all that was said of them."""
+    await memories.remember("Ada's sister Lisa lives in Oslo", owner="ada")
+    tea = await memories.remember(
+        "Ada drinks green tea in the morning",
+        owner="ada",
+        kind="habit",
+        importance=0.9,
+        agent="clerk",
+        session_id="s1",
+        message_id="m1",
+        metadata={"topic": "food", "cups": 2},
+        valid_from=clock.time - DAY,
+        valid_until=clock.time + DAY,
+    )
+    found = await memories.recall("Which tea does she drink in the mornings?", owner="ada")
+    assert found[0].memory == tea
+    assert found[0].found_by == ("words",)
+    assert tea == await memories.get(tea.id, owner="ada")
+    assert (tea.kind, tea.created_at, tea.metadata) == ("habit", clock.time, {"topic": "food", "cups": 2})
+
+
+async def test_without_words_the_most_important_come_first(memories):
+    """An empty question, or one of signs alone, gives what is worth the most."""
+    await memories.remember("small", owner="ada", importance=0.1)
+    await memories.remember("great", owner="ada", importance=0.9)
+    for question in ("", "?!\"'*"):
+        assert await texts(memories, question) == ["great", "small"]
+
+
+async def test_an_update_leaves_the_old_one_as_history(memories, clock):
+    """The new memory stands in the old one's place with its links; the old one is not recalled, and still readable."""
+    old = await memories.remember("Ada lives in London", owner="ada", importance=0.7)
+    friend = await memories.remember("Bob visits often", owner="ada")
+    await memories.associate(friend.id, old.id, "concerns", owner="ada")
+    clock.time += DAY
+    new = await memories.update(old.id, "Ada lives in Paris", owner="ada")
+    assert (new.replaces, new.importance, new.created_at) == (old.id, 0.7, clock.time)
+    assert await texts(memories, "where does Ada live") == ["Ada lives in Paris"]
+    for each in (old, new):
+        assert [one.text for one in await memories.history(each.id, owner="ada")] == [
+            "Ada lives in London",
+            "Ada lives in Paris",
+        ]
+    assert [each.id for each in await memories.associations(new.id, owner="ada")] == [friend.id]
+    with pytest.raises(MemoryReplaced, match=new.id):
+        await memories.update(old.id, "Ada lives in Rome", owner="ada")
+
+
+async def test_forgetting_takes_the_history_along(memories):
+    """Nothing of a forgotten memory can be read, by any id; what is not there counts nothing."""
+    old = await memories.remember("Ada lives in London", owner="ada")
+    new = await memories.update(old.id, "Ada lives in Paris", owner="ada")
+    assert await memories.forget(new.id, "m-none", owner="ada") == 1
+    assert await memories.forget(new.id, owner="ada") == 0
+    for each in (old, new):
+        with pytest.raises(MemoryNotFound):
+            await memories.get(each.id, owner="ada")
+    assert await memories.export("ada") == []
+
+
+async def test_filters_hold_for_recalling_listing_and_forgetting(memories, clock):
+    """Kinds, agents, sessions, times, metadata and what is kept: each alone and together."""
+    for number in range(6):
+        await memories.remember(
+            f"note number {number}",
+            owner="ada",
+            kind="fact" if number % 2 else "episode",
+            agent="clerk" if number < 3 else "cook",
+            session_id=f"s{number}",
+            is_kept=number == 5,
+            metadata={"even": number % 2 == 0, "number": number},
+        )
+        clock.time += DAY
+    begin = clock.time - 6 * DAY
+
+    async def numbers(wanted):
+        listed = [each.text[-1] for each in await memories.page(owner="ada", wanted=wanted)]
+        assert sorted(listed) == sorted(each[-1] for each in await texts(memories, "note", wanted=wanted))
+        return "".join(listed)
+
+    assert await numbers(MemoryFilter(kinds=["fact"])) == "135"
+    assert await numbers(MemoryFilter(kinds=["fact", "episode"], agents=["cook"])) == "345"
+    assert await numbers(MemoryFilter(sessions=["s1", "s4", "none"])) == "14"
+    assert await numbers(MemoryFilter(since=begin + DAY, until=begin + 3 * DAY)) == "12"
+    assert await numbers(MemoryFilter(metadata={"even": True})) == "024"
+    assert await numbers(MemoryFilter(metadata={"even": True, "number": 4.0})) == "4"
+    assert await numbers(MemoryFilter(is_kept=True)) == "5"
+    assert await memories.forget(owner="ada", wanted=MemoryFilter(kinds=["fact"])) == 3
+    assert len(await texts(memories, "note")) == len(await memories.page(owner="ada")) == 3
+    with pytest.raises(ConfigurationError, match="erase"):
+        await memories.forget(owner="ada", wanted=MemoryFilter())
+    with pytest.raises(ConfigurationError, match="kinds="):
+        MemoryFilter(kinds="fact")
+
+
+async def test_only_what_is_valid_then_is_recalled(memories, clock):
+    """A memory counts from `valid_from` until `valid_until`, and at another time when it is asked for."""
+    await memories.remember("the shop is closed", owner="ada", valid_until=clock.time + DAY)
+    await memories.remember("the shop is open", owner="ada", valid_from=clock.time + DAY)
+    assert await texts(memories, "shop") == ["the shop is closed"]
+    assert await texts(memories, "shop", at=clock.time + 2 * DAY) == ["the shop is open"]
+    clock.time += DAY
+    assert await texts(memories, "shop") == ["the shop is open"]
+
+
+async def test_links_are_found_from_both_ends(memories):
+    """An association is told by both memories, once, until it is taken away or one of them is forgotten."""
+    rain, flood = [await memories.remember(text, owner="ada") for text in ("it rained", "a flood")]
+    assert await memories.associate(rain.id, flood.id, "causes", owner="ada")
+    assert not await memories.associate(rain.id, flood.id, "causes", owner="ada")
+    (there,) = await memories.associations(rain.id, owner="ada")
+    (back,) = await memories.associations(flood.id, owner="ada")
+    assert (there.id, there.relation, there.is_from_here) == (flood.id, "causes", True)
+    assert (back.id, back.relation, back.is_from_here) == (rain.id, "causes", False)
+    assert await memories.dissociate(rain.id, flood.id, "causes", owner="ada")
+    assert not await memories.dissociate(rain.id, flood.id, "causes", owner="ada")
+    await memories.associate(rain.id, flood.id, owner="ada")
+    await memories.forget(rain.id, owner="ada")
+    assert await memories.associations(flood.id, owner="ada") == []
+
+
+async def test_an_act_with_a_key_is_done_once(memories):
+    """The same key remembers and updates once, also beside itself, and not again what was forgotten since."""
+    made = []
+
+    async def remember():
+        made.append(await memories.remember("tea", owner="ada", key="call-1"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(remember)
+    assert len({each.id for each in made}) == 1
+    assert (await memories.remember("tea", owner="bob", key="call-1")).id != made[0].id
+    updates = [await memories.update(made[0].id, "coffee", owner="ada", key="call-2") for _ in range(2)]
+    assert updates[0] == updates[1]
+    await memories.forget(updates[0].id, owner="ada")
+    again = await memories.remember("tea", owner="ada", key="call-1")
+    assert again.id == made[0].id
+    assert await memories.page(owner="ada") == []
+
+
+async def test_what_is_unique_is_there_once(memories):
+    """The same words in other cases and spaces are the same memory, in one kind and of one owner."""
+    first = await memories.remember("Ada likes tea.", owner="ada", is_unique=True)
+    assert await memories.remember("ada  likes TEA", owner="ada", is_unique=True, key="k") == first
+    assert await memories.remember("ada likes tea", owner="ada", kind="habit", is_unique=True) != first
+    assert (await memories.remember("ada likes tea", owner="bob", is_unique=True)).owner == Sender("bob")
+    assert len(await memories.page(owner="ada")) == 2
+
+
+async def test_owners_see_their_own_and_what_is_shared(memories):
+    """Another owner's memories can neither be recalled, read, linked, replaced nor forgotten; a shared one only be seen."""
+    secret = await memories.remember("the secret word is swordfish", owner="ada")
+    rule = await memories.remember("the secret rule of the house", owner="ada", is_shared=True)
+    own = await memories.remember("my own secret", owner="bob")
+    assert set(await texts(memories, "secret", owner="bob")) == {rule.text, own.text}
+    assert await texts(memories, "secret", owner="bob", with_shared=False) == [own.text]
+    assert await texts(memories, "secret", owner=Sender("ada", "agent"), with_shared=False) == []
+    for attempt in (
+        lambda: memories.get(secret.id, owner="bob"),
+        lambda: memories.history(secret.id, owner="bob"),
+        lambda: memories.update(secret.id, "changed", owner="bob"),
+        lambda: memories.update(rule.id, "changed", owner="bob"),
+        lambda: memories.associate(own.id, secret.id, owner="bob"),
+        lambda: memories.associations(secret.id, owner="bob"),
+    ):
+        with pytest.raises(MemoryNotFound):
+            await attempt()
+    assert await memories.forget(secret.id, rule.id, owner="bob") == 0
+    assert (await memories.get(rule.id, owner="bob")).text == rule.text
+    assert dict(await memories.owners()) == {Sender("ada"): 2, Sender("bob"): 1}
+
+
+async def test_a_memory_that_was_shared_later_keeps_its_private_past(memories):
+    """Others read of a shared memory's history only what was shared."""
+    private = await memories.remember("the price was 10", owner="ada")
+    shared = await memories.update(private.id, "the price is public", owner="ada", is_shared=True)
+    assert [each.text for each in await memories.history(shared.id, owner="bob")] == ["the price is public"]
+    assert len(await memories.history(shared.id, owner="ada")) == 2
+
+
+async def test_erasing_an_owner_leaves_nothing_of_it(memories):
+    """Memories, history, links, and what was noted of calls are gone; others' are as they were."""
+    first = await memories.remember("Ada lives in London", owner="ada", key="k", metadata={"a": 1})
+    await memories.update(first.id, "Ada lives in Paris", owner="ada")
+    other = await memories.remember("Bob lives in Rome", owner="bob")
+    await memories.mark(Sender("ada"), "read", "10")
+    assert await memories.erase("ada") == 2
+    assert await memories.export("ada") == []
+    assert await memories.marks(Sender("ada")) == {}
+    assert await memories.export("bob") == [other]
+    assert (await memories.remember("Ada is back", owner="ada", key="k")).text == "Ada is back"
+    assert [each.text for each in await memories.page(owner="ada")] == ["Ada is back"]
+
+
+async def test_pages_go_on_behind_the_last_one(memories):
+    """Pages together are all memories, oldest first; the export has the history, too."""
+    made = [await memories.remember(f"note {number}", owner="ada") for number in range(7)]
+    newer = await memories.update(made[2].id, "another note", owner="ada")
+    found, after = [], None
+    while page := await memories.page(owner="ada", after=after, limit=3):
+        assert len(page) <= 3
+        found += page
+        after = page[-1]
+    assert [each.id for each in found] == [each.id for each in made if each != made[2]] + [newer.id]
+    assert len(await memories.export("ada")) == 8
+
+
+async def test_a_full_owner_loses_what_is_worth_the_least(url, clock):
+    """The least important and longest unused goes for a new one, of that owner alone; never what is kept."""
+    async with Memories(url, capacity=3, half_life=10, now=clock) as memories:
+        kept = await memories.remember("kept", owner="ada", importance=0, is_kept=True)
+        await memories.remember("old and small", owner="ada", importance=0.3)
+        clock.time += 30 * DAY
+        await memories.remember("new and small", owner="ada", importance=0.3)
+        await memories.remember("of Bob", owner="bob", importance=0)
+        await memories.remember("the fourth", owner="ada")
+        assert [each.text for each in await memories.page(owner="ada")] == [
+            "kept",
+            "new and small",
+            "the fourth",
+        ]
+        assert [each.text for each in await memories.page(owner="bob")] == ["of Bob"]
+        await memories.forget(*[each.id for each in await memories.page(owner="ada")][1:], owner="ada")
+        for number in (1, 2):
+            await memories.remember(f"kept too {number}", owner="ada", is_kept=True)
+        with pytest.raises(MemoriesFull, match=r"3 memories.*capacity="):
+            await memories.remember("one too many", owner="ada", importance=1)
+        assert (await memories.page(owner="ada"))[0] == kept
+
+
+async def test_what_was_recalled_outlasts_what_was_not(url, clock):
+    """Being recalled is being used: of two alike the one that nobody asked for goes."""
+    async with Memories(url, capacity=2, half_life=10, now=clock) as memories:
+        await memories.remember("apples are red", owner="ada")
+        await memories.remember("pears are green", owner="ada")
+        clock.time += DAY
+        assert await texts(memories, "apples") == ["apples are red"]
+        clock.time += DAY
+        await memories.remember("plums are blue", owner="ada")
+        left = await memories.page(owner="ada")
+        assert [each.text for each in left] == ["apples are red", "plums are blue"]
+        assert (left[0].uses, left[0].last_used) == (1, clock.time - DAY)
+
+
+async def test_a_clock_that_jumps_loses_nothing(url, clock):
+    """Years ahead and back again: nothing is evicted, and the order of worth is the one from before."""
+    async with Memories(url, capacity=3, half_life=1, now=clock) as memories:
+        await memories.remember("weighty matter", owner="ada", importance=0.9)
+        await memories.remember("light matter", owner="ada", importance=0.1)
+        before = await texts(memories, "matter")
+        clock.time += 3650 * DAY
+        assert await texts(memories, "matter") == before
+        clock.time -= 7300 * DAY
+        assert await texts(memories, "matter") == before
+        await memories.remember("dark matter", owner="ada", importance=0.5)
+        assert len(await memories.page(owner="ada")) == 3
+
+
+async def test_what_is_wrong_with_one_is_not_the_others(memories):
+    """Operations that are written together fail alone."""
+    results = {}
+
+    async def attempt(name, fn):
+        try:
+            results[name] = await fn()
+        except (MemoryNotFound, ConfigurationError) as error:
+            results[name] = error
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(attempt, "good", lambda: memories.remember("good", owner="ada"))
+        nursery.start_soon(attempt, "missing", lambda: memories.update("m0", "x", owner="ada"))
+        nursery.start_soon(attempt, "fine", lambda: memories.remember("fine", owner="bob"))
+    assert isinstance(results["missing"], MemoryNotFound)
+    assert results["good"].text == "good"
+    assert [each.text for each in await memories.page(owner="bob")] == ["fine"]
+
+
+async def test_a_change_of_several_is_all_or_nothing(memories):
+    """Where one of them cannot be done none is; with a key it is done once."""
+    ada = Sender("ada")
+    old = await memories.remember("Ada lives in London", owner="ada")
+    with pytest.raises(MemoryNotFound):
+        await memories.change_together(
+            ada, new=[{"text": "new"}], replaced=[("m0", {"text": "x"})], marks={"read": "5"}
+        )
+    assert [each.text for each in await memories.page(owner="ada")] == [old.text]
+    assert await memories.marks(ada) == {}
+    for _ in range(2):
+        made = await memories.change_together(
+            ada,
+            new=[{"text": "Ada has a dog", "kind": "fact"}],
+            replaced=[(old.id, {"text": "Ada lives in Paris"})],
+            marks={"read": "5"},
+            key="c1",
+        )
+        assert [each.text for each in made] == ["Ada has a dog", "Ada lives in Paris"]
+    assert len(await memories.page(owner="ada")) == 2
+    assert await memories.marks(ada, "re") == {"read": "5"}
+
+
+async def test_a_cancelled_call_leaves_all_or_nothing_and_the_next_goes_on(memories):
+    """Cancelled writers and readers leave a store that works, in which their keys count."""
+    for number in range(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_remember, memories, f"note {number}", f"k{number}")
+            nursery.start_soon(_recall, memories)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        await memories.remember(f"note {number}", owner="ada", key=f"k{number}")
+    assert len(await memories.page(owner="ada")) == 20
+    assert len(await texts(memories, "note", limit=50)) == 20
+
+
+async def _recall(memories):
+    await memories.recall("note", owner="ada")
+
+
+async def _remember(memories, text, key):
+    await memories.remember(text, owner="ada", key=key)
+
+
+async def test_wrong_arguments_are_refused(memories):
+    """Each says what is wrong with it, and nothing is written."""
+    for wrong, words in (
+        ({"text": " "}, "not empty"),
+        ({"text": "x" * 8001}, "8,000"),
+        ({"text": "x", "importance": 2}, "importance="),
+        ({"text": "x", "kind": ""}, "kind"),
+        ({"text": "x", "valid_from": float("nan")}, "valid_from="),
+        ({"text": "x", "metadata": {"a": [1]}}, "metadata"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            await memories.remember(owner="ada", **wrong)
+    with pytest.raises(ConfigurationError, match="limit="):
+        await memories.recall("x", owner="ada", limit=0)
+    assert await memories.owners() == []
+
+
+async def test_texts_of_all_kinds_come_back_as_they_were(memories):
+    """Scripts without spaces, signs of query languages, and characters that databases refuse."""
+    for text in (
+        "我喜欢绿茶",
+        "naïve café",
+        "'; DROP TABLE memories; --",
+        'a "quoted" *',
+        "\U0001f600 smile",
+    ):
+        await memories.remember(text, owner="ada")
+    assert await texts(memories, "绿") == ["我喜欢绿茶"]
+    assert await texts(memories, "DROP TABLE") == ["'; DROP TABLE memories; --"]
+    assert await texts(memories, "quoted") == ['a "quoted" *']
+    odd = await memories.remember("nul \0 and half \ud800 of one", owner="ada")
+    assert odd == await memories.get(odd.id, owner="ada")
+
+
+async def test_it_is_open_as_often_as_somebody_has_it(url):
+    """The last one who leaves closes it; then it says that it is closed."""
+    memories = Memories(url)
+    async with memories:
+        async with memories:
+            await memories.remember("one", owner="ada")
+        await memories.remember("two", owner="ada")
+    with pytest.raises(UsageError, match="not open"):
+        await memories.recall("one", owner="ada")
+
+
+async def test_it_lasts(url):
+    """Another block finds what was confirmed before."""
+    if url == "memory:":
+        pytest.skip("what is in memory ends with its block")
+    async with Memories(url) as memories:
+        made = await memories.remember("Ada likes tea", owner="ada")
+    async with Memories(url) as memories, Memories(url) as beside:
+        assert await texts(memories, "tea") == ["Ada likes tea"]
+        await beside.forget(made.id, owner="ada")
+        assert await texts(memories, "tea") == []
+
+
+def test_addresses_that_are_none_are_refused(tmp_path):
+    """Each wrong address or option is named."""
+    for url in ("agents.db", "sqlite://x", "mysql://host/x"):
+        with pytest.raises(ConfigurationError, match="address of memories"):
+            Memories(url)
+    for options in ({"capacity": 0}, {"half_life": 0}, {"embed": "model"}):
+        with pytest.raises(ConfigurationError, match=next(iter(options))):
+            Memories(**options)
+
+
+async def test_a_file_of_another_program_is_left_alone(tmp_path):
+    """Neither a database of somebody else nor a folder is written to."""
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE things (x)")
+    before = path.read_bytes()
+    for wrong in (path, tmp_path, tmp_path / "none" / "x.db"):
+        with pytest.raises(ConfigurationError):
+            async with Memories(f"sqlite:///{wrong}"):
+                pass
+    with sqlite3.connect(path) as db:
+        assert [name for (name,) in db.execute("SELECT name FROM sqlite_schema")] == ["things"]
+    assert len(path.read_bytes()) == len(before)
+
+
+async def test_nothing_of_what_was_erased_stays_in_the_file(tmp_path):
+    """Words of an erased owner are in no byte of the file and its log."""
+    path = tmp_path / "memories.db"
+    async with Memories(f"sqlite:///{path}") as memories:
+        for number in range(50):
+            await memories.remember(f"zanzibar secret {number}", owner="ada", key=f"zanzibar{number}")
+            await memories.remember(f"harmless {number}", owner="bob")
+        await memories.erase("ada")
+    left = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert b"harmless" in left
+    assert b"zanzibar" not in left.lower()

@@ -1,0 +1,77 @@
+"""No owner ever sees another's memories, whatever is asked for."""
+
+import os
+import random
+
+from actgent import Memories, MemoryFilter, MemoryNotFound, Sender
+
+OWNERS = 200
+RECALLS = 10_000 if os.environ.get("ACTGENT_SOAK") else 2_000
+HOSTILE = (
+    '" OR owner : * OR "',
+    "scope : o1 OR shared",
+    '{scope} : ("shared") OR {text} : "secret"',
+    "secret* NEAR(word, 10)",
+    "' OR '1'='1",
+    "'; DELETE FROM memories; --",
+    ") OR 1=1) --",
+    "%' OR m.owner LIKE '%",
+    "'@shared' | '@1'",
+    "secret:* & !word",
+    "\0\ud800 secret",
+    "SECRET <-> word || secret",
+    "rowid:1 OR secret",
+    "",
+    "*",
+    '"',
+    "^secret",
+    "- secret",
+    "AND OR NOT",
+    "secret " * 300,
+)
+
+
+async def test_10_000_hostile_questions_find_nobody_elses_memories(url):
+    """200 owners, some with names that look like others, ask by words, signs of query languages and foreign ids.
+
+    2,000 random deeds on each store in the tests, and 10,000 with the soak switch.
+    """
+    rng = random.Random(20)
+    owners = [Sender(f"user{number}") for number in range(OWNERS - 6)]
+    owners += [Sender("user1", "agent"), Sender('user1"'), Sender('["user", "user1"]')]
+    owners += [Sender("user1\nuser2"), Sender("%"), Sender("USER1")]
+    async with Memories(url) as memories:
+        ids = {}
+        for owner in owners:
+            for number in range(5):
+                text = f"the secret word {number} of {owner.name} {owner.kind} is x{rng.randrange(10**9)}"
+                made = await memories.remember(text, owner=owner, session_id="s", metadata={"n": number})
+                ids[made.id] = owner
+        await memories.remember("a rule for everybody", owner=owners[0], is_shared=True)
+        foreign = 0
+        for _ in range(RECALLS):
+            owner = rng.choice(owners)
+            seen = await _deed(memories, rng, owner, rng.choice(list(ids)))
+            foreign += sum(each.owner != owner and not each.is_shared for each in seen)
+        assert foreign == 0
+        assert sum(count for _, count in await memories.owners()) == len(ids) + 1
+
+
+async def _deed(memories, rng, owner, memory_id):
+    """Something that an owner, or a model that speaks for one, may ask for; returns the memories that come of it."""
+    query = rng.choice((*HOSTILE, f"secret word {rng.randrange(5)}", f"of user{rng.randrange(OWNERS)}"))
+    wanted = rng.choice((MemoryFilter(), MemoryFilter(sessions=["s"]), MemoryFilter(kinds=[query])))
+    try:
+        match rng.randrange(6):
+            case 0:
+                return [await memories.get(memory_id, owner=owner)]
+            case 1:
+                return await memories.history(query, owner=owner)
+            case 2:
+                return await memories.page(owner=owner, wanted=wanted, with_shared=True)
+            case _:
+                limit = rng.choice((1, 10, 500))
+                found = await memories.recall(query, owner=owner, wanted=wanted, limit=limit)
+                return [each.memory for each in found]
+    except MemoryNotFound:
+        return []

@@ -1,0 +1,126 @@
+"""What is found by its meaning: vectors beside words, where a function makes them."""
+
+import logging
+
+import pytest
+import trio
+
+from actgent import ConfigurationError, Memories, MemoryFilter
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def vector_url(request, tmp_path):
+    """An address whose database has vectors; skips PostgreSQL where it has no pgvector."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/memories.db"
+    url = request.getfixturevalue("postgres_url")
+    import psycopg
+
+    with psycopg.connect(url.partition("?")[0]) as db:
+        found = db.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
+    if found is None:
+        pytest.skip("this PostgreSQL has no pgvector")
+    return url
+
+
+async def test_meaning_is_found_without_a_common_word(vector_url, embed_words):
+    """A question in other words finds the memory by its vector, and what both ways find comes first."""
+    async with Memories(vector_url, embed=embed_words) as memories:
+        car = await memories.remember("ada drives an old vehicle", owner="ada")
+        await memories.remember("ada has two cats", owner="ada")
+        await memories.remember("bob has an automobile", owner="bob")
+        found = await memories.recall("automobile", owner="ada")
+        assert (found[0].memory, found[0].found_by) == (car, ("vectors",))
+        both = await memories.recall("old car", owner="ada")
+        assert (both[0].memory.id, both[0].found_by) == (car.id, ("words", "vectors"))
+        assert {each.memory.owner.name for each in found} == {"ada"}
+
+
+async def test_vectors_follow_the_memory(vector_url, embed_words):
+    """What was replaced, forgotten, filtered out or erased is not found by its meaning either."""
+    async with Memories(vector_url, embed=embed_words) as memories:
+        old = await memories.remember("the vehicle is red", owner="ada", kind="fact")
+        new = await memories.update(old.id, "the auto is blue", owner="ada")
+        assert await _ids(memories, "car") == [new.id]
+        kept = await memories.update(new.id, owner="ada", importance=0.9)
+        assert await _ids(memories, "car") == [kept.id]
+        assert await _ids(memories, "car", wanted=MemoryFilter(kinds=["episode"])) == []
+        assert await _ids(memories, "car", owner="bob") == []
+        await memories.update(kept.id, owner="ada", is_shared=True)
+        assert len(await _ids(memories, "car", owner="bob")) == 1
+        await memories.erase("ada")
+        assert await _ids(memories, "car") == []
+
+
+async def _ids(memories, query, owner="ada", **options):
+    return [each.memory.id for each in await memories.recall(query, owner=owner, **options)]
+
+
+async def test_without_vectors_words_have_to_do(tmp_path, caplog, embed_words):
+    """A function that fails costs a line of the log; `reindex` makes up for it."""
+    fails = True
+
+    async def embed(texts):
+        await trio.lowlevel.checkpoint()
+        if fails:
+            raise ConnectionError("no model")
+        return embed_words(texts)
+
+    async with Memories(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
+        with caplog.at_level(logging.WARNING):
+            made = await memories.remember("the vehicle is red", owner="ada")
+            assert await _ids(memories, "red") == [made.id]
+        assert "no model" in caplog.text
+        fails = False
+        assert await _ids(memories, "automobile") == []
+        assert await memories.reindex() == 1
+        assert await memories.reindex() == 0
+        assert await _ids(memories, "automobile") == [made.id]
+
+
+async def test_a_silent_function_is_waited_for_some_seconds_only(
+    tmp_path, autojump_clock, caplog, embed_words
+):
+    """After ten seconds it is done without vectors."""
+
+    async def embed(texts):
+        await trio.sleep(3600)
+        return embed_words(texts)
+
+    async with Memories(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
+        begun = trio.current_time()
+        await memories.remember("tea", owner="ada")
+        assert trio.current_time() - begun == pytest.approx(10, abs=1)
+    assert "no vectors within 10 s" in caplog.text
+
+
+async def test_another_model_is_noticed(tmp_path, embed_words):
+    """Vectors of another length are refused with what to do, and made anew when that is asked for."""
+    url = f"sqlite:///{tmp_path}/m.db"
+    async with Memories(url, embed=embed_words) as memories:
+        made = await memories.remember("the vehicle is red", owner="ada")
+    async with Memories(url, embed=lambda texts: [vector[:32] for vector in embed_words(texts)]) as memories:
+        with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= gives 32.*reindex"):
+            await memories.recall("car", owner="ada")
+        assert await memories.reindex(anew=True) == 1
+        assert await _ids(memories, "automobile") == [made.id]
+
+
+async def test_a_function_that_gives_too_few_vectors_is_named(tmp_path, caplog):
+    """It is an error of the function, told in the log, and words go on."""
+    async with Memories(f"sqlite:///{tmp_path}/m.db", embed=lambda _: []) as memories:
+        made = await memories.remember("tea", owner="ada")
+        assert await _ids(memories, "tea") == [made.id]
+    assert "0 vectors for 1 texts" in caplog.text
+
+
+async def test_postgres_without_pgvector_says_so(postgres_url, embed_words):
+    """Vectors on a server that has no such extension are refused when it is opened."""
+    import psycopg
+
+    with psycopg.connect(postgres_url.partition("?")[0]) as db:
+        if db.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone():
+            pytest.skip("this PostgreSQL has pgvector")
+    with pytest.raises(ConfigurationError, match="pgvector"):
+        async with Memories(postgres_url, embed=embed_words):
+            pass

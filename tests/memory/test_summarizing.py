@@ -1,0 +1,154 @@
+"""Summaries: made beside a session, shown from the next turn on, and never of what was not read."""
+
+import itertools
+
+import pytest
+import trio
+
+from actgent import (
+    Answer,
+    BareAgent,
+    ConfigurationError,
+    ProviderUnavailable,
+    ScriptedLLM,
+    Summarizing,
+    Text,
+    Usage,
+    open_runtime,
+)
+from actgent.memory.summarizing import SUMMARY
+from actgent.testing import check_transcript
+
+LONG = "It says a lot. " * 20
+
+
+def writer(read, *, gate=None, fail=False):
+    async def write(chat):
+        read.append(chat.messages[0].parts[0].text)
+        if gate is not None:
+            await gate.wait()
+        if fail:
+            raise ProviderUnavailable("overloaded", model="w")
+        return Answer(parts=(Text(f"summary {len(read)}"),), usage=Usage(input_tokens=100, output_tokens=7))
+
+    return ScriptedLLM(write)
+
+
+def speaker():
+    return ScriptedLLM(lambda chat: f"answer to {chat.messages[-1].parts[0].text.split('.')[0]}")
+
+
+def agent(llm, read, **options):
+    return BareAgent("a", llm=llm, memory=Summarizing(llm=writer(read, **options), keep=4, trigger=500))
+
+
+async def say(agent, session, numbers):
+    for number in numbers:
+        await agent.run(f"question {number}. {LONG}", session=session)
+        await trio.testing.wait_all_tasks_blocked()
+
+
+def shown(chat):
+    return "\n".join(part.text for said in chat.messages for part in said.parts)
+
+
+def summaries(session):
+    return [each for each in session.history if each.sender.name == SUMMARY]
+
+
+async def test_a_summary_stands_in_the_place_of_what_it_covers():
+    """Older messages give way to it, the last ones stay, and the next summary is made of the last one and what came since."""
+    llm, read = speaker(), []
+    async with agent(llm, read) as it:
+        session = await it.create_session("ada")
+        await say(it, session, range(20))
+        assert len(summaries(session)) in (len(read), len(read) - 1)
+        assert session.usage.total.output_tokens >= 7
+    last = shown(llm.chats[-1])
+    assert "Summary of the earlier conversation" in last
+    assert "question 19." in last
+    assert "question 1." not in last
+    assert len(read) > 2
+    assert "question 0." in read[0]
+    assert "summary 1" in read[1]
+    assert "question 0." not in read[1]
+    assert check_transcript(llm.chats[-1].messages) == []
+    moved = [
+        tuple(after.messages)[: len(before.messages)] != tuple(before.messages)
+        for before, after in itertools.pairwise(llm.chats)
+    ]
+    assert sum(moved) <= len(read)
+
+
+async def test_nobody_waits_for_a_summary():
+    """While the model writes, turns go on with the messages as they were said."""
+    llm, read, gate = speaker(), [], trio.Event()
+    async with agent(llm, read, gate=gate) as it:
+        session = await it.create_session("ada")
+        await say(it, session, range(10))
+        assert len(read) == 1
+        assert "question 0." in shown(llm.chats[-1])
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await say(it, session, [10])
+        assert "question 0." not in shown(llm.chats[-1])
+        assert "summary 1" in shown(llm.chats[-1])
+        assert "question 9." in shown(llm.chats[-1])  # said while it was written
+
+
+async def test_a_model_that_fails_leaves_the_conversation_as_it_is(caplog):
+    """It is logged, tried again when a quarter more was said, and no turn hears of it."""
+    llm, read = speaker(), []
+    async with agent(llm, read, fail=True) as it:
+        session = await it.create_session("ada")
+        await say(it, session, range(12))
+        assert "question 0." in shown(llm.chats[-1])
+    assert 1 < len(read) < 8
+    assert "no summary of session" in caplog.text
+
+
+async def test_a_summary_comes_back_after_a_restart(tmp_path):
+    """It is read from the journal, and not written again; what the model is shown goes on where it was."""
+    read, before, after = [], speaker(), speaker()
+    url = f"sqlite:///{tmp_path / 'j.db'}"
+    async with open_runtime(journal=url) as runtime:
+        it = await runtime.start(agent(before, read))
+        session = await it.create_session("ada", session_id="s")
+        await say(it, session, range(8))
+        told = summaries(session)
+    assert told
+    async with open_runtime(journal=url) as runtime:
+        it = await runtime.start(agent(after, read))
+        session = await it.open_session("s")
+        await it.run("question 8.", session=session)
+        assert summaries(session)[: len(told)] == told
+    assert told[-1].text in shown(after.chats[0])
+    assert "question 0." not in shown(after.chats[0])
+    assert all("question 0." not in each for each in read[1:])
+
+
+async def test_a_summary_that_was_being_written_at_the_end_of_a_process_covers_nothing(tmp_path):
+    """The next process shows all that was said, and has the summary written again."""
+    read, after = [], speaker()
+    url = f"sqlite:///{tmp_path / 'j.db'}"
+    async with open_runtime(journal=url) as runtime:
+        it = await runtime.start(agent(speaker(), read, gate=trio.Event()))
+        session = await it.create_session("ada", session_id="s")
+        await say(it, session, range(8))
+        assert len(read) == 1
+    async with open_runtime(journal=url) as runtime:
+        it = await runtime.start(agent(after, read))
+        session = await it.open_session("s")
+        assert not summaries(session)
+        await say(it, session, [8, 9])
+        assert len(summaries(session)) == 1
+    assert "question 0." in shown(after.chats[0])
+    assert "question 0." not in shown(after.chats[1])
+
+
+def test_settings_that_cannot_be_meant_are_refused():
+    """Nothing to keep, and nothing that triggers."""
+    with pytest.raises(ConfigurationError, match="keep"):
+        Summarizing(keep=0)
+    with pytest.raises(ConfigurationError, match="trigger"):
+        Summarizing(trigger=0)

@@ -1,0 +1,240 @@
+"""Views of a record: whatever was said, and wherever they cut, a provider takes what they show."""
+
+import contextlib
+import itertools
+
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    ContextOverflow,
+    Relevance,
+    ScriptedLLM,
+    SlidingWindow,
+    Summarizing,
+    Text,
+    TimeDecay,
+)
+from actgent.agents.validation import memory_of
+from actgent.memory.room import count_characters
+from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.summarizing import SUMMARY
+from actgent.messages import Image, Message, Sender, Thinking, ToolCall, ToolResult
+from actgent.testing import check_transcript
+
+ADA, TUTOR, TOOLS = Sender("ada"), Sender("tutor", "assistant"), Sender("tools", "tool")
+OTHER, MODE = Sender("other", "agent"), Sender("mode", "system")
+LONG = 1_000_000
+
+
+def message(sender, *parts, **options):
+    return Message(session_id="s", sender=sender, parts=parts, **options)
+
+
+def words_of(size):
+    return Text(("some words " * (size // 11 + 1))[:size])
+
+
+@st.composite
+def turns(draw):
+    """A turn as the record has it: a question, answers with calls and their results, and an answer or none."""
+    size = draw(st.sampled_from([1, 40, 400, 3_000]))
+    asker = draw(st.sampled_from([ADA, ADA, OTHER]))
+    parts = draw(
+        st.sampled_from([(words_of(size),), (words_of(size), Image(data=b"x", media_type="image/png"))])
+    )
+    asked = message(asker, *parts)
+    turn = [(asked, True)]
+    for number in range(draw(st.integers(0, 2))):
+        ids = [f"{asked.id}/{number}/{each}" for each in range(draw(st.integers(1, 2)))]
+        thought = (
+            (Thinking("Let me look.", "anthropic", {"signature": "sig"}),) if draw(st.booleans()) else ()
+        )
+        turn.append(
+            (
+                message(
+                    TUTOR,
+                    *thought,
+                    *[ToolCall("look", {"at": 1}, each) for each in ids],
+                    correlation_id=asked.id,
+                ),
+                False,
+            )
+        )
+        size = draw(st.sampled_from([0, 10, 500, 5_000, LONG]))
+        found = [ToolResult(call_id=each, tool_name="look", content=words_of(size).text) for each in ids]
+        turn.append((message(TOOLS, *found, correlation_id=asked.id), False))
+    end = draw(st.sampled_from(["answer", "empty", "cut", "nothing"]))
+    if end == "answer":
+        turn.append(
+            (message(TUTOR, words_of(draw(st.sampled_from([5, 300, 9_000]))), correlation_id=asked.id), False)
+        )
+    elif end == "empty":
+        turn.append((message(TUTOR, Text(""), correlation_id=asked.id), False))
+    elif end == "cut":
+        call = ToolCall("look", {}, f"{asked.id}/cut")
+        turn.append((message(TUTOR, Text("I was"), call, correlation_id=asked.id, cut=True), False))
+    if draw(st.booleans()):
+        turn.append((message(MODE, Text("The mode is plan."), causation_id="plan"), False))
+    return turn
+
+
+def drop_every_third(history):
+    return [each for number, each in enumerate(history) if number % 3]
+
+
+MEMORIES = {
+    "short": ShortTermMemory(max_tokens=2_000),
+    "turns": SlidingWindow(turns=3),
+    "one turn": SlidingWindow(turns=1),
+    "turns and tokens": SlidingWindow(turns=4, tokens=2_000),
+    "function": memory_of(drop_every_third),
+    "nothing": memory_of(lambda _history: []),
+    "decay": memory_of(TimeDecay(half_life=60)),
+    "relevance": memory_of(Relevance(recent=2)),
+}
+FRONT = 100
+"""Characters of the line in front that says that more was said, which may come on top."""
+BUDGETS = {"short": 8_000 + FRONT, "turns and tokens": 8_000 + FRONT}
+
+
+def requests(view, history):
+    """What is shown where a model is called: when a turn begins, and behind the results of calls."""
+    for said, answered in history:
+        view.add(said, answered=answered)
+        if answered or said.sender is TOOLS:
+            with contextlib.suppress(ContextOverflow):
+                view.check_room()
+                yield tuple(view.messages())
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+@given(
+    history=st.lists(turns(), min_size=1, max_size=8).map(lambda all_turns: list(itertools.chain(*all_turns)))
+)
+def test_what_is_shown_of_any_history_is_what_a_provider_takes_and_fits(name, history):
+    """Calls stand with their results, nothing is empty, the newest question is there, and the budget holds."""
+    for shown in requests(MEMORIES[name].open_view(), history):
+        if shown[-1].role == "assistant":  # of an agent whose message was empty: the core says to go on
+            continue
+        assert check_transcript(shown) == []
+        assert sum(count_characters(said.parts) for said in shown) <= BUDGETS.get(name, float("inf"))
+
+
+@given(
+    history=st.lists(turns(), min_size=2, max_size=10).map(
+        lambda all_turns: list(itertools.chain(*all_turns))
+    ),
+    data=st.data(),
+)
+def test_a_window_that_was_saved_goes_on_like_the_one_that_was_not(history, data):
+    """A snapshot at any place between two messages changes nothing of what is shown from there on."""
+    memory = SlidingWindow(turns=3, tokens=3_000)
+    place = data.draw(st.integers(0, len(history)))
+    live = memory.open_view()
+    list(requests(live, history[:place]))
+    again = memory.restore_view(live.save())
+    assert tuple(again.messages()) == tuple(live.messages())
+    assert list(requests(again, history[place:])) == list(requests(live, history[place:]))
+    assert SlidingWindow(turns=4, tokens=3_000).restore_view(live.save()) is None
+
+
+@given(
+    history=st.lists(turns(), min_size=2, max_size=12).map(lambda each: list(itertools.chain(*each))),
+    data=st.data(),
+)
+def test_a_view_covers_what_was_read_and_nothing_else_wherever_summaries_come(history, data):
+    """Summaries at any turn, a snapshot at any place: a provider takes what is shown, and nothing is lost uncovered."""
+    memory = Summarizing(keep=2, trigger=100)
+    live, material = memory.open_view(), None
+    for number, (said, answered) in enumerate(history):
+        if answered and material is not None:
+            before = list(live.messages())
+            summary = Message(
+                session_id="s",
+                sender=Sender(SUMMARY, "system"),
+                parts=(Text("A summary."),),
+                causation_id=str(material.covers),
+            )
+            live.add(summary)
+            gone = [each for each in before if not any(each is kept for kept in live.messages())]
+            for each in gone[1:]:
+                for part in each.parts:
+                    if isinstance(part, Text) and not part.text.startswith(("(", "<system>")):
+                        assert part.text[:50] in material.text
+            material = None
+        if data.draw(st.booleans()):
+            again = memory.restore_view(live.save())
+            assert tuple(again.messages()) == tuple(live.messages())
+            assert again.material() == live.material()
+            live = again
+        for chat in requests(live, [(said, answered)]):
+            assert chat[-1].role == "assistant" or check_transcript(chat) == []
+        ends = number + 1 == len(history) or history[number + 1][1]
+        if ends and material is None and data.draw(st.booleans()):
+            material = live.material()
+
+
+def talk(view, turns_of):
+    for number in range(turns_of):
+        asked = message(ADA, Text(f"question {number}"))
+        view.add(asked, answered=True)
+        yield tuple(view.messages())
+        view.add(message(TUTOR, Text(f"answer {number}"), correlation_id=asked.id))
+
+
+def test_a_window_shows_between_half_its_turns_and_all_and_moves_its_prefix_only_then():
+    """Of 100 turns, at most 10 are shown; the prefix moves once in five turns, and stays otherwise."""
+    shown = list(talk(SlidingWindow(turns=10).open_view(), 100))
+    asked = [sum(said.parts[0].text.startswith("question") for said in each) for each in shown]
+    assert asked[:10] == list(range(1, 11))
+    assert set(asked[10:]) == set(range(6, 11))
+    moved = [after[: len(before)] != before for before, after in itertools.pairwise(shown)]
+    assert sum(moved) == 18
+    assert shown[-1][-1].parts == (Text("question 99"),)
+
+
+def test_a_window_without_bounds_is_refused():
+    """It would be a mistake that nobody sees."""
+    with pytest.raises(ConfigurationError, match=r"turns=, tokens="):
+        SlidingWindow()
+    with pytest.raises(ConfigurationError, match="turns"):
+        SlidingWindow(turns=0)
+
+
+def test_decay_keeps_what_is_fresh_by_the_times_of_the_messages():
+    """With a half-life of a minute, a weight of a tenth is left after 200 seconds."""
+    history = [message(ADA, Text(str(age)), created_at=10_000.0 - age) for age in (1_000, 200, 199, 60, 0)]
+    assert [each.text for each in TimeDecay(half_life=60)(history)] == ["199", "60", "0"]
+
+
+def test_relevance_keeps_turns_that_share_the_words_of_the_question():
+    """The turn about the invoice stays with its answer; the others go, but for the last messages."""
+    history = []
+    for question, answer in [
+        ("Where is the invoice of March?", "In the cellar."),
+        ("How is the weather?", "Wet."),
+        ("And tomorrow?", "Dry."),
+    ]:
+        asked = message(ADA, Text(question))
+        history += [asked, message(TUTOR, Text(answer), correlation_id=asked.id)]
+    history.append(message(ADA, Text("Send me the invoice of March!")))
+    kept = [each.text for each in Relevance(recent=1)(history)]
+    assert kept == ["Where is the invoice of March?", "In the cellar.", "Send me the invoice of March!"]
+
+
+async def test_a_function_is_a_memory_and_its_record_stays_whole():
+    """An agent takes any function of the history; a function that returns no messages is the developer's mistake."""
+    llm = ScriptedLLM(lambda chat: f"{len(chat.messages)} messages")
+    async with BareAgent("a", llm=llm, memory=lambda history: history[-3:]) as agent:
+        session = await agent.create_session("ada")
+        said = [(await agent.run(f"number {number}", session=session)).text for number in range(4)]
+        assert said == ["1 messages", "3 messages", "3 messages", "3 messages"]
+        assert len(session.history) == 8
+    async with BareAgent("a", llm=llm, memory=lambda _history: ["words"]) as agent:
+        with pytest.raises(ConfigurationError, match="return messages of the record"):
+            await agent.run("Hello")
+    with pytest.raises(ConfigurationError, match="function of the history"):
+        BareAgent("a", llm=llm, memory=3)

@@ -1,0 +1,77 @@
+"""Files that several processes share."""
+
+import stat
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from actgent import ConfigurationError
+from actgent.support.files import file_change, write_whole
+
+HOLDER = """
+import sys, trio
+from pathlib import Path
+from actgent.support.files import file_change
+
+async def main():
+    async with file_change(Path(sys.argv[1])):
+        print("held", flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+async def test_one_changes_it_at_a_time(tmp_path):
+    """Twenty that add one to a number come to twenty."""
+    path = tmp_path / "n"
+    write_whole(path, "0")
+
+    async def add():
+        async with file_change(path):
+            number = int(path.read_text(encoding="utf-8"))
+            await trio.lowlevel.checkpoint()
+            write_whole(path, str(number + 1))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(add)
+    assert path.read_text(encoding="utf-8") == "20"
+
+
+async def test_a_process_that_is_killed_holds_nothing(tmp_path):
+    """As long as it lives, others wait so long and say so; when it is killed, the next one goes on."""
+    path = tmp_path / "n"
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE
+    )
+    with trio.fail_after(20):
+        assert (await process.stdout.receive_some(100)).startswith(b"h")
+        with pytest.raises(ConfigurationError, match=r"another process has been changing .* for 0\.1 s"):
+            async with file_change(path, patience=0.1):
+                pytest.fail("two have it")
+        process.kill()
+        await process.wait()
+        async with file_change(path):
+            write_whole(path, "mine")
+    assert path.read_text(encoding="utf-8") == "mine"
+
+
+def test_written_whole_or_not_at_all(tmp_path):
+    """A text that cannot be written leaves the old one, and nothing beside it; a new one has its mode."""
+    path = tmp_path / "t"
+    write_whole(path, "old", mode=0o600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "\ud800")
+    assert path.read_text(encoding="utf-8") == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["t"]
+
+
+async def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    """With the file that was to be changed."""
+    with pytest.raises(ConfigurationError, match=r"nowhere/n cannot be changed"):
+        async with file_change(tmp_path / "nowhere" / "n"):
+            pytest.fail("there is no such folder")

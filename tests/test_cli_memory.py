@@ -1,0 +1,133 @@
+"""`actgent memory`, in this process with real files."""
+
+import json
+
+import pytest
+import trio
+
+from actgent import BareAgent, Memories, ScriptedLLM, Sender, open_runtime
+from actgent.cli.main import main
+from actgent.journal.opening import open_journal
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A file with memories of three owners; the ids by their texts."""
+    path = tmp_path / "memories.db"
+
+    async def fill():
+        async with Memories(f"sqlite:///{path}") as memories:
+            old = await memories.remember("Ada lives in London", owner="ada", metadata={"source": "letter"})
+            new = await memories.update(old.id, "Ada lives in Paris", owner="ada")
+            rain = await memories.remember("It rained", owner="ada", kind="episode")
+            await memories.associate(rain.id, new.id, "during", owner="ada")
+            bob = await memories.remember("Bob lives in Rome", owner="bob")
+            await memories.remember("An agent called Ada", owner=Sender("ada", "agent"))
+            return {each.text: each.id for each in (old, new, rain, bob)}
+
+    return path, trio.run(fill)
+
+
+def run(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    out = capsys.readouterr()
+    return ended.value.code, out.out, out.err
+
+
+def test_memories_are_listed_by_owner(place, capsys):
+    """One owner's alone, those that count now; without an owner, the owners."""
+    path, ids = place
+    code, out, _ = run(capsys, "memory", "list", path, "--owner", "ada")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [ids["Ada lives in Paris"], ids["It rained"]]
+    _, out, _ = run(capsys, "memory", "list", path, "--owner", "ada", "--kind", "episode")
+    assert [line.split()[0] for line in out.splitlines()] == [ids["It rained"]]
+    _, out, _ = run(capsys, "memory", "list", path)
+    assert sorted(out.split()) == sorted("ada 2 bob 1 agent:ada 1".split())
+
+
+def test_a_memory_is_shown_with_its_past_and_its_links(place, capsys):
+    """What it replaced, where it comes from, and what it is linked to; not to another owner."""
+    path, ids = place
+    _, out, _ = run(capsys, "memory", "show", path, ids["Ada lives in Paris"], "--owner", "ada")
+    assert out.index("Ada lives in London") < out.index("Ada lives in Paris")
+    assert "source: letter" in out
+    assert f"<- during {ids['It rained']}" in out
+    code, out, err = run(capsys, "memory", "show", path, ids["Ada lives in Paris"], "--owner", "bob")
+    assert code != 0
+    assert out == ""
+    assert "no memory" in err
+
+
+def test_a_memory_is_corrected(place, capsys):
+    """The new text counts from then on."""
+    path, ids = place
+    code, *_ = run(
+        capsys, "memory", "correct", path, ids["Ada lives in Paris"], "Ada lives in Nice", "--owner", "ada"
+    )
+    assert code == 0
+    _, out, _ = run(capsys, "memory", "list", path, "--owner", "ada")
+    assert "Nice" in out
+    assert "Paris" not in out
+
+
+def test_memories_are_exported_with_their_history(place, capsys):
+    """Each line is a memory as JSON; nobody else's is among them."""
+    path, _ = place
+    _, out, _ = run(capsys, "memory", "export", path, "--owner", "ada")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == ["Ada lives in London", "Ada lives in Paris", "It rained"]
+    assert rows[2]["links"][0]["relation"] == "during"
+    assert {row["owner"]["kind"] for row in rows} == {"user"}
+
+
+def test_memories_are_forgotten_by_their_ids(place, capsys):
+    """Only the owner's own; the code says whether all were there."""
+    path, ids = place
+    code, out, _ = run(capsys, "memory", "forget", path, ids["It rained"], "--owner", "ada")
+    assert (code, out) == (0, "forgotten: 1 of 1\n")
+    code, out, _ = run(capsys, "memory", "forget", path, ids["Bob lives in Rome"], "--owner", "ada")
+    assert (code, out) == (1, "forgotten: 0 of 1\n")
+    for wrong in ((), (ids["Bob lives in Rome"], "--all"), ("--journal", "x.db")):
+        code, _, err = run(capsys, "memory", "forget", path, *wrong, "--owner", "ada")
+        assert code != 0
+        assert "say which" in err
+
+
+def test_an_owner_is_erased_everywhere(place, tmp_path, capsys):
+    """Memories and sessions of this owner are gone, with what another agent did for them; others' stay."""
+    path, _ = place
+    journal = tmp_path / "journal.db"
+
+    async def talk():
+        helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "helped"))
+        clerk = BareAgent("clerk", llm=ScriptedLLM(lambda _: "hello"))
+        async with open_runtime(journal=f"sqlite:///{journal}") as runtime:
+            for agent in (helper, clerk):
+                await runtime.start(agent)
+            for owner in ("ada", "bob", Sender("ada", "agent")):
+                session = await clerk.create_session(owner)
+                below = await helper.create_session(Sender("clerk", "agent"), parent=session)
+                for each in (session, below):
+                    await each.chat("hi")
+                    await each.wait_idle()
+
+    async def owners():
+        async with open_journal(f"sqlite:///{journal}", read_only=True) as opened:
+            return sorted((each.owner, each.agent) for each in await opened.sessions())
+
+    trio.run(talk)
+    code, out, _ = run(capsys, "memory", "forget", path, "--owner", "ada", "--all", "--journal", journal)
+    assert (code, out) == (0, "sessions erased: 2\nmemories erased: 3\n")
+    assert trio.run(owners) == [("ada", "clerk"), ("bob", "clerk"), ("clerk", "helper"), ("clerk", "helper")]
+    _, out, _ = run(capsys, "memory", "list", path)
+    assert sorted(out.split()) == sorted("bob 1 agent:ada 1".split())
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
+    """Nothing is made in its place."""
+    code, _, err = run(capsys, "memory", "list", tmp_path / "none.db")
+    assert code != 0
+    assert "no such file" in err
+    assert list(tmp_path.iterdir()) == []

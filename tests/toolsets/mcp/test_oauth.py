@@ -1,0 +1,400 @@
+"""Authorization of MCP servers by OAuth, against an authorization server on loopback that takes each refresh token once."""
+
+import base64
+import hashlib
+import json
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx2
+import pytest
+import trio
+
+from actgent import ConfigurationError, MCPServer, ToolContext, open_toolset
+from actgent.errors import ToolsetUnavailable
+from actgent.support.foreign import leaves
+from actgent.toolsets.mcp import mcp_servers
+
+pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
+
+ACTGENT = str(Path(sys.executable).with_name("actgent"))
+JSON = {"Content-Type": "application/json"}
+
+
+class Authority:
+    """An MCP server with one tool, and the authorization server of it, at one address."""
+
+    def __init__(self, server):
+        self.url = server.url
+        self.access, self.refreshing, self.codes, self.clients = set(), set(), {}, {}
+        self.grants, self.events = [], []
+        self.expires_in = 3600
+        self.token_status = 200
+        self.deny = False
+        server.answer = self.answer
+
+    def answer(self, request):
+        """Answer a request by its path."""
+        ways = {
+            "/.well-known/oauth-protected-resource/mcp": self.resource,
+            "/.well-known/oauth-authorization-server": self.metadata,
+            "/register": self.register,
+            "/authorize": self.authorize,
+            "/token": self.token,
+            "/mcp": self.mcp,
+        }
+        way = ways.get(request["path"])
+        return (404, {}, b"") if way is None else way(request)
+
+    def resource(self, _):
+        return told({"resource": f"{self.url}/mcp", "authorization_servers": [f"{self.url}/"]})
+
+    def metadata(self, _):
+        return told(
+            {
+                "issuer": f"{self.url}/",
+                "authorization_endpoint": f"{self.url}/authorize",
+                "token_endpoint": f"{self.url}/token",
+                "registration_endpoint": f"{self.url}/register",
+                "response_types_supported": ["code"],
+                "code_challenge_methods_supported": ["S256"],
+                "authorization_response_iss_parameter_supported": True,
+            }
+        )
+
+    def register(self, request):
+        wanted = json.loads(request["body"])
+        name = f"client{len(self.clients)}"
+        self.clients[name] = wanted
+        self.events.append("register")
+        return told({**wanted, "client_id": name}, 201)
+
+    def authorize(self, request):
+        asked = {key: values[0] for key, values in parse_qs(request["query"]).items()}
+        if asked["redirect_uri"] not in self.clients[asked["client_id"]]["redirect_uris"]:
+            return told({"error": "invalid_redirect_uri"}, 400)
+        if self.deny:
+            answer = {"error": "access_denied", "error_description": "not you", "state": asked["state"]}
+        else:
+            code = f"code{len(self.codes)}"
+            self.codes[code] = asked["code_challenge"]
+            answer = {"code": code, "state": asked["state"], "iss": f"{self.url}/"}
+        return 302, {"Location": f"{asked['redirect_uri']}?{urlencode(answer)}"}, b""
+
+    def token(self, request):
+        given = {key: values[0] for key, values in parse_qs(request["body"]).items()}
+        self.grants.append(given["grant_type"])
+        if self.token_status != 200:
+            return told({"error": "temporarily_unavailable"}, self.token_status)
+        if given["grant_type"] == "authorization_code":
+            proof = hashlib.sha256(given["code_verifier"].encode()).digest()
+            if self.codes.pop(given["code"], "") != base64.urlsafe_b64encode(proof).decode().rstrip("="):
+                return told({"error": "invalid_grant"}, 400)
+        elif given["refresh_token"] not in self.refreshing:
+            return told({"error": "invalid_grant"}, 400)
+        else:
+            self.refreshing.remove(given["refresh_token"])
+        number = len(self.grants)
+        self.access, self.refreshing = {f"access{number}"}, self.refreshing | {f"refresh{number}"}
+        tokens = {
+            "access_token": f"access{number}",
+            "refresh_token": f"refresh{number}",
+            "token_type": "Bearer",
+        }
+        return told({**tokens, "expires_in": self.expires_in})
+
+    def mcp(self, request):
+        if request["headers"].get("authorization", "").removeprefix("Bearer ") not in self.access:
+            return 401, {"WWW-Authenticate": "Bearer"}, b""
+        if request["method"] != "POST":
+            return 405, {}, b""
+        message = json.loads(request["body"])
+        if "id" not in message:
+            return 202, {}, b""
+        results = {
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "authority", "version": "1"},
+            },
+            "tools/list": {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]},
+            "tools/call": {"content": [{"type": "text", "text": "echoed"}]},
+        }
+        return told({"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]})
+
+
+def told(value, status=200):
+    return status, JSON, json.dumps(value).encode()
+
+
+@pytest.fixture
+def authority(server):
+    return Authority(server)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    return tmp_path / "tokens.json"
+
+
+def server_of(authority, tokens, **options):
+    return MCPServer(
+        url=f"{authority.url}/mcp", name="web", oauth={"tokens": tokens, **options}, connect_timeout=20
+    )
+
+
+async def browse(url):
+    """Do what a person's browser does."""
+    async with httpx2.AsyncClient(follow_redirects=True) as client:
+        return await client.get(url)
+
+
+async def log_in(server, browser=browse, **options):
+    """Authorize a server with a browser; what it was shown, and its tools."""
+    from actgent.toolsets.mcp.login import open_login
+
+    shown = []
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+
+            async def show(url):
+                shown.append(url)
+                nursery.start_soon(browser, url)
+
+            async with open_login(server, show=show, **options) as asked, server.connected(asked) as link:
+                tools = [each.name for each in await link.tools()]
+    return shown, tools
+
+
+async def echo(server):
+    """Call the tool by a connection of its own."""
+    with trio.fail_after(20):
+        async with open_toolset(server) as tools:
+            return await next(tool for tool in tools() if tool.name == "echo").execute({}, ToolContext())
+
+
+async def failure_of(call, *arguments, **options):
+    with pytest.raises(Exception) as caught:
+        await call(*arguments, **options)
+    return next(iter(leaves(caught.value)))
+
+
+async def test_a_person_authorizes_once(authority, tokens):
+    """By an address that is shown, and a redirect to this machine; then calls go on without, also in another run."""
+    shown, tools = await log_in(server_of(authority, tokens))
+    assert tools == ["echo"]
+    asked = parse_qs(urlsplit(shown[0]).query)
+    assert asked["code_challenge_method"] == ["S256"]
+    assert asked["resource"] == [f"{authority.url}/mcp"]
+    assert asked["redirect_uri"][0].startswith("http://127.0.0.1:")
+    assert await echo(server_of(authority, tokens)) == "echoed"
+    shown, _ = await log_in(server_of(authority, tokens))
+    assert shown == []
+    assert authority.grants == ["authorization_code"]
+
+
+async def test_the_file_is_for_its_user_alone(authority, tokens):
+    """0600, whole JSON, and nothing else but a lock beside it."""
+    await log_in(server_of(authority, tokens))
+    assert stat.S_IMODE(tokens.stat().st_mode) == 0o600
+    known = json.loads(tokens.read_text(encoding="utf-8"))["servers"][f"{authority.url}/mcp"]
+    assert known["tokens"]["access_token"] == "access1"
+    assert known["expires_at"] > time.time() + 3000
+    assert sorted(path.name for path in tokens.parent.iterdir()) == ["tokens.json", "tokens.json.lock"]
+
+
+async def test_without_a_person_it_is_said_what_to_do(authority, tokens):
+    """An agent never waits for a browser: the toolset names the command."""
+    error = await failure_of(echo, server_of(authority, tokens))
+    assert isinstance(error, ToolsetUnavailable)
+    assert "actgent mcp login" in str(error)
+    assert authority.grants == []
+
+
+async def test_an_expired_token_is_refreshed_by_another_run(authority, tokens):
+    """At the endpoint that was found when it was authorized, before a request fails; the new one is kept."""
+    await log_in(server_of(authority, tokens))
+    expire(tokens)
+    assert await echo(server_of(authority, tokens)) == "echoed"
+    assert authority.grants == ["authorization_code", "refresh_token"]
+    assert "refresh2" in tokens.read_text(encoding="utf-8")
+    assert await echo(server_of(authority, tokens)) == "echoed"
+    assert len(authority.grants) == 2
+
+
+async def test_a_token_that_is_refused_is_refreshed(authority, tokens):
+    """Before its time, as when the server was started anew: no person is asked."""
+    await log_in(server_of(authority, tokens))
+    authority.access.clear()
+    assert await echo(server_of(authority, tokens)) == "echoed"
+    assert authority.grants == ["authorization_code", "refresh_token"]
+
+
+async def test_one_refresh_at_a_time(authority, tokens):
+    """Of ten that need a new token at once one asks for it, since a refresh token is taken once; the others find it."""
+    await log_in(server_of(authority, tokens))
+    expire(tokens)
+    said = []
+
+    async def one():
+        said.append(await echo(server_of(authority, tokens)))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(one)
+    assert said == ["echoed"] * 10
+    assert authority.grants == ["authorization_code", "refresh_token"]
+
+
+async def test_an_authorization_server_that_is_down_takes_nothing_away(authority, tokens):
+    """The refresh token stays, and works when it is there again; one that it takes no more needs a person."""
+    await log_in(server_of(authority, tokens))
+    expire(tokens)
+    authority.token_status = 503
+    error = await failure_of(echo, server_of(authority, tokens))
+    assert "answered 503" in str(error)
+    authority.token_status = 200
+    assert await echo(server_of(authority, tokens)) == "echoed"
+    expire(tokens)
+    authority.refreshing.clear()
+    assert "actgent mcp login" in str(await failure_of(echo, server_of(authority, tokens)))
+
+
+async def test_a_refusal_is_told(authority, tokens):
+    """With the words of the authorization server, at once."""
+    authority.deny = True
+    error = await failure_of(log_in, server_of(authority, tokens))
+    assert "not you" in str(error)
+
+
+async def test_only_the_answer_to_the_request_counts(authority, tokens):
+    """Another page on this machine that calls the redirect with a code of its own changes nothing."""
+    answers = []
+
+    async def other(url):
+        redirect = parse_qs(urlsplit(url).query)["redirect_uri"][0]
+        answers.extend(
+            [await browse(redirect + query) for query in ("?code=evil&state=guessed", "?code=evil", "")]
+        )
+        answers.append(await browse(url))
+
+    _, tools = await log_in(server_of(authority, tokens), other)
+    assert [answer.status_code for answer in answers] == [404, 404, 404, 200]
+    assert tools == ["echo"]
+
+
+async def test_the_address_can_be_pasted(authority, tokens):
+    """Where the browser is on another machine, and does not come back here."""
+    typing, typed = trio.open_memory_channel[str](5)
+
+    async def elsewhere(url):
+        async with httpx2.AsyncClient() as client:
+            answer = await client.get(url)
+        await typing.send("hello?")
+        await typing.send(answer.headers["location"])
+
+    _, tools = await log_in(server_of(authority, tokens), elsewhere, lines=typed.receive)
+    assert tools == ["echo"]
+
+
+async def test_a_taken_port_registers_anew(authority, tokens):
+    """A client that registered itself has the port in its registration; where that is taken, it is another client."""
+    await log_in(server_of(authority, tokens))
+    authority.access.clear()
+    authority.refreshing.clear()
+    port = urlsplit(authority.clients["client0"]["redirect_uris"][0]).port
+    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    _, tools = await log_in(server_of(authority, tokens))
+    await trio.aclose_forcefully(listeners[0])
+    assert tools == ["echo"]
+    assert authority.events == ["register", "register"]
+    authority.access.clear()
+    authority.refreshing.clear()
+    await log_in(server_of(authority, tokens))
+    assert authority.events == ["register", "register"]
+
+
+async def test_an_address_without_tls_is_not_shown(authority, tokens):
+    """A server names the page, at which a person will type a password."""
+    metadata = authority.metadata
+    authority.metadata = lambda request: told(
+        {**json.loads(metadata(request)[2]), "authorization_endpoint": "http://login.example/authorize"}
+    )
+    shown = []
+
+    async def look(url):
+        shown.append(url)
+
+    error = await failure_of(log_in, server_of(authority, tokens), look)
+    assert shown == []
+    assert "'http://login.example/authorize?" in str(error)
+    assert "not https" in str(error)
+
+
+async def test_at_the_terminal(authority, tmp_path):
+    """`actgent mcp login` prints the address, waits, and says what came of it; `list` works then."""
+    oauth = {"url": f"{authority.url}/mcp", "oauth": "tokens.json"}
+    (tmp_path / "mcp_config.json").write_text(json.dumps({"mcpServers": {"web": oauth}}), encoding="utf-8")
+    process = await trio.lowlevel.open_process(
+        [ACTGENT, "mcp", "login", ".", "web"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    said = b""
+    with trio.fail_after(60):
+        async for piece in process.stdout:
+            said += piece
+            if said.count(b"\n") == 1:
+                await browse(said.decode().strip())
+        assert await process.wait() == 0
+    assert b"web is authorized, and has 1 tools" in said
+    assert (tmp_path / "tokens.json").is_file()
+
+
+def expire(tokens):
+    """Have the tokens of a file expired a minute ago."""
+    data = json.loads(tokens.read_text(encoding="utf-8"))
+    for known in data["servers"].values():
+        known["expires_at"] = time.time() - 60
+    tokens.write_text(json.dumps(data), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"oauth": {"tokens": "t", "secret": "x"}, "url": "https://x.example"}, "no 'secret'"),
+        ({"oauth": {}, "url": "https://x.example"}, "file of tokens"),
+        ({"oauth": {"tokens": "t", "redirect_port": "80"}, "url": "https://x.example"}, "is a port"),
+        ({"oauth": {"tokens": "t", "scope": 1}, "url": "https://x.example"}, "scope is a text"),
+        ({"oauth": "t", "command": "x"}, "with url="),
+    ],
+)
+def test_mistakes_in_the_settings(options, words):
+    """Are named."""
+    with pytest.raises(ConfigurationError, match=words):
+        MCPServer(**options)
+
+
+def test_in_a_file_of_servers(tmp_path):
+    """The tokens are beside it, a secret comes from the environment, and is not shown."""
+    path = tmp_path / "mcp_config.json"
+    oauth = {"tokens": "tokens.json", "client_id": "me", "client_secret": "${SECRET}"}
+    path.write_text(
+        json.dumps({"mcpServers": {"web": {"url": "https://mcp.example", "oauth": oauth}}}), encoding="utf-8"
+    )
+    (server,) = mcp_servers(path, environment={"SECRET": "hunter2"})
+    assert server.oauth.tokens == tmp_path / "tokens.json"
+    assert server.oauth.client_secret == "hunter2"
+    assert "hunter2" not in repr(server.oauth)
+
+
+async def test_a_damaged_file_is_named(authority, tokens):
+    """With what to do."""
+    tokens.write_text('{"version": 1, "servers": 5}', encoding="utf-8")
+    assert "no file of tokens" in str(await failure_of(echo, server_of(authority, tokens)))

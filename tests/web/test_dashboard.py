@@ -1,0 +1,243 @@
+"""The dashboard in a real browser, and what its files promise."""
+
+import gzip
+import hashlib
+import importlib.util
+import re
+from pathlib import Path
+
+import httpx2
+import pytest
+import trio
+
+from actgent.sessions.incoming import message_to
+from actgent.web.tokens import new_token
+
+ROOT = Path(__file__).parents[2]
+STATIC = ROOT / "actgent" / "web" / "static"
+SERVED = [path for path in sorted(STATIC.rglob("*")) if path.suffix in (".html", ".css", ".js", ".svg")]
+WAIT = """new Promise(done => {
+  const begun = performance.now();
+  const look = () => {
+    let found;
+    try { found = %s } catch { found = false }
+    if (found) done(String(found));
+    else if (performance.now() - begun > 30000) done("too late: " + document.body.innerText.slice(0, 500));
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
+SAY = """(() => {
+  const box = document.querySelector("textarea[name=text]");
+  box.value = %s;
+  box.form.requestSubmit();
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, as the tests of the documentation speak to it; skips where there is none."""
+    spec = importlib.util.spec_from_file_location("browser", ROOT / "tests" / "docs" / "browser.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if module.CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine")
+    return module
+
+
+class Screen:
+    """What a person sees and does."""
+
+    def __init__(self, tab) -> None:
+        self.tab = tab
+
+    async def run(self, script):
+        done = await self.tab.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in done, done
+        return done["result"].get("value")
+
+    async def until(self, condition):
+        """Wait until something is to be seen; returns it as text."""
+        found = await self.run(WAIT % condition)
+        assert not found.startswith("too late"), (condition, found)
+        return found
+
+    async def open(self, address):
+        with trio.fail_after(60):
+            await self.tab.open(address)
+
+    async def press(self, key):
+        for kind in ("keyDown", "keyUp"):
+            await self.tab.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" else ""
+            )
+
+    def complaints(self):
+        """What the console said; requests to the gateway are none."""
+        return [each for each in self.tab.complaints if not each.startswith("asked the network")]
+
+
+@pytest.fixture
+async def screen(browser):
+    """A browser with an empty page; it may not complain."""
+    async with browser.open_tab() as tab:
+        shown = Screen(tab)
+        yield shown
+        assert shown.complaints() == []
+
+
+def link_of(served, name="root"):
+    return f"{served.gateway.url}/#key={served.tokens[name]}"
+
+
+async def test_a_conversation(serving, screen):
+    """Sign in by the key in the address, find the session, say something, read the answer: all of it live."""
+    async with serving() as served:
+        session = await served.runtime.agents.opener("clerk").create("ada", "first words", session_id="s1")
+        await session.wait_idle()
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a').textContent === 's1'")
+        assert await screen.run("location.href.includes('key=')") is False
+        await screen.run("document.querySelector('tbody a').click()")
+        await screen.until("document.body.innerText.includes('you said: first words')")
+        await screen.run(SAY % "'<img src=x onerror=alert(1)>'")
+        await screen.until("document.body.innerText.includes('you said: <img src=x onerror=alert(1)>')")
+        assert await screen.run("document.querySelectorAll('main img, main script').length") == 0
+        assert await screen.run("document.querySelectorAll('.turn').length") == 2
+
+
+async def waiting_for_a_person(served, words="deploy"):
+    """Have a call wait in session s1 of ada."""
+    async with served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
+        await client.post("/v1/sessions/s1/messages", json={"content": words}, headers={"prefer": "wait=20"})
+
+
+async def test_a_decision_by_keys(serving, screen):
+    """The oldest call that waits is approved by one key, and its turn goes on."""
+    async with serving() as served:
+        await waiting_for_a_person(served)
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('.n.hot').textContent === '1'")
+        for key in "gp":
+            await screen.press(key)
+        await screen.until("document.querySelector('.ask pre').textContent.includes('mars')")
+        await screen.press("a")
+        await screen.until("document.body.innerText.includes('Nobody is waited for')")
+        await screen.run("location.hash = '#/sessions/s1'")
+        await screen.until("document.body.innerText.includes('done: deployed to mars')")
+
+
+async def test_a_session_that_grows_while_the_server_is_away(serving, screen, tmp_path):
+    """The page says that it reconnects, keeps what it has, and goes on with each event once when the server is back."""
+    journal = f"sqlite:///{tmp_path / 'j.db'}"
+    secret, token = new_token("root", owner="root", scopes=("admin",))
+    async with serving(journal=journal, tokens=[token]) as served:
+        session = await served.runtime.agents.opener("clerk").create("ada", "one", session_id="s1")
+        await session.wait_idle()
+        address = served.gateway.url
+        await screen.open(f"{address}/#key={secret}")
+        await screen.until("document.querySelector('tbody a')")
+        await screen.run("document.querySelector('tbody a').click()")
+        await screen.until("document.querySelectorAll('.turn').length === 1")
+    await screen.until("document.querySelector('.head .live.off')")
+    assert await screen.run("document.querySelectorAll('.turn').length") == 1
+    port = address.rpartition(":")[2]
+    async with serving(journal=journal, bind=f"127.0.0.1:{port}", tokens=[token]) as served:
+        opened = await served.runtime.agents.opener("clerk").open("s1")
+        await served.runtime.agents.opener("clerk").intake.accept(opened, message_to(opened, "two"))
+        await screen.until("document.body.innerText.includes('you said: two')")
+        assert await screen.run("document.querySelectorAll('.turn').length") == 2
+    screen.tab.complaints.clear()  # of requests while there was no server
+
+
+async def test_a_wrong_key(serving, screen):
+    """It asks for another one; the right one opens."""
+    async with serving() as served:
+        await screen.open(f"{served.gateway.url}/#key=act_wrong")
+        assert "not known here" in await screen.until("document.querySelector('.signin .err').textContent")
+        script = "(() => {{ const box = document.querySelector('#key'); box.value = '{}'; box.form.requestSubmit(); }})()"
+        await screen.run(script.format(served.tokens["root"]))
+        await screen.until("document.querySelector('nav')")
+    screen.tab.complaints.clear()  # the browser logs each 401
+
+
+@pytest.mark.parametrize("page", ["#/sessions", "#/sessions/s1?agent=clerk", "#/approvals", "#/agents"])
+async def test_layouts(serving, screen, page):
+    """No page is wider than its window, wide or narrow; text has contrast in light and dark; each control has a name."""
+    async with serving() as served:
+        await waiting_for_a_person(served, "deploy " + "x" * 300)
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.run(f"location.hash = '{page}'")
+        await screen.until(
+            "document.querySelector('main h1') && !document.body.innerText.includes('Loading')"
+        )
+        for width in (1280, 390):
+            for scheme in ("light", "dark"):
+                measured = await screen.tab.look(width, scheme)
+                assert measured["overflow"] <= 0, (page, width, scheme)
+                assert measured["isDark"] == (scheme == "dark")
+                assert await screen.run(FAINT) == [], (page, width, scheme)
+        assert await screen.run(NAMELESS) == []
+
+
+FAINT = """(() => {
+  const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = color => { probe.clearRect(0, 0, 1, 1); probe.fillStyle = color; probe.fillRect(0, 0, 1, 1); return [...probe.getImageData(0, 0, 1, 1).data]; };
+  const light = ([r, g, b]) => [r, g, b].map(c => c / 255).map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = element => { for (let e = element; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] > 250) return c; } return [255, 255, 255, 255]; };
+  return [...document.querySelectorAll("body *")].filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) && e.checkVisibility() && !e.closest("noscript")).filter(e => {
+    const [x, y] = [light(rgb(getComputedStyle(e).color)), light(behind(e))];
+    return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05) < 4.5;
+  }).map(e => e.tagName + "." + e.className + " " + e.textContent.trim().slice(0, 40));
+})()"""
+NAMELESS = """[...document.querySelectorAll("button, a, input, select, textarea")]
+  .filter(e => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length)).map(e => e.outerHTML)"""
+
+
+async def test_files(serving):
+    """They have a policy that lets no script in but these files, take no token, and are read again only when they change."""
+    async with serving() as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
+        page = await client.get("/")
+        policy = page.headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "require-trusted-types-for 'script'" in policy
+        assert "unsafe" not in policy
+        assert "set-cookie" not in page.headers
+        for path in SERVED:
+            name = path.relative_to(STATIC).as_posix()
+            if name != "index.html":
+                got = await client.get(f"/static/{name}")
+                assert got.status_code == 200
+                assert got.content == path.read_bytes()
+        again = await client.get("/", headers={"if-none-match": page.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        for name in ("vendor/README.md", "../app.py", "%2e%2e/app.py", "nothing.js"):
+            assert (await client.get(f"/static/{name}")).status_code == 404
+        assert (await client.post("/")).status_code == 405
+
+
+async def test_a_gateway_without_it(serving):
+    """`dashboard=False` shows nothing."""
+    async with serving(dashboard=False) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
+        assert (await client.get("/")).status_code == 404
+
+
+def test_the_size_of_the_files():
+    """All of it takes less than 60 KB packed, in at most 15 files, and less than 3,000 lines of ours."""
+    assert sum(len(gzip.compress(path.read_bytes())) for path in SERVED) < 60_000
+    assert len(SERVED) <= 15
+    ours = [path for path in SERVED if path.suffix == ".js" and path.parent == STATIC]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in ours) < 3_000
+
+
+def test_libraries_are_those_that_are_named():
+    """By their digests."""
+    rows = re.findall(
+        r"^\| `(\S+)` .* ([0-9a-f]{64}) \|$", (STATIC / "vendor/README.md").read_text(), re.MULTILINE
+    )
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in STATIC.glob("vendor/*.js")}
+    assert dict(rows) == found

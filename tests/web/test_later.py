@@ -1,0 +1,82 @@
+"""Schedules and tasks over HTTP."""
+
+import pytest
+
+
+@pytest.fixture
+async def ada(served):
+    async with served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "clerk"})
+        yield client
+
+
+async def test_a_schedule_is_set_once_under_its_key(ada):
+    """The same key sets nothing again; what is set is listed until it is removed."""
+    body = {
+        "description": "look",
+        "cron": "0 9 * * 1",
+        "zone": "Europe/Berlin",
+        "key": "k",
+        "priority": "high",
+    }
+    first, again = [await ada.post("/v1/sessions/s1/schedules", json=body) for _ in range(2)]
+    assert (first.status_code, first.json()) == (201, again.json())
+    listed = (await ada.get("/v1/sessions/s1/schedules")).json()["items"]
+    assert listed == [first.json()]
+    assert (listed[0]["zone"], listed[0]["priority"], listed[0]["due"][-1]) == ("Europe/Berlin", "high", "Z")
+    path = f"/v1/sessions/s1/schedules/{listed[0]['id']}"
+    assert [(await ada.delete(path)).status_code for _ in range(2)] == [204, 404]
+    assert (await ada.get("/v1/sessions/s1/schedules")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"description": "x"},
+        {"description": "x", "after": 1, "cron": "* * * * *"},
+        {"description": "x", "after": -1},
+        {"description": "x", "at": "tomorrow"},
+        {"description": "x", "at": "2001-01-01T00:00:00Z"},
+        {"description": "x", "cron": "* * *"},
+        {"description": "x", "cron": "* * * * *", "zone": "Europe/Atlantis"},
+        {"description": " ", "after": 1},
+    ],
+)
+async def test_a_time_that_makes_no_sense_is_refused(ada, body):
+    """Nothing is set by it."""
+    assert (await ada.post("/v1/sessions/s1/schedules", json=body)).status_code == 422
+    assert (await ada.get("/v1/sessions/s1/schedules")).json()["items"] == []
+
+
+async def test_a_task_is_given_and_reports(ada):
+    """What another agent makes of a task is a message into the session; an unknown agent or task is a 404."""
+    given = await ada.post(
+        "/v1/sessions/s1/tasks", json={"agent": "helper", "task": "do it", "task_id": "t1"}
+    )
+    assert (given.status_code, given.json()) == (202, {"id": "t1", "agent": "helper"})
+    seen = {"records": 0}
+    while (found := (await ada.get("/v1/sessions/s1")).json())["records"] != seen["records"] or found[
+        "unfinished"
+    ]:
+        seen = found
+    assert (await ada.post("/v1/sessions/s1/tasks", json={"agent": "nobody", "task": "x"})).status_code == 404
+    assert (await ada.delete("/v1/sessions/s1/tasks/none")).status_code == 404
+
+
+async def test_a_task_at_work_is_listed_and_stopped(serving):
+    """A task stands in the list while it works, and not when it was stopped."""
+    import trio
+
+    from actgent import BareAgent, ScriptedLLM
+
+    async def slow(chat):
+        await trio.sleep_forever()
+
+    agents = [BareAgent(name=name, llm=ScriptedLLM(slow), grace=0) for name in ("clerk", "helper")]
+    async with serving(agents=agents) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        await ada.post("/v1/sessions/s1/tasks", json={"agent": "helper", "task": "x", "task_id": "t1"})
+        (listed,) = (await ada.get("/v1/sessions/s1/tasks")).json()["items"]
+        assert (listed["id"], listed["agent"], listed["state"]) == ("t1", "helper", "working")
+        assert (await ada.delete("/v1/sessions/s1/tasks/t1")).status_code == 204
+        assert (await ada.get("/v1/sessions/s1/tasks")).json()["items"] == []

@@ -1,0 +1,85 @@
+"""Approvals and modes over HTTP."""
+
+import pytest
+
+
+@pytest.fixture
+async def ada(served):
+    """Ada, in whose session a deployment waits for her."""
+    async with served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
+        assert (await story(client))["status"] == "suspended"
+        yield client
+
+
+async def story(client):
+    """What the message came to: that a person is waited for, or the answer."""
+    body = {"content": "deploy", "message_id": "m1"}
+    said = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
+    return said.json()
+
+
+async def decide(client, body, approval_id=None):
+    known = (await client.get("/v1/sessions/s1/approvals")).json()["items"]
+    return await client.post(f"/v1/approvals/{approval_id or known[0]['id']}/decision", json=body)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"approve": {}}, "done: deployed to mars"),
+        ({"edit": {"place": "venus"}, "reason": "nearer"}, "done: deployed to venus"),
+        ({"respond": "it is there"}, "done: it is there"),
+    ],
+)
+async def test_a_decision_lets_the_turn_go_on(ada, body, said):
+    """Each kind of decision has its effect, and the message ends with it."""
+    waiting = (await ada.get("/v1/approvals")).json()["items"]
+    assert [(each["tool"], each["arguments"]) for each in waiting] == [("deploy", {"place": "mars"})]
+    assert (await decide(ada, body)).status_code == 204
+    assert (await story(ada))["outcome"]["text"].partition("\n")[0] == said
+    assert (await ada.get("/v1/approvals")).json()["items"] == []
+
+
+async def test_a_decision_counts_once(ada):
+    """A second one is a conflict, an unknown one is not there, and what does not fit leaves it waiting."""
+    (waiting,) = (await ada.get("/v1/approvals")).json()["items"]
+    wrong = await decide(ada, {"edit": {"place": 5}})
+    assert (wrong.status_code, wrong.json()["type"]) == (422, "/errors/invalid-arguments")
+    for body in (
+        {},
+        {"approve": {}, "reject": "x"},
+        {"approve": True},
+        {"by": "bob", "approve": {}},
+        {"expire": {}},
+    ):
+        assert (await decide(ada, body, waiting["id"])).status_code == 422, body
+    assert (await decide(ada, {"approve": {}}, "0.s1")).status_code == 404
+    assert (await decide(ada, {"reject": "no"}, waiting["id"])).status_code == 204
+    again = await decide(ada, {"approve": {}}, waiting["id"])
+    assert (again.status_code, again.json()["type"]) == (409, "/errors/already-decided")
+
+
+async def test_who_decided_is_the_owner_of_the_token(served, ada):
+    """The journal has the name of the token's owner."""
+    from actgent.journal.records import Decided
+
+    assert (await decide(ada, {"reject": "no"})).status_code == 204
+    records = await served.runtime.journal.load("s1", agent="clerk")
+    assert [each.by for each in records if isinstance(each, Decided)] == ["ada"]
+
+
+async def test_a_mode_is_switched(served):
+    """Who may is told the new mode; force needs an admin, and there is no mode of another name."""
+    async with served.client() as ada, served.client("root") as root:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        assert (await ada.put("/v1/sessions/s1/mode", json={"mode": "act"})).json() == {"mode": "act"}
+        assert (await ada.get("/v1/sessions/s1")).json()["mode"] == "act"
+        assert (
+            await ada.put("/v1/sessions/s1/mode", json={"mode": "plan", "force": True})
+        ).status_code == 403
+        assert (
+            await root.put("/v1/sessions/s1/mode", json={"mode": "plan", "force": True})
+        ).status_code == 200
+        assert (await ada.put("/v1/sessions/s1/mode", json={"mode": "fly"})).status_code == 422
+        assert (await ada.put("/v1/sessions/s3", json={"agent": "helper", "mode": "act"})).status_code == 422

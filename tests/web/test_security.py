@@ -1,0 +1,283 @@
+"""What comes from strangers: foreign pages, wrong names, tokens, bodies and paths that are meant to break something."""
+
+import gzip
+import json
+import logging
+
+import httpx2
+import pytest
+import trio
+
+from actgent.web.routes.table import ENDPOINTS
+
+JSON = {"content-type": "application/json"}
+
+
+async def test_each_address_wants_a_token(served):
+    """Without one, or with one that nobody knows, each address but health and the description is a 401."""
+    async with httpx2.AsyncClient(base_url=served.gateway.url) as nobody:
+        for endpoint in ENDPOINTS:
+            path = "/v1" + endpoint.path.replace("{", "").replace("}", "")
+            for headers in ({}, {"authorization": "Bearer act_wrong"}, {"authorization": "Basic YTpi"}):
+                answer = await nobody.request(endpoint.verb, path, headers={**JSON, **headers})
+                assert (answer.status_code == 401) == (endpoint.scope is not None), path
+                if answer.status_code == 401:
+                    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_each_address_wants_its_scope(served):
+    """A token with `read` alone reads, and what changes something is a 403."""
+    async with served.client("reader") as reader:
+        for endpoint in ENDPOINTS:
+            path = "/v1" + endpoint.path.replace("{", "").replace("}", "")
+            async with reader.stream(endpoint.verb, path, headers=JSON) as answer:
+                pass
+            assert (answer.status_code == 403) == (endpoint.scope not in (None, "read")), path
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8300", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example", "", "[::1]"],
+)
+async def test_another_host_is_refused(served, host):
+    """A name that leads to this machine, by DNS rebinding, is none that is answered, for health neither."""
+    async with served.client() as ada:
+        for path in ("/v1/sessions", "/v1/health/live"):
+            answer = await ada.get(path, headers={"host": host})
+            assert (answer.status_code, answer.json()["type"]) == (421, "/errors/wrong-host")
+        forwarded = await ada.get(
+            "/v1/sessions", headers={"host": host, "x-forwarded-host": "127.0.0.1:8300"}
+        )
+        assert forwarded.status_code == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:1"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "https://app.example.evil.example"},
+    ],
+)
+async def test_pages_of_other_sites_are_refused(serving, headers):
+    """Whatever says that another site's page asks is a 403 without a header of CORS; there is no cookie to come with it."""
+    async with serving(origins=["https://app.example"]) as served, served.client(**headers) as ada:
+        for answer in (
+            await ada.get("/v1/sessions"),
+            await ada.post("/v1/sessions", json={"agent": "clerk"}),
+            await ada.options("/v1/sessions"),
+        ):
+            assert (answer.status_code, answer.json()["type"]) == (403, "/errors/wrong-origin")
+            assert "access-control-allow-origin" not in answer.headers
+            assert "set-cookie" not in answer.headers
+
+
+async def test_a_page_that_may_ask_may_read(serving):
+    """An origin that was given is told so, exactly, and its preflight is answered."""
+    asked = {"origin": "https://app.example", "sec-fetch-site": "cross-site"}
+    async with serving(origins=["https://app.example"]) as served, served.client(**asked) as ada:
+        before = await ada.options("/v1/sessions", headers={"access-control-request-method": "POST"})
+        answer = await ada.get("/v1/sessions")
+        assert (before.status_code, answer.status_code) == (204, 200)
+        assert {each.headers["access-control-allow-origin"] for each in (before, answer)} == {
+            "https://app.example"
+        }
+        assert "access-control-allow-credentials" not in answer.headers
+    own = {"origin": served.gateway.url, "sec-fetch-site": "same-origin"}
+    async with serving() as served, served.client(**own) as ada:
+        assert (await ada.get("/v1/sessions", headers={"origin": served.gateway.url})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "",
+        "application/json; charset=latin-1",
+    ],
+)
+async def test_what_a_form_can_send_is_refused(served, kind):
+    """Verbs that change something take JSON alone, without a body, too."""
+    async with served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for path in ("/v1/sessions", "/v1/sessions/s1/close"):
+            answer = await ada.post(path, content=b'{"agent": "clerk"}', headers={"content-type": kind})
+            assert answer.status_code == 415
+        assert (await ada.get("/v1/sessions/s1")).json()["state"] == "idle"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b"\xff\xfe{}", 400),
+        (b'{"agent": "\xc3"}', 400),
+        (b'{"agent": "clerk", "agent": "helper"}', 400),
+        (b'{"agent": "\\ud800"}', 400),
+        (b'{"agent": NaN}', 400),
+        (b"[" * 100_000, 400),
+        (b'{"a":' * 70 + b"1" + b"}" * 70, 400),
+        (b"[]", 422),
+        (b"null", 422),
+        (b"{}", 422),
+        (b'{"agent": "clerk", "more": 1}', 422),
+        (b'{"agent": 5}', 422),
+        (b'{"agent": "clerk", "limits": {"tokens": -1}}', 422),
+        (b'{"agent": "clerk", "limits": {"depth": 1}}', 422),
+        (b'{"agent": "nobody"}', 404),
+        (b'{"agent": "clerk"} {}', 400),
+    ],
+    ids=lambda each: repr(each)[:40],
+)
+async def test_malformed_bodies_are_problems(served, body, status):
+    """A body that is no JSON, or not what is asked for, makes nothing, and the answer is a problem."""
+    async with served.client() as ada:
+        answer = await ada.post("/v1/sessions", content=body, headers=JSON)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+        assert answer.json()["instance"] == answer.headers["x-request-id"]
+        assert (await ada.get("/v1/sessions")).json()["items"] == []
+
+
+async def test_long_and_encoded_bodies_are_refused(served):
+    """A body beyond the limit is a 413 before it has come, in chunks while it comes; gzip is never unpacked."""
+
+    async def chunks():
+        for _ in range(40):
+            yield b" " * 50_000
+
+    async with served.client() as ada:
+        bomb = gzip.compress(b" " * 10_000_000)
+        encoded = await ada.post("/v1/sessions", content=bomb, headers={**JSON, "content-encoding": "gzip"})
+        assert encoded.status_code == 415
+        said = await ada.post("/v1/sessions", content=b" " * 1_000_001, headers=JSON)
+        assert said.status_code == 413
+        streamed = await ada.post("/v1/sessions", content=chunks(), headers=JSON)
+        assert streamed.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/%2e%2e/v1/sessions",
+        "//v1/sessions",
+        "/v1/sessions/",
+        "/v1//sessions",
+        "/V1/sessions",
+        "/v1/sessions/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+        "/v1/sessions/%252e%252e%252f",
+        "/v1/sessions/%00",
+        "/v1/sessions/%ff",
+        "/v1/sessions/..;/",
+        "/v1/sessions/a%0d%0aset-cookie:%20x=1",
+    ],
+)
+async def test_paths_lead_nowhere_else(served, path):
+    """What is encoded in a segment stays in it, and no path leaves the table."""
+    async with served.client() as ada:
+        answer = await ada.send(
+            ada.build_request("GET", httpx2.URL(served.gateway.url).copy_with(raw_path=path.encode()))
+        )
+        assert (answer.status_code, answer.json()["type"]) == (404, "/errors/not-found")
+        assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/../v1/sessions", "/v1/./sessions", "/v1/sessions/../../etc/passwd"])
+async def test_paths_are_not_resolved(served, path):
+    """Dots are segments like others: curl sends them as they are, and nothing is found there."""
+    command = ["curl", "-sS", "--path-as-is", "-H", f"authorization: Bearer {served.tokens['ada']}"]
+    done = await trio.run_process([*command, served.gateway.url + path], capture_stdout=True)
+    assert json.loads(done.stdout)["type"] == "/errors/not-found"
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("?token=TOKEN", 400), ("?access_token=TOKEN", 400), ("?nothing=1", 422), ("?limit=1&limit=2", 422), ("?limit=x", 422), ("?limit=0", 422), ("?state=odd", 422), ("?limit=%ff", 400), ("?limit=" + "9" * 5000, 422), ("?limit=-1", 422)],
+)  # fmt: skip
+async def test_queries_are_checked(served, query, status):
+    """What an address does not know, twice, or of another form is refused; and a token in it is not read."""
+    async with served.client() as ada:
+        assert (await ada.get(f"/v1/sessions{query}")).status_code == status
+    async with httpx2.AsyncClient(base_url=served.gateway.url) as nobody:
+        token = served.tokens["ada"]
+        assert (await nobody.get(f"/v1/sessions{query.replace('TOKEN', token)}")).status_code == 401
+
+
+async def test_no_token_stands_in_a_log_or_an_answer(served, caplog):
+    """Tokens, right and wrong, in each place where they may come, are in no log and no answer."""
+    caplog.set_level(logging.DEBUG)
+    token = served.tokens["ada"]
+    async with served.client() as ada:
+        answers = [
+            await ada.get("/v1/sessions"),
+            await ada.get(f"/v1/sessions?token={token}"),
+            await ada.get("/v1/sessions", headers={"authorization": f"Bearer {token}x"}),
+            await ada.post("/v1/sessions", content=b"{", headers=JSON),
+        ]
+    ours = [record for record in caplog.records if record.name.startswith(("actgent", "hypercorn"))]
+    assert token not in json.dumps([record.getMessage() for record in ours])
+    assert all(token not in answer.text and token not in str(answer.headers) for answer in answers)
+
+
+async def test_what_nobody_foresaw_is_told_by_its_id_alone(served, monkeypatch, caplog):
+    """An exception of a stranger's is a 500 with the request's id, under which the log has it; its words do not go out."""
+
+    async def broken(*args, **options):
+        raise RuntimeError("secret words")
+
+    monkeypatch.setattr(served.gateway.app.inside.reach.journal, "page", broken)
+    async with served.client() as ada:
+        answer = await ada.get("/v1/sessions")
+    assert (answer.status_code, answer.json()["type"]) == (500, "/errors/internal")
+    assert "secret" not in answer.text
+    assert answer.json()["instance"] in caplog.text
+
+
+async def test_answers_are_for_nobody_else(served):
+    """They are not stored, not sniffed, not framed, and say nothing of the server."""
+    async with served.client() as ada:
+        headers = (await ada.get("/v1/sessions")).headers
+    assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "server" not in headers
+
+
+async def test_a_token_has_its_rate(serving):
+    """Beyond the burst a token gets 429 with the time to wait; another token does not feel that."""
+    from actgent.web.bounds import GatewayLimits
+
+    limits = GatewayLimits(rate=0.01, burst=3, grace=1)
+    async with serving(limits=limits) as served, served.client() as ada, served.client("bob") as bob:
+        answers = [await ada.get("/v1/sessions") for _ in range(4)]
+        assert [each.status_code for each in answers] == [200, 200, 200, 429]
+        assert int(answers[3].headers["retry-after"]) > 10
+        assert (await bob.get("/v1/sessions")).status_code == 200
+
+
+async def test_a_token_has_so_many_messages_open(serving):
+    """Messages that have not ended are counted for each token; when they end there is room again."""
+    from actgent import BareAgent, ScriptedLLM
+    from actgent.web.bounds import GatewayLimits
+
+    go = trio.Event()
+
+    async def slow(chat):
+        await go.wait()
+        return "ok"
+
+    agent = BareAgent(name="clerk", llm=ScriptedLLM(slow), grace=0)
+    async with (
+        serving(agents=[agent], limits=GatewayLimits(messages=2, grace=1)) as served,
+        served.client() as ada,
+    ):
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        answers = [await ada.post("/v1/sessions/s1/messages", json={"content": "x"}) for _ in range(3)]
+        assert [each.status_code for each in answers] == [202, 202, 429]
+        assert answers[2].json()["limit"] == "messages"
+        go.set()
+        await trio.sleep(0.6)
+        assert (await ada.post("/v1/sessions/s1/messages", json={"content": "x"})).status_code == 202

@@ -1,0 +1,107 @@
+"""What belongs to another owner is nowhere to be seen."""
+
+import re
+
+import pytest
+
+from actgent.web.routes.table import ENDPOINTS
+
+BODIES = {
+    "/sessions": {"agent": "clerk"},
+    "/sessions/{id}": {"agent": "clerk"},
+    "/sessions/{id}/messages": {"content": "hello"},
+    "/sessions/{id}/mode": {"mode": "act"},
+    "/sessions/{id}/schedules": {"description": "x", "after": 60},
+    "/sessions/{id}/tasks": {"agent": "helper", "task": "x"},
+    "/approvals/{id}/decision": {"approve": {}},
+}
+"""What the endpoints take that take something."""
+OF_SESSIONS = [each for each in ENDPOINTS if "{id}" in each.path]
+
+
+def fill(path, session_id, approval_id):
+    known = {"id": approval_id if path.startswith("/approvals") else session_id, "a": "clerk"}
+    return "/v1" + re.sub(r"\{(\w+)\}", lambda found: known.get(found[1], "m1"), path)
+
+
+async def ask(client, endpoint, session_id, approval_id):
+    body = BODIES.get(endpoint.path, {})
+    given = {} if endpoint.verb in ("GET", "DELETE") else {"json": body}
+    path = fill(endpoint.path, session_id, approval_id)
+    return await client.request(endpoint.verb, path, **given)
+
+
+@pytest.fixture
+async def asked(served):
+    """Ada's session, in which a call waits for her; the id of its approval."""
+    async with served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
+        await ada.post("/v1/sessions/s1/messages", json={"content": "deploy", "message_id": "m1"})
+        for _ in range(200):
+            waiting = (await ada.get("/v1/approvals")).json()["items"]
+            if waiting:
+                break
+        yield served, waiting[0]["id"]
+
+
+@pytest.mark.parametrize("endpoint", OF_SESSIONS, ids=lambda each: f"{each.verb} {each.path}")
+async def test_anothers_session_is_not_there(asked, endpoint):
+    """At each address of a session another owner gets the same bytes as for one that is not there."""
+    served, approval_id = asked
+    made = endpoint.verb == "PUT" and endpoint.path == "/sessions/{id}"
+    async with served.client("bob") as bob, served.client() as ada:
+        before = (await ada.get("/v1/sessions/s1")).json()
+        theirs = await ask(bob, endpoint, "s1", approval_id)
+        none = await ask(bob, endpoint, "s2", "0.s2")
+        assert theirs.status_code == (403 if endpoint.scope == "admin" else 404)
+        if not made:  # an id that is free can be taken
+            known = ("instance",)
+            first, second = (
+                {k: v for k, v in each.json().items() if k not in known} for each in (theirs, none)
+            )
+            assert first == second
+            assert theirs.headers.keys() == none.headers.keys()
+        assert (await ada.get("/v1/sessions/s1")).json() == before
+
+
+async def test_lists_hold_ones_own_alone(asked):
+    """No list of sessions or approvals has what is another's, whatever is asked for; an admin's has all."""
+    served, approval_id = asked
+    async with served.client("bob") as bob, served.client("root") as root:
+        for query in ("", "?q=s1", "?agent=clerk", "?state=suspended"):
+            assert (await bob.get(f"/v1/sessions{query}")).json()["items"] == []
+        assert (await bob.get("/v1/sessions?owner=ada")).status_code == 403
+        assert (await bob.get("/v1/sessions?parent=s1")).status_code == 404
+        assert (await bob.get("/v1/approvals")).json()["items"] == []
+        assert [each["id"] for each in (await root.get("/v1/sessions?owner=ada")).json()["items"]] == ["s1"]
+        assert [each["id"] for each in (await root.get("/v1/approvals")).json()["items"]] == [approval_id]
+
+
+async def test_a_childs_owner_is_its_roots(served):
+    """A session below another one is reached by the owner of the top, and not by who is called like its agent."""
+    from actgent.web.tokens import new_token
+
+    secret, token = new_token("imposter", owner="clerk", scopes=("chat",))
+    async with served.client() as ada, served.client("bob") as bob:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        made = await ada.post("/v1/sessions/s1/tasks", json={"agent": "helper", "task": "x", "task_id": "t1"})
+        assert made.status_code == 202
+        below = (await ada.get("/v1/sessions?parent=s1")).json()["items"]
+        assert len(below) == 1
+        path = "/v1/sessions/" + below[0]["id"].replace("/", "%2F")
+        assert (await ada.get(path)).json()["parent"] == {"agent": "clerk", "id": "s1"}
+        assert (await bob.get(path)).status_code == 404
+        served.gateway.app.tokens.add(token)
+        bob.headers["authorization"] = f"Bearer {secret}"
+        assert (await bob.get(path)).status_code == 404
+        assert (await bob.get("/v1/sessions")).json()["items"] == []
+
+
+async def test_who_acts_for_another_reaches_their_sessions(served):
+    """A back end with `impersonate:*` is the owner that it names, and nobody without that scope is."""
+    async with served.client() as ada, served.client("service", **{"actgent-owner": "ada"}) as service:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        assert (await service.get("/v1/sessions/s1")).status_code == 200
+        assert (await ada.get("/v1/sessions/s1", headers={"actgent-owner": "bob"})).status_code == 403
+        assert (await service.get("/v1/sessions/s1", headers={"actgent-owner": "bob"})).status_code == 404
+        assert (await ada.put("/v1/sessions/s2", json={"agent": "clerk", "owner": "bob"})).status_code == 403

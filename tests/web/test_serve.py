@@ -1,0 +1,157 @@
+"""`actgent serve` and `actgent token`, as processes."""
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import httpx2
+import pytest
+
+TEAM = """
+from actgent import BareAgent, ScriptedLLM
+clerk = BareAgent("clerk", llm=ScriptedLLM(lambda chat: "WORDS"))
+"""
+
+
+@pytest.fixture
+def team(tmp_path, commands, no_keys):
+    """A folder with a Python file of an agent, and what starts `actgent` there."""
+    (tmp_path / "team.py").write_text(TEAM)
+    running = []
+
+    def start(*arguments):
+        with (tmp_path / "errors.txt").open("ab") as errors:
+            process = commands.popen(
+                ["actgent", *arguments], stdout=subprocess.PIPE, stderr=errors, cwd=tmp_path
+            )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def until(process, pattern):
+    """Read what a process prints up to a line that fits; returns the first group."""
+    said = b""
+    while line := process.stdout.readline():
+        said += line
+        if found := re.search(pattern, line.decode()):
+            return found[1]
+    raise AssertionError(said.decode())
+
+
+def serve(start, *options, bind="127.0.0.1:0"):
+    process = start("serve", "team.py", "--bind", bind, *options)
+    return process, until(process, r"at (http\S+)/v1")
+
+
+def client_of(url, token):
+    return httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=30)
+
+
+def test_a_folder_of_agents_is_served_with_tokens(team, tmp_path):
+    """Tokens are made, listed, taken and revoked; SIGTERM ends the process after what runs."""
+    made = team("token", "new", "--name", "ci", "--owner", "ada", "--days", "9")
+    secret = made.stdout.readline().decode().strip()
+    made.wait()
+    assert secret not in (tmp_path / "tokens.toml").read_text()
+    listed = team("token", "list")
+    assert until(listed, r"^(ci: ada, chat, until \d+)")
+    process, url = serve(team, "--tokens", "tokens.toml", "--journal", "agents.db")
+    with client_of(url, secret) as ada:
+        assert ada.put("/v1/sessions/s1", json={"agent": "clerk"}).status_code == 201
+        said = ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+        assert said.json()["outcome"]["text"] == "WORDS"
+        with ada.stream("GET", "/v1/sessions/s1/events") as stream:
+            process.send_signal(signal.SIGTERM)
+            text = stream.read().decode()
+    assert "event: ended" in text
+    assert "event: bye" in text
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert (tmp_path / "agents.db").exists()
+
+
+def test_nothing_is_lost_by_a_killed_server(team):
+    """A reader that comes back by its last number after kill -9 sees each event once, and keys say a message once."""
+    numbers, last, url = [], "0", None
+    bind, keys = "127.0.0.1:0", iter(range(1000))
+    for _ in range(4):
+        process, url = serve(team, "--journal", "agents.db", bind=bind)
+        bind = url.removeprefix("http://")
+        secret = until(process, r"(act_\S+)")
+        with client_of(url, secret) as ada:
+            ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+            for _ in range(5):
+                headers = {"idempotency-key": f"k{next(keys) // 2}", "prefer": "wait=20"}
+                said = ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers=headers)
+                assert said.json()["outcome"]["text"] == "WORDS"
+            process.kill()
+            process.wait()
+        process, url = serve(team, "--journal", "agents.db", bind=bind)
+        secret = until(process, r"(act_\S+)")
+        with client_of(url, secret) as ada:
+            page = ada.get(
+                "/v1/sessions/s1/events", params={"after": last}, headers={"accept": "application/json"}
+            )
+            numbers += [each["id"] for each in page.json()["items"]]
+            last = str(page.json()["cursor"])
+            everything = ada.get(
+                "/v1/sessions/s1/events?limit=500", headers={"accept": "application/json"}
+            ).json()["items"]
+        process.kill()
+        process.wait()
+    assert numbers == [each["id"] for each in everything]
+    assert len([each for each in everything if each["event"] == "message"]) == 10
+
+
+def test_a_changed_file_is_served(team, tmp_path):
+    """With --reload the agents of a changed file answer, under the same token."""
+    process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
+    secret = until(process, r"(act_\S+)")
+    url = until(process, r"at (http\S+)/v1")
+    answers = []
+    for words in ("WORDS", "OTHER"):
+        if words == "OTHER":
+            (tmp_path / "team.py").write_text(TEAM.replace("WORDS", words) + "\n")
+            url = until(process, r"at (http\S+)/v1")
+        with client_of(url, secret) as ada:
+            ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+            said = ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+            answers.append(said.json()["outcome"]["text"])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert answers == ["WORDS", "OTHER"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("serve", "team.py", "--bind", "0.0.0.0:0"), "needs tokens"),
+        (("serve", "none.py"), "no such file"),
+        (("serve", "team.py", "--tls-cert", "a.pem"), "go together"),
+        (("serve", "team.py", "--tokens", "none.toml"), "cannot be read"),
+        (("token", "new", "--name", "a", "--owner", "b", "--scope", "cht"), "did you mean 'chat'"),
+        (("token", "revoke", "nobody"), "has no token"),
+    ],
+)
+def test_what_is_wrong_is_named(team, tmp_path, arguments, said):
+    """A mistake is one line and code 2."""
+    assert team(*arguments).wait(timeout=30) == 2
+    assert re.fullmatch(f"actgent: .*{said}.*\n", (tmp_path / "errors.txt").read_text())
+
+
+def test_help_is_quick():
+    """The web is not imported for the help of the command."""
+    import sys
+
+    code = "import sys; from actgent.cli.main import app; app(['serve', '--help']); assert 'starlette' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert b"--tokens" in done.stdout

@@ -1,0 +1,113 @@
+"""Sessions over HTTP."""
+
+
+async def test_a_session_is_made_once(served):
+    """The same PUT again changes nothing, another body of the same id is refused."""
+    async with served.client() as ada:
+        first = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "limits": {"tokens": 9}})
+        again = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "limits": {"tokens": 9}})
+        other = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "limits": {"tokens": 8}})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert first.json()["owner"] == "ada"
+    assert (other.status_code, other.json()["type"]) == (409, "/errors/session-exists")
+    assert other.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_key_makes_one_session(served):
+    """POST with an Idempotency-Key gives the same session again, of this owner alone."""
+    async with served.client() as ada, served.client("bob") as bob:
+        places = [
+            (
+                await client.post("/v1/sessions", json={"agent": "clerk"}, headers={"idempotency-key": "k"})
+            ).headers["location"]
+            for client in (ada, ada, bob)
+        ]
+        assert (await ada.get(places[0])).status_code == 200
+    assert places[0] == places[1] != places[2]
+
+
+async def test_a_session_is_looked_at_until_it_is_gone(served):
+    """GET has what is known, 304 without news; after close it is closed, after DELETE a 404."""
+    async with served.client() as ada, served.client("root") as root:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
+        got = await ada.get("/v1/sessions/s1")
+        assert (got.json()["state"], got.json()["mode"]) == ("idle", "act")
+        tag = {"if-none-match": got.headers["etag"]}
+        assert (await ada.get("/v1/sessions/s1", headers=tag)).status_code == 304
+        assert (await ada.post("/v1/sessions/s1/close", json={})).status_code == 204
+        assert (await ada.post("/v1/sessions/s1/close", json={})).status_code == 204
+        assert (await ada.get("/v1/sessions/s1", headers=tag)).json()["state"] == "closed"
+        said = await ada.post("/v1/sessions/s1/messages", json={"content": "more"})
+        assert said.json()["type"] == "/errors/session-closed"
+        assert (await ada.delete("/v1/sessions/s1")).status_code == 403
+        assert (await root.delete("/v1/sessions/s1")).status_code == 204
+        assert (await ada.get("/v1/sessions/s1")).status_code == 404
+
+
+async def test_lists_go_page_by_page(served):
+    """Each session stands on one page, the newest change first; filters narrow it."""
+    async with served.client() as ada:
+        for number in range(5):
+            await ada.put(f"/v1/sessions/s{number}", json={"agent": "clerk"})
+        await ada.put("/v1/sessions/other", json={"agent": "helper"})
+        found, after = [], {}
+        while True:
+            page = (await ada.get("/v1/sessions", params={"limit": 2, **after})).json()
+            found += [each["id"] for each in page["items"]]
+            if page["next"] is None:
+                break
+            after = {"after": page["next"]}
+        assert found == ["other", "s4", "s3", "s2", "s1", "s0"]
+        of_helper = (await ada.get("/v1/sessions", params={"agent": "helper"})).json()["items"]
+        begins = (await ada.get("/v1/sessions", params={"q": "s3"})).json()["items"]
+        assert ([each["id"] for each in of_helper], [each["id"] for each in begins]) == (["other"], ["s3"])
+
+
+async def test_a_cursor_of_ones_own_making_is_refused(served):
+    """`after` is what a page gave, and nothing else."""
+    async with served.client() as ada:
+        for after in ("x", "W10", "WzEsMiwzXQ", "bnVsbA", "%F0"):
+            refused = await ada.get(f"/v1/sessions?after={after}")
+            assert refused.status_code in (400, 422), after
+
+
+async def test_ids_of_clients_are_plain(served):
+    """What addresses and logs do not carry as it is is no id."""
+    async with served.client() as ada:
+        for name in ("a%20b", "%2e%2e%2fx", "a%0d%0aSet-Cookie:x", "x" * 129, "%C3%A4", "a%2Fb"):
+            made = await ada.put(f"/v1/sessions/{name}", json={"agent": "clerk"})
+            assert made.status_code in (404, 422), name
+            assert "set-cookie" not in made.headers
+
+
+async def test_an_interrupt_ends_the_turn(serving):
+    """It returns when the turn has ended, and the message says how."""
+    import trio
+
+    from actgent import BareAgent, ScriptedLLM
+
+    async def slow(chat):
+        await trio.sleep_forever()
+
+    async with (
+        serving(agents=[BareAgent(name="slow", llm=ScriptedLLM(slow), grace=0)]) as served,
+        served.client() as ada,
+    ):
+        await ada.put("/v1/sessions/s1", json={"agent": "slow"})
+        said = await ada.post("/v1/sessions/s1/messages", json={"content": "go", "message_id": "m1"})
+        assert said.status_code == 202
+        done = await ada.post("/v1/sessions/s1/interrupt", json={"reason": "enough"})
+        assert done.status_code == 204
+        story = (await ada.get("/v1/sessions/s1/messages/m1")).json()
+        assert (story["status"], story["outcome"]["failed"]) == ("failed", "interrupted")
+
+
+async def test_agents_with_a_session_of_one_id_are_told_apart(served):
+    """Where several agents have a session of an id, `?agent=` says which."""
+    async with served.client() as ada:
+        for agent in ("clerk", "helper"):
+            await ada.put("/v1/sessions/s1", json={"agent": agent})
+        unclear = await ada.get("/v1/sessions/s1")
+        assert (unclear.status_code, unclear.json()["agents"]) == (409, ["clerk", "helper"])
+        assert (await ada.get("/v1/sessions/s1?agent=helper")).json()["agent"] == "helper"

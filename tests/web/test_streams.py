@@ -1,0 +1,364 @@
+"""The events of sessions as streams: nothing is lost, nothing comes twice, and no reader matters."""
+
+import json
+import random
+import socket
+
+import httpx2
+import pytest
+import trio
+
+from actgent import LLM, Answer, BareAgent, GatewayLimits, ScriptedLLM, Text
+from actgent.testing import assert_no_leaks
+from actgent.web.streaming.streams import MAX_FRAMES, Frames, frame
+
+
+class Events:
+    """What a stream of server-sent events says, as the HTML standard reads it."""
+
+    def __init__(self, last=""):
+        self.last = last
+        self.found = []
+        """Those with a number."""
+        self.grown = []
+        """Those without."""
+        self._text, self._fields = "", {}
+
+    def has(self, name):
+        return name in [each[-2] for each in (*self.found, *self.grown)]
+
+    def feed(self, data):
+        *lines, self._text = (self._text + data).split("\n")
+        for line in lines:
+            name, _, value = line.partition(":")
+            if not line:
+                self._dispatch()
+            elif name:
+                self._fields[name] = value.removeprefix(" ")
+
+    def _dispatch(self):
+        fields, self._fields = self._fields, {}
+        self.last = fields.get("id", self.last)
+        if "data" in fields and "id" in fields:
+            self.found.append((fields["id"], fields["event"], json.loads(fields["data"])))
+        elif "data" in fields:
+            self.grown.append((fields["event"], json.loads(fields["data"])))
+
+
+async def read(client, path, events, until, drops=None):
+    """Read a stream until an event of this name has come, and come back behind the last number after each break."""
+    while not events.has(until):
+        headers = {"last-event-id": events.last} if events.last else {}
+        async with client.stream("GET", path, headers=headers) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            left = drops.randrange(1, 4000) if drops else 1e9
+            async for piece in stream.aiter_text():
+                events.feed(piece[: int(left)])
+                left -= len(piece)
+                if left <= 0 or events.has(until):
+                    break
+        events._text, events._fields = "", {}
+
+
+async def pages(client, path):
+    """All events of a session, read page by page."""
+    found, after = [], 0
+    while after is not None:
+        page = await client.get(
+            path, params={"after": after, "limit": 7}, headers={"accept": "application/json"}
+        )
+        found += [(each["id"], each["event"], each["data"]) for each in page.json()["items"]]
+        after = page.json()["next"]
+    return found
+
+
+@pytest.fixture
+async def ada(served):
+    async with served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "clerk"})
+        yield client
+
+
+async def test_a_stream_tells_a_turn(ada):
+    """Message, turn, answer, reply and end come in their order, each with its number, turn and time."""
+    events = Events()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read, ada, "/v1/sessions/s1/events", events, "ended")
+        await ada.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
+    assert [name for _, name, _ in events.found] == ["message", "turn", "answer", "reply", "ended"]
+    assert [int(number) for number, _, _ in events.found] == [2, 3, 4, 5, 6]
+    assert {data["turn"] for _, _, data in events.found[1:]} == {"m1"}
+    assert events.found[3][2]["text"] == "you said: hello"
+    assert all(data["at"].endswith("Z") for _, _, data in events.found)
+
+
+async def test_pages_have_what_streams_have(ada):
+    """The events of pages, however long these are, are those of a stream."""
+    for number in range(3):
+        await ada.post(
+            "/v1/sessions/s1/messages", json={"content": f"{number}"}, headers={"prefer": "wait=10"}
+        )
+    await ada.post("/v1/sessions/s1/close", json={})
+    events = Events()
+    await read(ada, "/v1/sessions/s1/events", events, "closed")
+    assert await pages(ada, "/v1/sessions/s1/events") == [
+        (int(number), name, data) for number, name, data in events.found
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_readers_that_break_off_miss_nothing(serving, seed):
+    """Readers that are cut at any byte, and come back by their last number, see each event once, in order."""
+    drops = random.Random(seed)
+    limits = GatewayLimits(rate=10_000, burst=10_000, requests=1000, grace=1)
+    readers = [(f"s{number % 2}", Events()) for number in range(8)]
+    async with serving(limits=limits) as served, served.client() as ada:
+        for name in ("s0", "s1"):
+            await ada.put(f"/v1/sessions/{name}", json={"agent": "clerk"})
+        async with trio.open_nursery() as nursery:
+            for name, events in readers:
+                nursery.start_soon(read, ada, f"/v1/sessions/{name}/events", events, "closed", drops)
+            for number in range(40):
+                said = {"content": f"message {number}"}
+                await ada.post(
+                    f"/v1/sessions/s{number % 2}/messages", json=said, headers={"prefer": "wait=10"}
+                )
+            for name in ("s0", "s1"):
+                await ada.post(f"/v1/sessions/{name}/close", json={})
+        for name, events in readers:
+            expected = await pages(ada, f"/v1/sessions/{name}/events")
+            assert [(int(number), *rest) for number, *rest in events.found] == expected
+
+
+async def test_a_real_event_source_comes_back_by_itself(served, tmp_path):
+    """Node's EventSource, whose connection is cut after each few events, sees each number once."""
+    async with served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for number in range(6):
+            await ada.post(
+                "/v1/sessions/s1/messages", json={"content": f"{number}"}, headers={"prefer": "wait=10"}
+            )
+        await ada.post("/v1/sessions/s1/close", json={})
+        expected = [number for number, _, _ in await pages(ada, "/v1/sessions/s1/events")]
+    script = tmp_path / "source.mjs"
+    script.write_text(SOURCE)
+    command = ["node", "--no-warnings", "--experimental-eventsource", str(script)]
+    with trio.fail_after(60):
+        done = await trio.run_process(
+            [*command, served.gateway.url, served.tokens["ada"]], capture_stdout=True, check=False
+        )
+    if done.returncode == 9:
+        pytest.skip("this Node has no EventSource")
+    told = json.loads(done.stdout)
+    assert told["numbers"] == expected
+    assert told["breaks"] >= 2
+
+
+SOURCE = """
+import http from "node:http";
+const [url, token] = process.argv.slice(2);
+if (typeof EventSource === "undefined") process.exit(9);
+let breaks = 0;
+const proxy = http.createServer((request, response) => {
+  const headers = { ...request.headers, authorization: `Bearer ${token}`, host: new URL(url).host };
+  delete headers["sec-fetch-site"]; delete headers["origin"];
+  http.get(url + request.url, { headers }, (answer) => {
+    response.writeHead(answer.statusCode, answer.headers);
+    let left = 3000;
+    answer.on("data", (data) => {
+      if (left <= 0) return;
+      response.write(data.subarray(0, left));
+      left -= data.length;
+      if (left <= 0) { breaks++; answer.destroy(); setTimeout(() => response.destroy(), 50); }
+    });
+    answer.on("end", () => response.end());
+  });
+}).listen(0, "127.0.0.1", () => {
+  const source = new EventSource(`http://127.0.0.1:${proxy.address().port}/v1/sessions/s1/events`);
+  const numbers = [];
+  for (const name of ["message", "turn", "answer", "reply", "ended", "closed"])
+    source.addEventListener(name, (event) => {
+      numbers.push(Number(event.lastEventId));
+      if (name === "closed") { console.log(JSON.stringify({ numbers, breaks })); process.exit(0); }
+    });
+});
+"""
+
+
+async def test_curl_reads_a_stream(served, ada):
+    """Curl sees the events of a closed session, and the end; behind the end there is nothing (204)."""
+    await ada.post("/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=10"})
+    await ada.post("/v1/sessions/s1/close", json={})
+    command = ["curl", "-sSN", "-H", f"authorization: Bearer {served.tokens['ada']}"]
+    url = f"{served.gateway.url}/v1/sessions/s1/events"
+    done = await trio.run_process([*command, f"{url}?after=5"], capture_stdout=True)
+    events = Events()
+    events.feed(done.stdout.decode())
+    assert [name for _, name, _ in events.found] == ["ended", "closed"]
+    over = await trio.run_process([*command, "-w", "%{http_code}", f"{url}?after=7"], capture_stdout=True)
+    assert over.stdout == b"204"
+
+
+async def test_a_number_beyond_the_end_is_told_to_begin_again(ada):
+    """Who has seen more than there is, as an older copy was put back, is told so, and gets what comes from here on."""
+    events = Events("99")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read, ada, "/v1/sessions/s1/events", events, "ended")
+        while not events.found:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+    assert events.found[0] == ("1", "resync", {"records": 1})
+    assert [number for number, _, _ in events.found] == ["1", "2", "3", "4", "5", "6"]
+
+
+@pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 20, "1\n2"])
+async def test_an_id_that_is_no_number_is_refused(ada, last):
+    """`Last-Event-ID` is the id of an event, and nothing else."""
+    try:
+        answer = await ada.get("/v1/sessions/s1/events", headers={"last-event-id": last})
+    except (ValueError, httpx2.LocalProtocolError):
+        return  # no client sends a line end
+    assert answer.status_code == 422
+
+
+async def test_a_closing_gateway_says_bye(serving):
+    """At the end of the block each stream is told so, with a time to come back, and nothing is left."""
+    events = [Events() for _ in range(5)]
+    with assert_no_leaks():
+        async with trio.open_nursery() as nursery:
+            async with serving() as served, served.client() as ada:
+                await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+                client = await nursery.start(_open_client, served)
+                for each in events:
+                    nursery.start_soon(read, client, "/v1/sessions/s1/events", each, "bye")
+                while len(served.gateway.app.inside.tails) < 1 or served.gateway.connections < 6:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.cancel_scope.cancel()
+    assert [each.grown[-1][0] for each in events] == ["bye"] * 5
+
+
+async def _open_client(served, task_status):
+    async with served.client() as client:
+        task_status.started(client)
+        await trio.sleep_forever()
+
+
+async def test_who_comes_in_the_middle_of_an_answer_gets_all_of_it(serving):
+    """An answer that grows is told piece by piece; a late reader gets what has grown first, and the record voids it."""
+    go = trio.Event()
+
+    class Slow(LLM):
+        async def complete(self, chat, *, on_text=None):
+            for piece in ("Good ", "day, "):
+                await on_text(piece, 0)
+            await go.wait()
+            await on_text("Ada.", 0)
+            return Answer((Text("Good day, Ada."),))
+
+    early, late = Events(), Events()
+    path = "/v1/sessions/s1/events"
+    async with serving(agents=[BareAgent(name="clerk", llm=Slow())]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, ada, path, early, "ended")
+            while not len(served.gateway.app.inside.tails):
+                await trio.testing.wait_all_tasks_blocked(0.05)
+            await ada.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
+            await read(ada, path, late, "growing")
+            go.set()
+    (grown,) = [data for name, data in late.grown if name == "growing"]
+    assert (grown["text"], grown["begin"], grown["turn"]) == ("Good day, ", 0, "m1")
+    shown = ""
+    for name, data in early.grown:
+        assert name == "token"
+        shown = shown[: data["begin"]] + data["text"]
+    assert shown in ("Good day, ", "Good day, Ada.")
+    assert early.found[-2][2]["text"] == "Good day, Ada."
+
+
+async def test_a_storm_of_readers_leaves_nothing(serving):
+    """Readers that go all at once leave no task, no connection and no reader of the feed."""
+    limits = GatewayLimits(rate=10_000, burst=10_000, requests=1000, grace=1)
+    async with serving(limits=limits) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for _ in range(3):
+            async with trio.open_nursery() as nursery:
+                for _ in range(50):
+                    nursery.start_soon(read, ada, "/v1/sessions/s1/events", Events(), "never")
+                while served.gateway.connections < 50:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                nursery.cancel_scope.cancel()
+            with trio.fail_after(5):
+                while served.gateway.connections > 1 or len(served.gateway.app.inside.tails):
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+async def test_a_reader_that_never_reads_is_cut(serving):
+    """A connection that takes nothing ends after its time, whoever else reads has everything, and turns do not wait."""
+    limits = GatewayLimits(send_seconds=0.3, grace=1)
+    long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
+    async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        mute = trio.socket.socket()
+        mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        address = served.gateway.url.removeprefix("http://").split(":")
+        await mute.connect((address[0], int(address[1])))
+        head = f"GET /v1/sessions/s1/events HTTP/1.1\r\nHost: {':'.join(address)}\r\nAuthorization: Bearer {served.tokens['ada']}\r\n\r\n"
+        await mute.send(head.encode())
+        for _ in range(30):
+            said = await ada.post(
+                "/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=10"}
+            )
+            assert said.status_code == 200
+        with trio.fail_after(5):
+            while served.gateway.connections > 1:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+        mute.close()
+
+
+async def test_changes_of_ones_own_sessions_are_watched(serving):
+    """Whoever watches hears of sessions of its owner, together for each second, and of nobody else's."""
+    mine, theirs, every = Events(), Events(), Events()
+    limits = GatewayLimits(rate=10_000, burst=10_000, grace=1)
+    async with serving(limits=limits) as served, served.client() as ada:  # noqa: SIM117 - two lines read better
+        async with served.client("bob") as bob, served.client("root") as root, trio.open_nursery() as nursery:
+            for client, events in ((ada, mine), (bob, theirs), (root, every)):
+                nursery.start_soon(read, client, "/v1/events?watch=heads", events, "never")
+            while served.gateway.connections < 3:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+            await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+            await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+            with trio.fail_after(20):
+                while not (mine.grown and every.grown):
+                    await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.cancel_scope.cancel()
+    assert (
+        {(name, data["id"]) for name, data in mine.grown}
+        == {("head", "s1")}
+        == {(name, data["id"]) for name, data in every.grown}
+    )
+    assert len(mine.grown) <= 2
+    assert mine.grown[-1][1]["records"] >= 1
+    assert theirs.grown == []
+
+
+def test_what_waits_for_a_reader_is_bounded():
+    """Beyond so many frames, or so many bytes, there is `lagged` and the end, and nothing more is kept."""
+    for size in (10, 300_000):
+        frames = Frames()
+        frames.is_live = True
+        for number in range(MAX_FRAMES * 3):
+            frames.put(b"x" * size, number + 1)
+        taken = trio.run(frames.take)
+        assert taken.endswith(frame("lagged", {}))
+        assert len(taken) <= 1_000_100
+        assert trio.run(frames.take) is None
+
+
+async def test_a_quiet_stream_says_that_it_is_there(autojump_clock):
+    """Where nothing happens there is a comment every 15 s."""
+    frames = Frames()
+    start = trio.current_time()
+    assert await frames.take() == b": alive\n\n"
+    assert trio.current_time() - start == pytest.approx(15)
