@@ -6,10 +6,10 @@ from actgent.web.problems import Problem
 from actgent.web.streaming.happenings import teller_at
 from actgent.web.streaming.streams import StreamedEvents
 from actgent.web.streaming.tails import SessionReading
+from actgent.web.streaming.watching import WATCHED, Watching
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .schemas import AGENT, LIMIT, NUMBER
-from .watching import Watching
 
 _LAST = 2**53
 
@@ -28,9 +28,13 @@ async def get_events(call: HTTPCall) -> Response:
 
 
 async def watch(call: HTTPCall) -> Response:
-    """Which sessions change: a stream of `head` events, at most one a second for each, and `resync` after a gap."""
-    gateway = call.gateway
-    watching = Watching(reach=gateway.reach, caller=call.caller, closing=gateway.closing)
+    """What changes in all sessions: a stream of `head`, `agent`, `approval`, `decision` and `error`, and `resync` after a gap."""
+    gateway, kinds = call.gateway, call.query.get("watch", "heads").split(",")
+    if not set(kinds) <= set(WATCHED):
+        raise Problem("invalid", f"watch= is some of {', '.join(WATCHED)}, with commas between them")
+    watching = Watching(
+        reach=gateway.reach, caller=call.caller, kinds=frozenset(kinds), closing=gateway.closing
+    )
     return StreamedEvents(watching.run)
 
 
@@ -73,7 +77,12 @@ ENDPOINTS = (
         path="/events",
         answer=watch,
         scope="read",
-        query={"watch": {"type": "string", "enum": ["heads"], "description": "What is watched."}},
+        query={
+            "watch": {
+                "type": "string",
+                "description": f"Of {', '.join(WATCHED)}, with commas; `heads` without.",
+            }
+        },
         streams=True,
     ),
 )

@@ -189,6 +189,15 @@ _ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
 }
 
 
+def to_event(record: Record) -> tuple[str, Data]:
+    """The event of one record that says all by itself: a call that waits for a person, a decision, an end.
+
+    Raises:
+        KeyError: it is another one.
+    """
+    return _ROWS[type(record)](record)
+
+
 async def teller_at(journal: Journal, key: SessionKey, number: int) -> Teller:
     """What tells the records of a session behind this one: it knows the turn in the middle of which that may be."""
     teller, last = Teller(), number
