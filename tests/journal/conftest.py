@@ -103,6 +103,8 @@ class Link:
         self.flows = trio.Event()
         """Nothing goes through while this is not set, and nobody hears of it, as of a server that stands still."""
         self.flows.set()
+        self.stops = False
+        """Whether nothing flows any more once a group of steps was sent, as from a process that stops there."""
         self._scopes = set()
         self.cuts_made = 0
 
@@ -127,7 +129,10 @@ class Link:
         try:
             while data := await source.receive_some():
                 await self.flows.wait()
-                if is_client and self.cuts and b"COMMIT" in data:
+                is_group = is_client and b"INSERT INTO steps" in data
+                if is_group and self.stops:
+                    self.flows = trio.Event()
+                elif is_group and self.cuts:
                     self._is_committing = True
                 elif not is_client and self.cuts and self._is_committing:
                     self.cuts, self.is_down = False, True

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.errors import JournalFailed, JournalSlow
+from actgent.errors import Fenced, JournalFailed, JournalSlow
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed
@@ -198,7 +198,7 @@ async def _let_through(link):
 async def test_a_server_that_stands_still_keeps_nobody(link, monkeypatch):
     """A chat is refused in time, a cancelled one is left at once; the connection is dropped, and all goes on with another."""
     link, url = link
-    monkeypatch.setattr("actgent.journal.postgres.WRITING", 2.0)
+    monkeypatch.setattr("actgent.journal.postgres.journal.WRITING", 2.0)
     asked = []
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk(asked))
@@ -216,3 +216,54 @@ async def test_a_server_that_stands_still_keeps_nobody(link, monkeypatch):
         await session.chat("three")
         await session.wait_idle()
     assert asked == ["three"]
+
+
+async def test_a_process_that_stops_in_the_middle_of_a_commit_leaves_no_transaction(
+    link, postgres_url, make_writer
+):
+    """A group is one statement: the server has all of it, and nobody waits for the one who sent it."""
+    psycopg = pytest.importorskip("psycopg")
+    link, url = link
+    server, _, schema = postgres_url.partition("?schema=")
+    async with open_journal(url) as journal, trio.open_nursery() as nursery:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.open()
+        link.stops = True
+        nursery.start_soon(writer.commit, Changed(changes={"n": 1}))
+        with trio.fail_after(20), psycopg.connect(server, autocommit=True) as other:
+            while other.execute(f"SELECT count(*) FROM {schema}.steps").fetchone() != (2,):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            state = "SELECT state FROM pg_stat_activity WHERE pid = %s"
+            pid = journal._connection.info.backend_pid
+            while other.execute(state, [pid]).fetchone() != ("idle",):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        link.flows.set()
+    assert len(writer.confirmed) == 2
+
+
+async def test_a_commit_that_waited_behind_a_new_owner_writes_nothing(postgres_url, make_writer):
+    """The epoch is looked at again once the new owner's transaction has ended."""
+    psycopg = pytest.importorskip("psycopg")
+    server, _, schema = postgres_url.partition("?schema=")
+    refused = []
+
+    async def commit(writer):
+        with pytest.raises(Fenced) as error:
+            await writer.commit(Changed(changes={"n": 1}))
+        refused.append(str(error.value))
+
+    async with open_journal(postgres_url) as journal, trio.open_nursery() as nursery:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.open()
+        with trio.fail_after(20), psycopg.connect(server) as taker:
+            taker.execute(f"UPDATE {schema}.meta SET epoch = epoch + 1, owner = 'another one'")
+            nursery.start_soon(commit, writer)
+            waiting = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
+            pid = journal._connection.info.backend_pid
+            while taker.execute(waiting, [pid]).fetchone() != (1,):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            taker.commit()
+            while not refused:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert taker.execute(f"SELECT count(*) FROM {schema}.steps").fetchone() == (1,)
+        assert "another one owns it" in refused[0]

@@ -1,0 +1,488 @@
+"""The journal in PostgreSQL: for agents whose machine may not come back.
+
+One connection, in a thread of its own, holds an advisory lock for as long as its process lives, and whatever writes
+checks the epoch: who has lost the connection, and with it perhaps the ownership, writes nothing more.
+A group of steps is one statement, which checks the epoch itself: it costs one round trip, and a process that stops in the
+middle of it leaves no transaction open.
+"""
+
+import contextlib
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import outcome
+import psycopg
+import psycopg.sql
+import trio
+
+from actgent.errors import Fenced, JournalDamaged, JournalFailed, WireError
+from actgent.journal.base import Snapshot
+from actgent.journal.grouped.group import GroupedJournal
+from actgent.journal.grouped.reading import GROUP_RECORDS, Found, Stored
+from actgent.journal.grouped.steps import (
+    HEAD_FIELDS,
+    Head,
+    Page,
+    Row,
+    SnapshotRow,
+    checksum_head,
+    decode_page,
+    decode_rows,
+    is_good_head,
+    place_snapshot,
+    read_snapshot,
+)
+from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, page_query
+from actgent.support.storage_thread import StorageThread
+
+from . import statements
+from .connecting import (
+    OPTIONS,
+    SETTINGS,
+    Connection,
+    errors_translated,
+    in_transaction,
+    one_row,
+    settle,
+    split_schema,
+)
+from .schema import migrate
+
+WRITING = 10.0
+READING = 60.0
+"""Seconds that the server may take for a piece of work, until its connection is dropped."""
+LETTING_GO = 1.0
+"""Seconds that the server may take to let the lock of one who leaves go at once."""
+AWAY = 5.0
+"""Seconds in which a lost connection is made again before anybody hears of it."""
+_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""Seconds between two tries; the last again and again."""
+
+T = TypeVar("T")
+
+
+class PostgresJournal(GroupedJournal):
+    """A journal in one schema of a database, `actgent` unless the address says `?schema=...`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._address, self._schema = split_schema(url)
+        self._connection: Connection | None = None
+        self._thread: StorageThread | None = None
+        self._is_owner = False
+        """True if a new connection has to be that of the owner of before."""
+        self._is_new = False
+        """True if nothing was written through this connection yet."""
+
+    async def _take(self) -> int:
+        if self._thread is None:
+            self._thread = StorageThread(f"journal {self._schema}")
+        self._is_owner = False
+        await self._run(self._own)
+        self._is_owner = True
+        epoch, self.identity = await self._run(self._begin_epoch)
+        return epoch
+
+    async def _release(self) -> None:
+        if self._thread is not None:
+            with trio.move_on_after(LETTING_GO):
+                await self._thread.run(self._unlock)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._thread is not None:
+            self._drop()
+            self._thread.end(self._close)
+            self._thread = None
+
+    async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
+        return await self._run(self._select_heads, keys)
+
+    async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        await self._run_alone(self._insert, rows, heads, epoch, patience=WRITING)
+        self._is_new = False
+
+    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
+        await self._run(self._cut, key, head, epoch)
+
+    async def _newest_body(self) -> bytes | None:
+        rows = await self._run(self._select, statements.SELECT_NEWEST)
+        return rows[0][0] if rows else None
+
+    async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return await self._run(self._select_some, keys)
+
+    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        return await self._run(self._select_tails, keys)
+
+    async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
+        return await self._run(self._select_page, key, after, limit)
+
+    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
+        if self._thread is None:
+            raise JournalFailed("the journal's database is not connected")
+        return self._thread.run_now(self._connected, self._select_page, key, after, limit)
+
+    async def _find_snapshot(self, key: SessionKey) -> Snapshot | None:
+        return await self._run(self._select_snapshot, key)
+
+    async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
+        return await self._run(self._put_snapshot, key, snapshot, epoch, patience=WRITING)
+
+    async def _drop_snapshots(self, key: SessionKey, epoch: int) -> None:
+        await self._run(self._delete_snapshot, key, epoch)
+
+    async def _list_unfinished(self, agent: str) -> list[str]:
+        return [
+            session_id for (session_id,) in await self._run(self._select, statements.SELECT_UNFINISHED, agent)
+        ]
+
+    async def _count_waiting(self) -> dict[str, int]:
+        return dict(await self._run(self._select, statements.COUNT_WAITING))
+
+    async def _list_due(self, agent: str) -> list[tuple[str, float]]:
+        return [
+            (session_id, due)
+            for session_id, due in await self._run(self._select, statements.SELECT_DUE, agent)
+        ]
+
+    async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
+        rows = await self._run(self._select, statements.SELECT_SUSPENDED, agent, after, limit)
+        return [session_id for (session_id,) in rows]
+
+    async def _list_heads(self, agent: str | None) -> list[Head]:
+        where, values = ("", ()) if agent is None else (" WHERE agent = %s", (agent,))
+        return await self._heads_in(f"{statements.SELECT_HEADS}{where}{statements.OLDEST}", *values)
+
+    async def _heads_in(self, sql: str, *values: Any) -> list[Head]:
+        return [Head(*columns[:-1]) for columns in await self._run(self._select, sql, *values)]
+
+    async def _list_agents(self, session_id: str) -> list[str]:
+        sql = "SELECT agent FROM sessions WHERE session_id = %s"
+        return [agent for (agent,) in await self._run(self._select, sql, session_id)]
+
+    async def _list_children(self, key: SessionKey) -> list[Head]:
+        return await self._heads_in(statements.SELECT_CHILDREN, *key)
+
+    async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
+        rows = await self._run(self._select, statements.SELECT_CHANGED, after.session_id, after.agent, limit)
+        return [SessionKey(*columns) for columns in rows]
+
+    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
+        await self._run(self._update_listed, keys, self._epoch)
+
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        sql, values = page_query(statements.HEAD_TYPES, wanted, after, limit)
+        return await self._heads_in(sql.replace("?", "%s"), *values)
+
+    async def count_states(self) -> dict[tuple[str, State], int]:
+        rows = await self._run(self._select, statements.COUNT_STATES)
+        return {(agent, state): count for agent, state, count in rows}
+
+    async def _list_to_erase(self, limit: int) -> list[SessionKey]:
+        return [
+            SessionKey(*each) for each in await self._run(self._select, statements.SELECT_TO_ERASE, limit)
+        ]
+
+    async def _erase_trees(
+        self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
+    ) -> list[SessionKey]:
+        return await self._run(self._delete_trees, roots, unchanged_since, epoch)
+
+    async def _erase(self, key: SessionKey, epoch: int) -> None:
+        await self._run(self._delete, key, epoch)
+
+    async def _run(self, fn: Callable[..., T], *args: Any, patience: float = READING) -> T:
+        """Run `fn(connection, ...)` in the thread, in one transaction; again where the server was away for a moment."""
+        return await self._run_alone(in_transaction, fn, *args, patience=patience)
+
+    async def _run_alone(self, fn: Callable[..., T], *args: Any, patience: float = READING) -> T:
+        """The same without a transaction round it: each of its statements is one."""
+        until = time.monotonic() + AWAY
+        for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+            try:
+                return await self._run_once(fn, *args, patience=patience)
+            except JournalFailed as error:
+                is_lost = self._is_owner and isinstance(error.__cause__, (psycopg.OperationalError, Fenced))
+                if not is_lost or time.monotonic() + pause > until:
+                    raise
+            await trio.sleep(pause)
+        raise AssertionError("the pauses do not end")
+
+    async def _run_once(self, fn: Callable[..., T], *args: Any, patience: float) -> T:
+        """Drop the connection of a server that does not answer: a thread that waits for it cannot be stopped otherwise."""
+        if self._thread is None:
+            raise JournalFailed("the journal's database is not connected")
+        with trio.move_on_after(patience):
+            return await self._thread.run(self._connected, fn, *args)
+        self._drop()
+        raise JournalFailed(
+            f"the journal's database has not answered within {patience:g} s"
+        ) from psycopg.OperationalError("no answer")
+
+    def _drop(self) -> None:
+        """End the connection from outside: whoever waits for the server in it goes on with an error."""
+        connection = self._connection
+        with contextlib.suppress(psycopg.Error, OSError):  # it is closed
+            if connection is not None:
+                with socket.socket(fileno=os.dup(connection.fileno())) as doubled:
+                    doubled.shutdown(socket.SHUT_RDWR)
+
+    # --- in the thread --------------------------------------------------------------------
+
+    def _unlock(self) -> None:
+        """Let the lock go, and then the connection, of whose end the server may learn only after the next one has asked."""
+        with contextlib.suppress(psycopg.Error):
+            if self._connection is not None:
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
+        self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self, fn: Callable[..., T], *args: Any) -> T:
+        with errors_translated():
+            if self._connection is None or self._connection.closed:
+                self._connect()
+            assert self._connection is not None  # noqa: S101 - just made
+            try:
+                return fn(self._connection, *args)
+            finally:
+                settle(self._connection)
+
+    def _connect(self) -> Connection:
+        """A new connection; after a lost one it has to be the owner's again."""
+        self._connection = connection = psycopg.connect(
+            self._address, autocommit=True, options=OPTIONS, **SETTINGS
+        )
+        self._is_new = True
+        if self._is_owner:
+            try:
+                self._own_again(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _own_again(self, connection: Connection) -> None:
+        with connection.transaction():
+            try:
+                self._own(connection)
+            except Fenced as fenced:
+                if self._stored_epoch(connection) == self._epoch:
+                    raise JournalFailed(
+                        "the connection to the journal was lost, and its server keeps the old one's lock until it finds "
+                        "that out: try again within half a minute"
+                    ) from fenced
+                raise
+            check_epoch(connection, self._epoch)
+
+    def _stored_epoch(self, connection: Connection) -> int:
+        meta = psycopg.sql.Identifier(self._schema, "meta")
+        return int(one_row(connection, psycopg.sql.SQL("SELECT epoch FROM {}").format(meta))[0])
+
+    def _own(self, connection: Connection) -> None:
+        """Take the lock that names this process the owner, and bring the schema up to date."""
+        schema = psycopg.sql.Identifier(self._schema)
+        (is_ours,) = one_row(connection, statements.TRY_LOCK, f"actgent {self._schema}")
+        exists = one_row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", schema.as_string(connection))[
+            0
+        ]
+        if not is_ours:
+            raise Fenced(
+                f"the journal is owned by {self._owner(connection, exists)}, which is alive: stop it first"
+            )
+        if not exists:
+            connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(schema))
+        connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+        migrate(connection)
+
+    def _owner(self, connection: Connection, exists: bool) -> str:  # noqa: FBT001 - private
+        meta = psycopg.sql.Identifier(self._schema, "meta")
+        if not exists or one_row(connection, "SELECT to_regclass(%s)", meta.as_string(connection))[0] is None:
+            return "another process"
+        return str(one_row(connection, psycopg.sql.SQL("SELECT owner FROM {}").format(meta))[0])
+
+    def _begin_epoch(self, connection: Connection) -> tuple[int, bytes]:
+        owner = f"process {os.getpid()} on {socket.gethostname()}"
+        sql = "UPDATE meta SET epoch = epoch + 1, owner = %s RETURNING epoch, identity"
+        epoch, identity = one_row(connection, sql, owner)
+        return epoch, identity
+
+    def _select(self, connection: Connection, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(sql, values).fetchall()
+
+    def _select_heads(self, connection: Connection, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
+        heads = [
+            self._good_head(columns)
+            for columns in self._select(connection, statements.HEADS_OF, *statements.columns_of(keys))
+        ]
+        return {head.key: head for head in heads}
+
+    def _good_head(self, columns: Sequence[Any]) -> Head:
+        head = Head(*columns[:-1])
+        if not is_good_head(head, columns[-1], self.identity):
+            raise JournalDamaged("the checksum of its head is wrong", session_id=head.session_id)
+        return head
+
+    def _select_some(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
+        heads: dict[SessionKey, Sequence[Any]] = {}
+        for columns in self._select(connection, statements.HEADS_OF, *statements.columns_of(keys)):
+            heads[Head(*columns[:-1]).key] = columns
+        counts = itertools.accumulate(
+            heads[key][statements.RECORDS] if key in heads else 0 for key in keys[:-1]
+        )
+        wanted = keys[: 1 + sum(count < GROUP_RECORDS for count in counts)]
+        rows: dict[str, list[Row]] = {}
+        series = [heads[key][statements.SERIES] for key in wanted if key in heads]
+        for columns in self._select(connection, statements.SELECT_ROWS, series):
+            rows.setdefault(columns[0], []).append(Row(*columns))
+        return [outcome.capture(self._stored, heads.get(key), rows) for key in wanted]
+
+    def _stored(self, columns: Sequence[Any] | None, rows: Mapping[str, list[Row]]) -> Stored:
+        if columns is None:
+            return Stored()
+        head = self._good_head(columns)
+        records = decode_rows(rows.get(head.series, ()), head=head, identity=self.identity)
+        return Stored(head, records)
+
+    def _select_tails(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
+        """Sessions up to the first that has a snapshot; that one by itself."""
+        found = self._select(connection, statements.HAVE_SNAPSHOTS, *statements.columns_of(keys))
+        known = {SessionKey(*columns) for columns in found}
+        plain = list(itertools.takewhile(lambda key: key not in known, keys))
+        if plain:
+            return self._select_some(connection, plain)
+        try:
+            return [outcome.Value(self._select_tail(connection, keys[0]))]
+        except (JournalDamaged, WireError) as error:
+            return [outcome.Error(error)]
+
+    def _select_tail(self, connection: Connection, key: SessionKey) -> Stored:
+        snapshot = self._select_snapshot(connection, key)
+        if snapshot is None:
+            return self._select_some(connection, [key])[0].unwrap()
+        head = self._select_heads(connection, [key])[key]
+        rows = self._some_rows(connection, head.series, snapshot.records)
+        records = decode_rows(rows, head=head, identity=self.identity, after=snapshot.records)
+        return Stored(head, records, snapshot)
+
+    def _some_rows(
+        self, connection: Connection, series: str, after: int, up_to: int = statements.ALL
+    ) -> list[Row]:
+        """The row that holds the record behind `after`, and those that follow, up to the one that holds `up_to`."""
+        values = {"series": series, "begin": after + 1, "up_to": up_to}
+        return [
+            Row(*columns) for columns in connection.execute(statements.SELECT_SOME_ROWS, values).fetchall()
+        ]
+
+    def _select_page(self, connection: Connection, key: SessionKey, after: int, limit: int) -> Page:
+        head = self._select_heads(connection, [key]).get(key)
+        if head is None:
+            return Page()
+        rows = self._some_rows(connection, head.series, after, after + limit)
+        return decode_page(
+            [row for row in rows if row.first + row.count - 1 > after],
+            head=head,
+            identity=self.identity,
+            after=after,
+            earlier=lambda first: self._some_rows(
+                connection, head.series, max(0, first - limit - 1), first - 1
+            ),
+        )
+
+    def _select_snapshot(self, connection: Connection, key: SessionKey) -> Snapshot | None:
+        head = self._select_heads(connection, [key]).get(key)
+        found = [] if head is None else self._select(connection, statements.SELECT_SNAPSHOTS, [head.series])
+        if head is None or not found:
+            return None
+        row = SnapshotRow(*found[0])
+        last = self._checksum_at(connection, head, row.records)
+        return read_snapshot(row, head=head, last=last, identity=self.identity)
+
+    def _checksum_at(self, connection: Connection, head: Head, record: int) -> int | None:
+        values = {"series": head.series, "record": record}
+        found = connection.execute(statements.SELECT_CHECKSUM, values).fetchone()
+        return None if found is None else found[0]
+
+    def _put_snapshot(self, connection: Connection, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
+        check_epoch(connection, epoch)
+        head = self._select_heads(connection, [key]).get(key)
+        last = None if head is None else self._checksum_at(connection, head, snapshot.records)
+        if head is None or last is None:
+            return False
+        row = place_snapshot(snapshot, head.series, last, identity=self.identity, keys=self._keys)
+        connection.execute(statements.PUT_SNAPSHOT, attrs.astuple(row))
+        return True
+
+    def _delete_snapshot(self, connection: Connection, key: SessionKey, epoch: int) -> None:
+        check_epoch(connection, epoch)
+        connection.execute(statements.DELETE_SNAPSHOT, key)
+
+    def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        if self._is_new and in_transaction(connection, self._has_heads, heads):
+            return  # the old connection was lost behind the commit
+        values = [epoch, *statements.row_columns(rows), *self._head_columns(heads)]
+        if connection.execute(statements.WRITE_GROUP, values).fetchone() is None:
+            in_transaction(connection, check_epoch, epoch)
+            raise JournalDamaged("its description is lost")
+
+    def _has_heads(self, connection: Connection, heads: Sequence[Head]) -> bool:
+        wanted = {head.key: head for head in heads}
+        return self._select_heads(connection, sorted(wanted)) == wanted
+
+    def _head_columns(self, heads: Sequence[Head]) -> list[list[Any]]:
+        columns = [[getattr(head, name) for head in heads] for name in HEAD_FIELDS]
+        return [*columns, [checksum_head(head, self.identity) for head in heads]]
+
+    def _put_heads(self, connection: Connection, heads: Sequence[Head]) -> None:
+        connection.execute(statements.PUT_HEADS, self._head_columns(heads))
+
+    def _cut(self, connection: Connection, key: SessionKey, head: Head | None, epoch: int) -> None:
+        if head is None:
+            self._delete(connection, key, epoch)
+            return
+        check_epoch(connection, epoch)
+        connection.execute("DELETE FROM steps WHERE series = %s AND first > %s", (head.series, head.records))
+        connection.execute(
+            "DELETE FROM snapshots WHERE series = %s AND records > %s", (head.series, head.records)
+        )
+        self._put_heads(connection, [head])
+
+    def _delete_trees(
+        self, connection: Connection, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
+    ) -> list[SessionKey]:
+        gone: list[SessionKey] = []
+        for root in roots:
+            found = self._select(connection, statements.SELECT_TREE, *root, unchanged_since)
+            if not any(is_kept for *_, is_kept in found):
+                keys = [SessionKey(agent, session_id) for agent, session_id, _ in found]
+                for key in keys:
+                    self._delete(connection, key, epoch)
+                gone += keys or [root]
+        return gone
+
+    def _delete(self, connection: Connection, key: SessionKey, epoch: int) -> None:
+        check_epoch(connection, epoch)
+        connection.execute(statements.DELETE_ROWS, key)
+        connection.execute(statements.DELETE_SNAPSHOT, key)
+        connection.execute(statements.DELETE_HEAD, key)
+        connection.execute(statements.DELETE_LISTED, key)
+
+    def _update_listed(self, connection: Connection, keys: Sequence[SessionKey], epoch: int) -> None:
+        check_epoch(connection, epoch)
+        connection.execute(statements.PUT_IN_ORDER, statements.columns_of(keys))
+
+
+def check_epoch(connection: Connection, epoch: int) -> None:
+    """Raise where another process is the owner; until this transaction ends, none can become it."""
+    current, owner = one_row(connection, "SELECT epoch, owner FROM meta FOR SHARE")
+    if current != epoch:
+        raise Fenced(f"epoch {epoch} of the journal is over: {owner} owns it; nothing was written")

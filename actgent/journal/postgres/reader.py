@@ -1,0 +1,49 @@
+"""A journal in PostgreSQL that is looked at beside its owner."""
+
+import psycopg
+import psycopg.sql
+
+from actgent.errors import ConfigurationError, JournalVersion
+from actgent.journal.grouped.steps import Head
+from actgent.journal.listing import Cursor, SessionFilter, unlisted_page_query
+from actgent.journal.read_only import ReadOnlyJournal
+from actgent.support.storage_thread import StorageThread
+
+from . import statements
+from .connecting import OPTIONS, SETTINGS, Connection, one_row
+from .journal import PostgresJournal
+from .schema import MIGRATIONS
+
+_READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
+"""Each transaction reads as of one moment, however many statements it has."""
+
+
+class PostgresReader(ReadOnlyJournal, PostgresJournal):
+    """A journal in a database, which another process may own; each call is one transaction that cannot write."""
+
+    async def _take(self) -> int:
+        self._thread = StorageThread(f"look at {self._schema}")
+        self.identity = await self._run(self._describe)
+        return 1
+
+    def _connect(self) -> Connection:
+        self._connection = connection = psycopg.connect(
+            self._address, autocommit=True, options=f"{OPTIONS} {_READ_ONLY}", **SETTINGS
+        )
+        schema = psycopg.sql.Identifier(self._schema)
+        connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+        return connection
+
+    def _describe(self, connection: Connection) -> bytes:
+        """Return the journal's identity, where there is one of this version."""
+        meta = psycopg.sql.Identifier(self._schema, "meta").as_string(connection)
+        if one_row(connection, "SELECT to_regclass(%s)", meta)[0] is None:
+            raise ConfigurationError(f"the database has no journal in its schema {self._schema!r}")
+        version, identity = one_row(connection, "SELECT version, identity FROM meta")
+        if version != len(MIGRATIONS):
+            raise JournalVersion(version, len(MIGRATIONS))
+        return bytes(identity)
+
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        sql, values = unlisted_page_query(statements.HEAD_TYPES, wanted, after, limit)
+        return await self._heads_in(sql.replace("?", "%s"), *values)

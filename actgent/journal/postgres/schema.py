@@ -1,0 +1,97 @@
+"""The tables of a journal in PostgreSQL, and how a schema comes to them."""
+
+import secrets
+from collections.abc import Sequence
+
+from actgent.errors import JournalVersion
+
+from .connecting import Connection, one_row
+
+MIGRATIONS: Sequence[str] = (
+    """
+    CREATE TABLE sessions (
+        session_id text PRIMARY KEY, agent text NOT NULL, owner text NOT NULL, parent_id text,
+        created_at double precision NOT NULL, updated_at double precision NOT NULL,
+        records bigint NOT NULL, pending bytea NOT NULL, closed boolean NOT NULL, checksum bigint NOT NULL
+    );
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0;
+    CREATE TABLE steps (
+        session_id text, first bigint, count integer NOT NULL, body bytea NOT NULL, checksum bigint NOT NULL,
+        PRIMARY KEY (session_id, first)
+    );
+    """,
+    """
+    ALTER TABLE sessions ADD COLUMN due double precision NOT NULL DEFAULT 0,
+        ADD COLUMN suspended boolean NOT NULL DEFAULT false;
+    DROP INDEX unfinished;
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
+    CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
+    """,
+    'CREATE INDEX suspended ON sessions (agent, session_id COLLATE "C") WHERE suspended AND NOT closed',
+    # Ids become unique for their agent, and heads know their root, which was found by ids alone so far.
+    """
+    ALTER TABLE steps RENAME COLUMN session_id TO series;
+    ALTER TABLE sessions ADD COLUMN parent_agent text, ADD COLUMN root_agent text, ADD COLUMN root_id text,
+        ADD COLUMN series text;
+    CREATE INDEX kin ON sessions (parent_id);
+    WITH RECURSIVE tree (session_id, root_agent, root_id) AS (
+        SELECT session_id, agent, session_id FROM sessions AS top
+        WHERE NOT EXISTS (SELECT FROM sessions AS above WHERE above.session_id = top.parent_id)
+        UNION SELECT below.session_id, tree.root_agent, tree.root_id
+        FROM tree JOIN sessions AS below ON below.parent_id = tree.session_id
+    )
+    UPDATE sessions SET root_agent = tree.root_agent, root_id = tree.root_id
+    FROM tree WHERE tree.session_id = sessions.session_id;
+    UPDATE sessions SET
+        parent_agent = (SELECT above.agent FROM sessions AS above WHERE above.session_id = sessions.parent_id),
+        root_agent = coalesce(root_agent, agent), root_id = coalesce(root_id, session_id), series = session_id;
+    DROP INDEX kin;
+    ALTER TABLE sessions DROP CONSTRAINT sessions_pkey,
+        ALTER COLUMN session_id TYPE text COLLATE "C", ALTER COLUMN agent TYPE text COLLATE "C",
+        ALTER COLUMN owner TYPE text COLLATE "C", ALTER COLUMN root_agent SET NOT NULL,
+        ALTER COLUMN root_id SET NOT NULL, ALTER COLUMN series SET NOT NULL;
+    ALTER TABLE sessions ADD PRIMARY KEY (session_id, agent);
+    CREATE INDEX children ON sessions (parent_id, parent_agent) WHERE parent_id IS NOT NULL;
+    CREATE INDEX trees ON sessions (root_id, root_agent) WHERE parent_id IS NOT NULL;
+    CREATE TABLE listing (
+        session_id text COLLATE "C", agent text COLLATE "C", owner text COLLATE "C" NOT NULL, state text NOT NULL,
+        changed_at double precision NOT NULL, PRIMARY KEY (session_id, agent)
+    );
+    CREATE INDEX by_change ON listing (changed_at, agent, session_id);
+    CREATE INDEX by_agent ON listing (agent, changed_at, session_id);
+    CREATE INDEX by_owner ON listing (owner, changed_at, agent, session_id);
+    CREATE INDEX by_state ON listing (state, changed_at, agent, session_id);
+    """,
+    "CREATE INDEX erasable ON sessions (agent, session_id) WHERE due < 0",
+    """
+    CREATE TABLE snapshots (
+        series text PRIMARY KEY, records bigint NOT NULL, last bigint NOT NULL, version integer NOT NULL,
+        body bytea NOT NULL, checksum bigint NOT NULL
+    );
+    """,
+    "ALTER TABLE steps ADD COLUMN at double precision",
+)
+"""The n-th leads from schema version n to n + 1; what stands here never changes."""
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the schema of the search path up to date, in the transaction that is open.
+
+    Raises:
+        JournalVersion: a newer actgent wrote it.
+    """
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS meta "
+        "(version integer NOT NULL, epoch bigint NOT NULL, identity bytea NOT NULL, owner text NOT NULL)"
+    )
+    connection.execute(
+        "INSERT INTO meta SELECT 0, 0, %s, '' WHERE NOT EXISTS (SELECT FROM meta)", (secrets.token_bytes(4),)
+    )
+    (version,) = one_row(connection, "SELECT version FROM meta")
+    if version > len(MIGRATIONS):
+        raise JournalVersion(version, len(MIGRATIONS))
+    if version < len(MIGRATIONS):
+        connection.execute("SET LOCAL statement_timeout = 0")  # many sessions take long, once
+    for script in MIGRATIONS[version:]:
+        connection.execute(script)
+    connection.execute("UPDATE meta SET version = %s", (len(MIGRATIONS),))

@@ -1,0 +1,128 @@
+"""What a journal says to PostgreSQL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from actgent.journal.grouped.steps import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS, Row
+from actgent.journal.listing import KEPT_SQL, STATE_SQL, SessionKey
+
+ROW_TYPES = {
+    "series": "text",
+    "first": "bigint",
+    "count": "integer",
+    "body": "bytea",
+    "checksum": "bigint",
+    "at": "float8",
+}
+HEAD_TYPES = dict(
+    zip(
+        (*HEAD_FIELDS, "checksum"),
+        (
+            *("text", "text", "text", "text", "float8", "float8", "bigint", "bytea", "boolean"),
+            *("float8", "boolean", "text", "text", "text", "text", "bigint"),
+        ),
+        strict=True,
+    )
+)
+SELECT_HEADS = f"SELECT {', '.join(HEAD_TYPES)} FROM sessions"  # noqa: S608 - names of our own
+THESE = "(SELECT * FROM unnest(%s::text[], %s::text[]))"
+HEADS_OF = f"{SELECT_HEADS} WHERE (agent, session_id) IN {THESE}"
+SELECT_ROWS = f"SELECT {', '.join(ROW_TYPES)} FROM steps WHERE series = ANY(%s) ORDER BY series, first"  # noqa: S608
+SELECT_SOME_ROWS = (
+    f"SELECT {', '.join(ROW_TYPES)} FROM steps WHERE series = %(series)s AND first <= %(up_to)s AND first >= "  # noqa: S608
+    "(SELECT coalesce(max(first), 1) FROM steps WHERE series = %(series)s AND first <= %(begin)s) ORDER BY first"
+)
+SELECT_CHECKSUM = (
+    "SELECT checksum FROM steps WHERE series = %(series)s AND first <= %(record)s AND first + count > %(record)s "
+    "ORDER BY first DESC LIMIT 1"
+)
+SELECT_SNAPSHOTS = f"SELECT {', '.join(SNAPSHOT_FIELDS)} FROM snapshots WHERE series = ANY(%s)"  # noqa: S608
+HAVE_SNAPSHOTS = f"SELECT agent, session_id FROM sessions JOIN snapshots USING (series) WHERE (agent, session_id) IN {THESE}"  # noqa: S608
+PUT_SNAPSHOT = (
+    f"INSERT INTO snapshots VALUES ({', '.join(['%s'] * len(SNAPSHOT_FIELDS))}) ON CONFLICT (series) DO UPDATE SET "  # noqa: S608
+    f"{', '.join(f'{name} = excluded.{name}' for name in SNAPSHOT_FIELDS[1:])}"
+)
+ALL = 1 << 62
+"""More records than a session has."""
+SELECT_CHILDREN = (
+    f"{SELECT_HEADS} WHERE parent_agent = %s AND parent_id = %s ORDER BY created_at, session_id, agent"
+)
+SELECT_CHANGED = (
+    "SELECT agent, session_id FROM sessions LEFT JOIN listing USING (session_id, agent) "
+    "WHERE changed_at IS DISTINCT FROM updated_at AND (session_id, agent) > (%s, %s) "
+    "ORDER BY session_id, agent LIMIT %s"
+)
+PUT_IN_ORDER = (
+    f"INSERT INTO listing SELECT session_id, agent, owner, {STATE_SQL}, updated_at FROM sessions "  # noqa: S608
+    f"WHERE (agent, session_id) IN {THESE} ON CONFLICT (session_id, agent) DO UPDATE SET "
+    "owner = excluded.owner, state = excluded.state, changed_at = excluded.changed_at"
+)
+COUNT_STATES = f"SELECT agent, {STATE_SQL}, count(*) FROM sessions GROUP BY 1, 2"  # noqa: S608
+OF_KEY = " WHERE agent = %s AND session_id = %s"
+DELETE_ROWS = f"DELETE FROM steps WHERE series = (SELECT series FROM sessions{OF_KEY})"  # noqa: S608
+DELETE_SNAPSHOT = f"DELETE FROM snapshots WHERE series = (SELECT series FROM sessions{OF_KEY})"  # noqa: S608
+DELETE_HEAD = f"DELETE FROM sessions{OF_KEY}"  # noqa: S608
+DELETE_LISTED = f"DELETE FROM listing{OF_KEY}"  # noqa: S608
+OLDEST = ' ORDER BY created_at, session_id COLLATE "C"'
+SELECT_UNFINISHED = (
+    f"SELECT session_id FROM sessions WHERE agent = %s AND length(pending) > 0 AND NOT suspended{OLDEST}"  # noqa: S608
+)
+SELECT_NEWEST = (
+    "SELECT body FROM steps WHERE series = (SELECT series FROM sessions ORDER BY updated_at DESC LIMIT 1) "
+    "ORDER BY first DESC LIMIT 1"
+)
+TREE = (
+    'WITH RECURSIVE tree (agent, session_id) AS (VALUES (%s::text COLLATE "C", %s::text COLLATE "C") UNION SELECT below.agent, below.session_id FROM tree '
+    "JOIN sessions AS below ON below.parent_id = tree.session_id AND below.parent_agent = tree.agent)"
+)
+IS_KEPT = f"{KEPT_SQL} OR updated_at >= %s"
+SELECT_TREE = f"{TREE} SELECT agent, session_id, {IS_KEPT} FROM tree JOIN sessions USING (agent, session_id)"  # noqa: S608
+SELECT_TO_ERASE = "SELECT agent, session_id FROM sessions WHERE due < 0 LIMIT %s"
+COUNT_WAITING = (
+    "SELECT agent, count(*) FROM sessions WHERE length(pending) > 0 AND NOT suspended GROUP BY agent"
+)
+SELECT_DUE = (
+    "SELECT session_id, due FROM sessions WHERE agent = %s AND due > 0 AND NOT closed "
+    'ORDER BY due, session_id COLLATE "C"'
+)
+SELECT_SUSPENDED = (
+    "SELECT session_id FROM sessions WHERE agent = %s AND suspended AND NOT closed "
+    'AND session_id COLLATE "C" > %s ORDER BY session_id COLLATE "C" LIMIT %s'
+)
+RECORDS = HEAD_FIELDS.index("records")
+SERIES = HEAD_FIELDS.index("series")
+
+
+def _put_rows(held: str = "") -> str:
+    return f"INSERT INTO steps ({', '.join(ROW_TYPES)}) SELECT u.* FROM {held}{_arrays(ROW_TYPES)} AS u"  # noqa: S608
+
+
+def _put_heads(held: str = "") -> str:
+    return (
+        f"INSERT INTO sessions ({', '.join(HEAD_TYPES)}) SELECT u.* FROM {held}{_arrays(HEAD_TYPES)} AS u "  # noqa: S608
+        "ON CONFLICT (session_id, agent) DO UPDATE SET "
+        f"{', '.join(f'{name} = excluded.{name}' for name in (*CHANGING, 'checksum'))}"
+    )
+
+
+def _arrays(types: dict[str, str]) -> str:
+    return f"unnest({', '.join(f'%s::{kind}[]' for kind in types.values())})"
+
+
+TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+PUT_HEADS = _put_heads()
+WRITE_GROUP = (
+    "WITH held AS MATERIALIZED (SELECT epoch FROM meta WHERE epoch = %s FOR SHARE), "  # noqa: S608 - as above
+    f"put AS ({_put_rows('held, ')}), heads AS ({_put_heads('held, ')}) SELECT epoch FROM held"
+)
+"""A whole group: nothing of it is written, and nothing returned, where the epoch is over. Until it ends none can take the epoch."""
+
+
+def row_columns(rows: Sequence[Row]) -> list[list[Any]]:
+    """For the arrays of rows."""
+    return [[getattr(row, name) for row in rows] for name in ROW_TYPES]
+
+
+def columns_of(keys: Sequence[SessionKey]) -> tuple[list[str], list[str]]:
+    """For `THESE`."""
+    return [key.agent for key in keys], [key.session_id for key in keys]
