@@ -2,6 +2,8 @@
 
 The provider has counted the request before it: what was sent then, and what it answered. Only what is new is estimated, at
 the rate at which the last new words became tokens. Before the first answer, and for another model, all is an estimate.
+
+What a model thinks goes back to it while it calls tools, and counts then; once the user says something providers leave it out.
 """
 
 from collections.abc import Sequence
@@ -18,12 +20,16 @@ CHARACTERS_A_TOKEN = 4
 """Of ASCII text; of other text a token is three bytes, which is a Chinese character."""
 MESSAGE_TOKENS = 4
 """What a message takes besides its words; a call and a result take as much."""
+SEALED_CHARACTERS = 9
+"""Characters of a sealed thought that are a token: as recorded answers of OpenAI show, which tell the length of both."""
 MEDIA_TOKENS = 1_500
 """What a picture, a document or an opaque block is counted as."""
 ANSWER_TOKENS = 4_096
 """What is kept free for an answer whose length nobody says, or an eighth of a window that is small."""
 SURE, UNSURE = 1.01, 1.15
 """By how much tokens that were counted, and those that are estimated, may be more than we think."""
+UNSEEN, UNSEEN_WITH_TOOLS = 100, 600
+"""Tokens that a provider may add of its own, and in a first request with tools; recorded exchanges have up to 60, and 550."""
 _RATES = 0.5, 2.5
 """Between these a provider's count is believed to be of what was sent."""
 _TELLING = 200
@@ -55,17 +61,21 @@ def answer_room(llm: LLM, chat: Chat, window: int) -> int:
 
 @attrs.frozen
 class Counted:
-    """A request that its provider has counted, and the answer that it gave."""
+    """A request that its provider has counted, and the answer that it gave.
+
+    Both without thoughts, which may count the next time or not.
+    """
 
     model: str
     estimate: float
     """Tokens of the request, as we had estimated them."""
-    counted: int
+    counted: float
     """Tokens of the request, as the provider says."""
     answer_estimate: float
-    answer: int
-    """Tokens of the answer that go back with the next request: all but its reasoning."""
-
+    answer: float
+    """Tokens of the answer."""
+    thoughts: float = 0.0
+    """Tokens of what was thought since the user said something, as far as it goes back to the model."""
     rate: float = 1.0
     """Tokens of the provider's for one of ours, as far as two requests have told it."""
 
@@ -75,14 +85,49 @@ def note(llm: LLM, chat: Chat, answer: Answer, before: Counted | None = None) ->
     usage = answer.usage
     if not usage.input_tokens:
         return None
-    said = sum(map(_part, answer.parts)) + MESSAGE_TOKENS
-    kept = max(0, usage.output_tokens - usage.reasoning_tokens)
-    size = estimate(chat)
-    rate = 1.0 if before is None or before.model != llm.name else _rate(before, size, usage.input_tokens)
-    return Counted(llm.name, size, usage.input_tokens, said, kept, rate)
+    before = before if before is not None and before.model == llm.name else None
+    size, said = estimate(chat), sum(map(_part, answer.parts)) + MESSAGE_TOKENS
+    told = min(_thoughts_within(chat, before), usage.input_tokens)
+    thought = _thought_tokens(answer, said)
+    counted = usage.input_tokens - told
+    kept = max(0.0, usage.output_tokens - thought)
+    rate = 1.0 if before is None else _rate(before, size, counted)
+    goes_back = any(isinstance(part, Thinking) and part.dialect == llm.dialect for part in answer.parts)
+    return Counted(llm.name, size, counted, said, kept, told + thought if goes_back else told, rate)
 
 
-def _rate(before: Counted, size: float, counted: int) -> float:
+def _thought_tokens(answer: Answer, said: float) -> float:
+    """Tokens of an answer's thoughts: as its provider says, else all that its words do not account for."""
+    usage = answer.usage
+    if usage.reasoning_tokens or not any(isinstance(part, Thinking) for part in answer.parts):
+        return usage.reasoning_tokens
+    return max(0.0, usage.output_tokens - said)
+
+
+def _thoughts_within(chat: Chat, before: Counted | None) -> float:
+    """Tokens of thoughts that a request has in it, and that count: those behind the last words of the user."""
+    if before is not None:
+        return before.thoughts if _goes_on(chat) else 0.0
+    found = 0.0
+    for message in reversed(chat.messages):
+        if message.role == "user":
+            break
+        found += sum(map(_thought, message.parts))
+    return found
+
+
+def _goes_on(chat: Chat) -> bool:
+    """Return True if the user has said nothing behind the last answer: the model goes on with what it thought."""
+    return next((each.role for each in reversed(chat.messages) if each.role != "tool"), "user") == "assistant"
+
+
+def _thought(part: Part) -> float:
+    if not isinstance(part, Thinking):
+        return 0.0
+    return words(part.text) if part.text else len(str(part.data)) / SEALED_CHARACTERS
+
+
+def _rate(before: Counted, size: float, counted: float) -> float:
     """The rate at which what was new since the last request became tokens; as before where that was little."""
     new = size - before.estimate - before.answer_estimate
     if new < _TELLING:
@@ -93,25 +138,34 @@ def _rate(before: Counted, size: float, counted: int) -> float:
 
 def expected_tokens(llm: LLM, chat: Chat, before: Counted | None) -> int:
     """About how many tokens a request takes, given the last one of its conversation that was counted."""
-    known, new = _known_and_new(llm, chat, before)
-    return int(known + new)
+    return int(sum(_known_and_new(llm, chat, before)))
 
 
 def at_most(llm: LLM, chat: Chat, before: Counted | None) -> int:
     """The same, and as much more as the estimate of what was not counted may be wrong by."""
     known, new = _known_and_new(llm, chat, before)
-    return int(known * SURE + new * UNSURE)
+    unseen = UNSEEN_WITH_TOOLS if not known and chat.tools else UNSEEN
+    return int(known * SURE + new * UNSURE) + unseen
+
+
+def at_least(llm: LLM, chat: Chat, before: Counted | None) -> int:
+    """The same, and as much less."""
+    known, new = _known_and_new(llm, chat, before)
+    return int(known / SURE + new / UNSURE)
 
 
 def _known_and_new(llm: LLM, chat: Chat, before: Counted | None) -> tuple[float, float]:
     """Tokens of a request that the provider has counted, and those that are estimated."""
     size = estimate(chat)
     if before is None or before.model != llm.name:
-        return 0.0, size
+        return 0.0, size + _thoughts_within(chat, None)
+    thoughts = _thoughts_within(chat, before)
     new = size - before.estimate - before.answer_estimate
     if new >= 0:
-        return before.counted + before.answer, new * before.rate
-    return 0.0, max(before.counted + (size - before.estimate) * before.rate, size)  # it was cut since
+        return before.counted + before.answer + thoughts, new * before.rate
+    return 0.0, max(
+        before.counted + (size - before.estimate) * before.rate, size
+    ) + thoughts  # it was cut since
 
 
 def estimate(chat: Chat) -> float:
@@ -141,8 +195,10 @@ def words(text: str) -> float:
 
 def _part(part: Part) -> float:
     match part:
-        case Text() | Thinking():
+        case Text():
             return words(part.text)
+        case Thinking():
+            return 0.0  # see `Counted.thoughts`
         case ToolResult():
             return MESSAGE_TOKENS + words(part.text) + MEDIA_TOKENS * len(part.media)
         case ToolCall():
