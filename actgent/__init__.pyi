@@ -234,16 +234,18 @@ from .portal.blocking import (
     Portal as Portal,
     PortalAgent as PortalAgent,
     PortalSession as PortalSession,
-    PortalStream as PortalStream,
 )
 from .portal.cooperative import (
     AsyncPortal as AsyncPortal,
     AsyncPortalAgent as AsyncPortalAgent,
     AsyncPortalSession as AsyncPortalSession,
-    AsyncPortalStream as AsyncPortalStream,
 )
 from .portal.opening import (
     open_portal as open_portal,
+)
+from .portal.streams import (
+    AsyncPortalStream as AsyncPortalStream,
+    PortalStream as PortalStream,
 )
 from .protocols.base import (
     CallTools as CallTools,

@@ -1,9 +1,8 @@
 """The portal of synchronous code: agents and sessions whose methods wait for what those on trio return."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import trio
@@ -17,11 +16,22 @@ from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed
 from actgent.events import Observation
 from actgent.journal.base import SessionSummary
-from actgent.messages import DataT_co, Delivery, Message, OnBusy, Reply, Sender, Usage
+from actgent.messages import (
+    DataT_co,
+    Delivery,
+    Message,
+    OnBusy,
+    Priority,
+    PriorityName,
+    Reply,
+    Sender,
+    Usage,
+)
 from actgent.modes.changes import ModeChange
 from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.context import Status
+from actgent.sessions.following import Follow, Observed, ObservedType
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content
@@ -29,7 +39,8 @@ from actgent.tools.base import DepsT
 
 from .attaching import AttachesHandlers, AttachesHooks, HandlerOptions
 from .handlers import CrossingForSession, ThreadWorld, crossing
-from .held import ChannelReading, HeldBlock
+from .held import HeldBlock, made_on_trio
+from .streams import PortalStream
 from .thread import TrioThread
 
 P = ParamSpec("P")
@@ -68,42 +79,6 @@ class Proxy:
         return self._portal.call(fn)
 
 
-class PortalStream(Generic[T]):
-    """What comes of a message, for `with` and `for`: `with agent.stream("...") as events: for event in events: ...`.
-
-    A slow reader slows the model's stream down. Leaving the block early stops the turn.
-    """
-
-    def __init__(
-        self, portal: "Portal", block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]
-    ) -> None:
-        self._portal = portal
-        self._block = HeldBlock(portal.thread, block)
-        self._reading = ChannelReading[T]()
-
-    def __enter__(self) -> Self:
-        try:
-            self._portal.call(self._reading.open, self._block)
-        except BaseException:
-            self._portal.send(self._block.abandon)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(PortalClosed):  # then it is left already
-            self._portal.call(self._block.leave, error)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T:
-        if not self._reading.items and not self._portal.call(self._reading.fill):
-            raise StopIteration
-        return self._reading.items.popleft()
-
-
 class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     """A `Session` for synchronous code: its methods take the same arguments, and wait.
 
@@ -129,11 +104,42 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     wait_idle = Waiting(Session.wait_idle)
     delegate = Waiting(Session.delegate)
     cancel_task = Waiting(Session.cancel_task)
+    messages = Waiting(Session.messages)
+    observations = Waiting(Session.observations)
     answer = Waiting(Session.answer)
     set_mode = Waiting(Session.set_mode)
     hand_back = Waiting(Session.hand_back)
     deliver = Waiting(Session.deliver)
     close = Waiting(Session.aclose)
+
+    def create_message(
+        self,
+        content: Content,
+        sender: Sender | str | None = None,
+        *,
+        priority: Priority | PriorityName = Priority.NORMAL,
+        message_id: str | None = None,
+        on_busy: OnBusy | None = None,
+    ) -> Message:
+        """Make the message that `chat` would send, for `PortalAgent.receive`; see `Session.create_message`."""
+        making = partial(self.inner.create_message, content, sender, priority=priority)
+        return self._look(partial(making, message_id=message_id, on_busy=on_busy))
+
+    def follow(self, *, after: int | None = 0) -> PortalStream[Follow]:
+        """Read the session's records and what grows, as `Session.follow` does: `with session.follow() as items`."""
+        return self._portal.read(made_on_trio(partial(self.inner.follow, after=after)))
+
+    def observe(
+        self,
+        *,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int | None = None,
+    ) -> PortalStream[Observed]:
+        """Read observations, as `Session.observe` does: `with session.observe() as observed`."""
+        return self._portal.read(
+            made_on_trio(partial(self.inner.observe, types=types, turn=turn, after=after))
+        )
 
     def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
         self.wait(method, self.inner, self._portal.crossing(handler))
@@ -169,6 +175,27 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     @property
     def status(self) -> Status:
         return self._look(lambda: self.inner.status)
+
+    @property
+    def is_durable(self) -> bool:
+        """True if a journal holds the session, so that it survives its process."""
+        return self._look(lambda: self.inner.is_durable)
+
+    @property
+    def on_busy(self) -> OnBusy:
+        """The rule for messages while the session works."""
+        return self._look(lambda: self.inner.on_busy)
+
+    @property
+    def parent(self) -> "PortalSession[Any] | None":
+        """The session that it works for, if there is one."""
+        parent = self._look(lambda: self.inner.parent)
+        return None if parent is None else PortalSession(self._portal, parent)
+
+    @property
+    def children(self) -> "tuple[PortalSession[Any], ...]":
+        """The open sessions that were created with this one as parent."""
+        return tuple(PortalSession(self._portal, child) for child in self._look(lambda: self.inner.children))
 
     @property
     def usage(self) -> Usage:
@@ -213,6 +240,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
+    receive = Waiting(Agent.receive)
     answer = Waiting(Agent.answer)
     resume = Waiting(Agent.resume)
     approvals = Waiting(Agent.approvals)
@@ -389,7 +417,7 @@ class Portal:
 
     def read(self, block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]) -> PortalStream[T]:
         """Read a channel of trio's by `with` and `for`; `block` is an `async with` block that gives it."""
-        return PortalStream(self, block)
+        return PortalStream(self.thread, self.call, self.send, block)
 
     def events(self, capacity: int = 1000) -> PortalStream[Observation]:
         """Read everything that happens from now on, as `Runtime.events` does."""

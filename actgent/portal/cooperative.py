@@ -1,10 +1,9 @@
 """The portal of asyncio: agents and sessions whose methods are awaited there and run on trio."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import trio
@@ -18,11 +17,22 @@ from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed, UsageError
 from actgent.events import Observation
 from actgent.journal.base import SessionSummary
-from actgent.messages import DataT_co, Delivery, Message, OnBusy, Reply, Sender, Usage
+from actgent.messages import (
+    DataT_co,
+    Delivery,
+    Message,
+    OnBusy,
+    Priority,
+    PriorityName,
+    Reply,
+    Sender,
+    Usage,
+)
 from actgent.modes.changes import ModeChange
 from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.context import Status
+from actgent.sessions.following import Follow, Observed, ObservedType
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content
@@ -31,7 +41,8 @@ from actgent.tools.base import DepsT
 from .attaching import AttachesHandlers, AttachesHooks, HandlerOptions
 from .blocking import create_listening, nothing, unwrapped
 from .handlers import CrossingForSession, LoopWorld, crossing, is_awaited
-from .held import ChannelReading, HeldBlock
+from .held import HeldBlock, made_on_trio
+from .streams import AsyncPortalStream
 from .thread import TrioThread
 
 P = ParamSpec("P")
@@ -70,43 +81,6 @@ class AsyncProxy:
         return await self._portal.call(fn)
 
 
-class AsyncPortalStream(Generic[T]):
-    """What comes of a message, for `async with` and `async for`.
-
-    A slow reader slows the model's stream down. Leaving the block early stops the turn.
-    """
-
-    def __init__(
-        self, portal: "AsyncPortal", block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]
-    ) -> None:
-        self._portal = portal
-        self._block = HeldBlock(portal.thread, block)
-        self._reading = ChannelReading[T]()
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._portal.call(self._reading.open, self._block)
-        except BaseException:
-            with suppress(PortalClosed):
-                self._portal.send(self._block.abandon)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(PortalClosed):  # then it is left already
-            await self._portal.call(self._block.leave, error)  # noqa: ASYNC102 - of asyncio; it ends with its portal
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        if not self._reading.items and not await self._portal.call(self._reading.fill):
-            raise StopAsyncIteration
-        return self._reading.items.popleft()
-
-
 class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     """A `Session` for asyncio: its methods take the same arguments, and are awaited; attributes are asked for as methods.
 
@@ -131,11 +105,42 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     wait_idle = Awaiting(Session.wait_idle)
     delegate = Awaiting(Session.delegate)
     cancel_task = Awaiting(Session.cancel_task)
+    messages = Awaiting(Session.messages)
+    observations = Awaiting(Session.observations)
     answer = Awaiting(Session.answer)
     set_mode = Awaiting(Session.set_mode)
     hand_back = Awaiting(Session.hand_back)
     deliver = Awaiting(Session.deliver)
     aclose = Awaiting(Session.aclose)
+
+    async def create_message(
+        self,
+        content: Content,
+        sender: Sender | str | None = None,
+        *,
+        priority: Priority | PriorityName = Priority.NORMAL,
+        message_id: str | None = None,
+        on_busy: OnBusy | None = None,
+    ) -> Message:
+        """Make the message that `chat` would send, for `AsyncPortalAgent.receive`; see `Session.create_message`."""
+        making = partial(self.inner.create_message, content, sender, priority=priority)
+        return await self._look(partial(making, message_id=message_id, on_busy=on_busy))
+
+    def follow(self, *, after: int | None = 0) -> AsyncPortalStream[Follow]:
+        """Read the session's records and what grows, as `Session.follow` does: `async with session.follow() as items`."""
+        return self._portal.read(made_on_trio(partial(self.inner.follow, after=after)))
+
+    def observe(
+        self,
+        *,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int | None = None,
+    ) -> AsyncPortalStream[Observed]:
+        """Read observations, as `Session.observe` does: `async with session.observe() as observed`."""
+        return self._portal.read(
+            made_on_trio(partial(self.inner.observe, types=types, turn=turn, after=after))
+        )
 
     def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
         self._portal.send(method, self.inner, self._portal.crossing(handler))
@@ -170,6 +175,24 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     async def status(self) -> Status:
         """Tell whether it is idle, working, suspended or closed."""
         return await self._look(lambda: self.inner.status)
+
+    async def is_durable(self) -> bool:
+        """Tell whether a journal holds the session, so that it survives its process."""
+        return await self._look(lambda: self.inner.is_durable)
+
+    async def on_busy(self) -> OnBusy:
+        """The rule for messages while the session works."""
+        return await self._look(lambda: self.inner.on_busy)
+
+    async def parent(self) -> "AsyncPortalSession[Any] | None":
+        """The session that it works for, if there is one."""
+        parent = await self._look(lambda: self.inner.parent)
+        return None if parent is None else AsyncPortalSession(self._portal, parent)
+
+    async def children(self) -> "tuple[AsyncPortalSession[Any], ...]":
+        """The open sessions that were created with this one as parent."""
+        children = await self._look(lambda: self.inner.children)
+        return tuple(AsyncPortalSession(self._portal, child) for child in children)
 
     async def usage(self) -> Usage:
         """The usage of the session's model calls."""
@@ -208,6 +231,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
+    receive = Awaiting(Agent.receive)
     answer = Awaiting(Agent.answer)
     resume = Awaiting(Agent.resume)
     approvals = Awaiting(Agent.approvals)
@@ -397,7 +421,7 @@ class AsyncPortal:
 
     def read(self, block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]) -> AsyncPortalStream[T]:
         """Read a channel of trio's by `async with` and `async for`; `block` is an `async with` block that gives it."""
-        return AsyncPortalStream(self, block)
+        return AsyncPortalStream(self.thread, self.call, self.send, block)
 
     def events(self, capacity: int = 1000) -> AsyncPortalStream[Observation]:
         """Read everything that happens from now on, as `Runtime.events` does."""

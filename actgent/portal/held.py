@@ -1,11 +1,13 @@
 """Blocks of trio's, and the channels that they give, as other threads hold and read them."""
 
 from collections import deque
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import trio
 
+from actgent.runtime.following import ObservationReader, SessionFollower
 from actgent.sessions.waiting.turn_future import TurnReader
 
 from .thread import TrioThread
@@ -75,11 +77,16 @@ class ChannelReading(Generic[T]):
 
     def __init__(self) -> None:
         self.items: deque[T] = deque()
+        self.cursor: int | None = None
+        """The number of the record that was taken last, of channels that have one."""
+        self._ahead: int | None = None
+        """The same for what is in `items`: of such channels one thing at most."""
         self._channel: trio.abc.ReceiveChannel[T] | None = None
 
     async def open(self, block: HeldBlock[trio.abc.ReceiveChannel[T]]) -> None:
         """Enter the block that has the channel, in trio's thread."""
         self._channel = await block.enter()
+        self.cursor = self._look_ahead()
 
     async def fill(self) -> bool:
         """Wait for the next delivery, in trio's thread, and take those behind it, too; False at the end.
@@ -91,6 +98,25 @@ class ChannelReading(Generic[T]):
             self.items.append(await self._channel.receive())
         except trio.EndOfChannel:
             return False
+        self._look_ahead()
         if isinstance(self._channel, TurnReader):
             self.items.extend(self._channel.receive_ready(BATCH - 1))
         return True
+
+    def _look_ahead(self) -> int | None:
+        if isinstance(self._channel, SessionFollower | ObservationReader):
+            self._ahead = self._channel.cursor
+        return self._ahead
+
+    def take(self) -> T:
+        """The oldest of those that are there."""
+        item = self.items.popleft()
+        self.cursor = self._ahead
+        return item
+
+
+@asynccontextmanager
+async def made_on_trio(make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncGenerator[T, None]:
+    """A block that is made where it is entered, in trio's thread, since making it asks for that."""
+    async with make() as value:
+        yield value

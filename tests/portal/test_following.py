@@ -1,0 +1,330 @@
+"""What portals give of sessions as trio has it: messages made and received apart, records followed, observations."""
+
+import asyncio
+import threading
+
+import pytest
+import trio.testing
+
+from actgent import (
+    Agent,
+    AsyncPortalAgent,
+    AsyncPortalSession,
+    BareAgent,
+    ConfigurationError,
+    CursorUnknown,
+    InboxFull,
+    PortalAgent,
+    PortalSession,
+    ScriptedLLM,
+    Session,
+    ToolCall,
+    open_portal,
+    tool,
+)
+from actgent.journal.records import Accepted, Ended, Said
+from actgent.sessions.following import Followed
+
+ON_TRIO_ALONE = {
+    Session: {"budget", "clock", "deps", "own_deps", "take_made_deps"},
+    Agent: {
+        "accompany",
+        "as_tool",
+        "core_type",
+        "default_protocol",
+        "open_toolsets",
+        "ref",
+        "run_sync",
+    },
+}
+"""What is for tools, for other agents or for the runtime; `inner` has it."""
+
+
+def public(cls):
+    """The public names of a class, without those that only lead to others."""
+    return {name for name, value in _members(cls) if type(value).__name__ != "_Missing"}
+
+
+def _members(cls):
+    for base in cls.__mro__:
+        yield from ((name, value) for name, value in vars(base).items() if not name.startswith("_"))
+
+
+def clerk(*said, **options):
+    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+
+
+def said_in(items):
+    """The texts of questions and answers among what was followed."""
+    return [item.record.message.text for item in items if isinstance(item, Followed) and _speaks(item.record)]
+
+
+def _speaks(record):
+    return isinstance(record, Accepted | Said)
+
+
+def has_ended(item):
+    return isinstance(item, Followed) and isinstance(item.record, Ended)
+
+
+@pytest.mark.parametrize(
+    ("native", "proxy"),
+    [
+        (Session, PortalSession),
+        (Session, AsyncPortalSession),
+        (Agent, PortalAgent),
+        (Agent, AsyncPortalAgent),
+    ],
+)
+def test_portals_have_what_trio_has(native, proxy):
+    """Whatever a session or an agent learns, each world has, or it is named here."""
+    renamed = {"aclose"} if proxy is PortalSession else set()  # it is `close` there
+    instance = {"agent_name", "id", "owner"} if native is Session else set()
+    assert public(native) - public(proxy) - ON_TRIO_ALONE[native] == renamed | instance
+    assert ON_TRIO_ALONE[native] <= public(native)
+
+
+def test_a_message_is_made_and_received():
+    """The two halves of `chat`; repeated, it is said once."""
+    with open_portal() as portal:
+        agent = portal.start(clerk("one", "two"))
+        session = agent.create_session("ada", session_id="s")
+        message = session.create_message("Hello", priority="high", message_id="m")
+        assert (message.id, message.session_id, message.text) == ("m", "s", "Hello")
+        assert session.history == ()
+        assert [agent.receive(message) for _ in range(2)] == ["m", "m"]
+        session.wait_idle()
+        assert [each.text for each in session.history] == ["Hello", "one"]
+        assert [each.text for each in session.messages(limit=1)] == ["one"]
+        with pytest.raises(ConfigurationError, match="priority"):
+            session.create_message("Hello", priority="soonish")
+        with pytest.raises(ConfigurationError, match=r"takes a Message"):
+            agent.receive("Hello")
+
+
+def test_sessions_above_and_below():
+    """They are of the same world; what the session is like can be asked."""
+    with open_portal(journal="memory:") as portal:
+        agent = portal.start(clerk())
+        above = agent.create_session("ada", session_id="above", on_busy="collect")
+        below = agent.create_session("ada", session_id="below", parent=above)
+        assert (below.parent.id, above.parent) == ("above", None)
+        assert [type(each) for each in above.children] == [PortalSession]
+        assert [each.id for each in above.children] == ["below"]
+        assert (above.is_durable, above.on_busy, below.on_busy) == (True, "collect", "queue")
+
+
+def test_a_session_is_followed():
+    """Its records come in order, first those that are there; the cursor is that of the last one that was read."""
+    with open_portal(journal="memory:") as portal:
+        agent = portal.start(clerk("one", "two"))
+        session = agent.create_session("ada", "First", session_id="s")
+        session.wait_idle()
+        items = []
+        with session.follow() as stream:
+            session.chat("Second")
+            for item in stream:
+                items.append(item)
+                if isinstance(item, Followed):
+                    assert stream.cursor == item.number
+                if sum(map(has_ended, items)) == 2:
+                    break
+            cursor = stream.cursor
+        assert said_in(items) == ["First", "one", "Second", "two"]
+        numbers = [item.number for item in items if isinstance(item, Followed)]
+        assert numbers == list(range(1, cursor + 1))
+        with session.follow(after=numbers[-2]) as stream:
+            assert next(stream).number == cursor
+        with pytest.raises(CursorUnknown), session.follow(after=cursor + 1):
+            pass
+
+
+def test_following_stops_no_turn(chatty):
+    """Who only looks leaves; the turn goes on."""
+    with open_portal(journal="memory:") as portal:
+        agent = portal.start(BareAgent("clerk", llm=chatty(50)))
+        session = agent.create_session("ada", "Hello")
+        with session.follow() as stream:
+            next(stream)
+        session.wait_idle()
+        assert session.history[-1].text.startswith("0 1 2 ")
+
+
+def test_a_session_is_observed():
+    """As a stream, and its history in pages."""
+
+    @tool(effect="pure")
+    def depth(lake: str) -> int:
+        """Tell how deep a lake is."""
+        return 1642
+
+    with open_portal(journal="memory:") as portal:
+        agent = portal.start(clerk(ToolCall("depth", {"lake": "Baikal"}), "Deep.", tools=[depth]))
+        session = agent.create_session("ada")
+        with session.observe(types=["TOOL_EXECUTION", "FINAL_RESPONSE"]) as observed:
+            session.chat("How deep?")
+            assert [next(observed).type for _ in range(2)] == ["TOOL_EXECUTION", "FINAL_RESPONSE"]
+            cursor = observed.cursor
+        types = [each.type for each in session.observations()]
+        assert types == ["TOOL_CALL", "TOOL_EXECUTION", "FINAL_RESPONSE"]
+        assert [each.number > cursor for each in session.observations(after=cursor)] == []
+
+
+def test_a_session_without_a_journal_cannot_be_followed():
+    """The error comes where the block is entered, with what to write; the portal goes on."""
+    with open_portal() as portal:
+        session = portal.start(clerk()).create_session("ada")
+        for block in (session.follow(), session.observe()):
+            with pytest.raises(ConfigurationError, match=r"open_runtime\(journal='memory:'\)"), block:
+                pass
+        assert session.status == "idle"
+
+
+def test_a_stream_of_a_message_has_no_cursor():
+    """Its deliveries have no numbers."""
+    with open_portal() as portal, portal.start(clerk()).stream("Hello") as events:
+        assert list(events)
+        assert events.cursor is None
+
+
+def test_a_reader_hears_of_the_end():
+    """Closing the session ends the loop."""
+    with open_portal(journal="memory:") as portal:
+        session = portal.start(clerk()).create_session("ada")
+        items = []
+        with session.follow() as stream:
+            reading = threading.Thread(target=lambda: items.extend(stream))
+            reading.start()
+            session.close()
+            reading.join(10)
+            assert not reading.is_alive()
+        assert type(items[-1].record).__name__ == "Closed"
+
+
+# --- asyncio -----------------------------------------------------------------------------------
+
+
+def run_in_asyncio(test):
+    asyncio.run(asyncio.wait_for(test, 20), debug=True)
+
+
+def test_messages_and_records_in_asyncio():
+    """The same methods, awaited."""
+
+    async def main():
+        async with open_portal(journal="memory:") as portal:
+            agent = await portal.start(clerk("one"))
+            session = await agent.create_session("ada", session_id="s")
+            below = await agent.create_session("ada", session_id="t", parent=session)
+            message = await session.create_message("Hello", message_id="m")
+            async with session.follow() as stream, session.observe(types=["FINAL_RESPONSE"]) as observed:
+                assert [await agent.receive(message) for _ in range(2)] == ["m", "m"]
+                assert (await anext(observed)).content == "one"
+                items = []
+                async for item in stream:
+                    items.append(item)
+                    if has_ended(item):
+                        break
+                assert stream.cursor == items[-1].number
+            assert said_in(items) == ["Hello", "one"]
+            assert [each.text for each in await session.messages()] == ["Hello", "one"]
+            assert [each.type for each in await session.observations()] == ["FINAL_RESPONSE"]
+            assert [each.id for each in await session.children()] == ["t"]
+            assert ((await below.parent()).id, await session.parent()) == ("s", None)
+            assert (await session.is_durable(), await session.on_busy()) == (True, "queue")
+
+    run_in_asyncio(main())
+
+
+def test_a_cancelled_read_of_records_loses_none():
+    """A timeout round each read, many of them too short: all records come, once and in order."""
+
+    async def main():
+        async with open_portal(journal="memory:") as portal:
+            agent = await portal.start(clerk())
+            session = await agent.create_session("ada", session_id="s")
+            items, cut = [], 0
+            async with session.follow() as stream:
+                for number in range(10):
+                    await session.chat(f"{number}")
+                while sum(map(has_ended, items)) < 10:
+                    reading = asyncio.ensure_future(anext(stream))
+                    for _ in range(cut % 7):
+                        await asyncio.sleep(0)
+                    if cut < 200:
+                        reading.cancel()
+                    cut += 1
+                    try:
+                        items.append(await reading)
+                    except asyncio.CancelledError:
+                        continue
+                assert stream.cursor == max(item.number for item in items if isinstance(item, Followed))
+            numbers = [item.number for item in items if isinstance(item, Followed)]
+            assert numbers == list(range(1, len(numbers) + 1))
+            assert cut > len(items)
+
+    run_in_asyncio(main())
+
+
+def test_a_cancelled_reader_leaves_no_follower():
+    """Cancelled while it waits, while it enters, or in its block: answers are not streamed for it any more."""
+    streamed = []
+
+    class Looking(ScriptedLLM):
+        async def complete(self, chat, *, on_text=None):
+            streamed.append(on_text is not None)
+            return await super().complete(chat, on_text=on_text)
+
+    async def main():
+        async with open_portal(journal="memory:") as portal:
+            agent = await portal.start(BareAgent("clerk", llm=Looking(["Yes."], repeat=True)))
+            session = await agent.create_session("ada", session_id="s")
+
+            async def read():
+                async with session.follow(after=None) as stream:
+                    async for _ in stream:
+                        pass
+
+            for steps in (0, 1, 2, 3, 5, 8, 200):
+                reading = asyncio.create_task(read())
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+            await agent.run("Hello", session=session)
+            async with session.follow(after=None) as stream:
+                await session.chat("Hello")
+                async for item in stream:
+                    if has_ended(item):
+                        break
+
+    run_in_asyncio(main())
+    assert streamed == [False, True]
+
+
+def test_a_message_whose_sender_is_cancelled_is_not_received(slow):
+    """While it waits for room in a full inbox; the place is given back."""
+
+    async def main():
+        async with open_portal() as portal:
+            agent = await portal.start(BareAgent("clerk", llm=slow, session_inbox=1, grace=0.0))
+            session = await agent.create_session("ada", "Hello")
+            assert await asyncio.to_thread(slow.begun.wait, 10)
+            await session.chat("behind it")
+            late, later = [await session.create_message(text) for text in ("late", "later")]
+            waiting = asyncio.create_task(agent.receive(late))
+            await asyncio.sleep(0)
+            await portal.call(trio.testing.wait_all_tasks_blocked)
+            assert not waiting.done()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with pytest.raises(InboxFull):
+                await agent.receive(later, enqueue_timeout=0)
+            await session.interrupt(drop_queued=True)
+            texts = [each.text for each in await session.history()]
+            assert "late" not in texts
+            assert "later" not in texts
+
+    run_in_asyncio(main())
