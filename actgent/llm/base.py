@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import attrs
+import trio
 
 from actgent.messages import (
     NO_USAGE,
@@ -151,6 +152,19 @@ class LLM(abc.ABC):
             ModelError: no answer, or a broken one. A refusal, a content filter and a cut at
                 `max_tokens` are answers with that `stop`, not errors.
         """
+
+    @property
+    def counts_tokens(self) -> bool:
+        """True: `count_tokens` asks somebody who knows."""
+        return False
+
+    async def count_tokens(self, chat: Chat) -> int | None:
+        """How many tokens the prompt of a chat takes, as its provider says; None where nobody says so in time.
+
+        It is asked for where an estimate does not tell whether a request fits into the context window.
+        """
+        await trio.lowlevel.checkpoint()
+        return None
 
     def price_of(self, usage: Usage) -> float | None:
         """US dollars for so many tokens, before or after they are used; None where nobody knows."""

@@ -96,6 +96,15 @@ def note(llm: LLM, chat: Chat, answer: Answer, before: Counted | None = None) ->
     return Counted(llm.name, size, counted, said, kept, told + thought if goes_back else told, rate)
 
 
+def counted_before(llm: LLM, chat: Chat, tokens: int, before: Counted | None) -> Counted:
+    """What a provider has counted of a request that was not sent yet."""
+    known = before if before is not None and before.model == llm.name else None
+    told = min(_thoughts_within(chat, known), tokens)
+    return Counted(
+        llm.name, estimate(chat), tokens - told, 0.0, 0.0, told, 1.0 if known is None else known.rate
+    )
+
+
 def _thought_tokens(answer: Answer, said: float) -> float:
     """Tokens of an answer's thoughts: as its provider says, else all that its words do not account for."""
     usage = answer.usage

@@ -79,6 +79,14 @@ class Fallback(LLM):
                 failures.append(error)
         raise AssertionError("unreachable: the last model either answers or raises")
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self.models[0].counts_tokens
+
+    async def count_tokens(self, chat: Chat) -> int | None:
+        """By the first model, which is to answer."""
+        return await self.models[0].count_tokens(chat)
+
     def price_of(self, usage: Usage) -> float | None:
         """The dearest model's, since any of them may answer; None where one has none."""
         prices = [price for model in self.models if (price := model.price_of(usage)) is not None]

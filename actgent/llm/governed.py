@@ -31,6 +31,13 @@ class Governed(LLM):
             permit.report_usage(answer.usage)
             return answer
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self.llm.counts_tokens
+
+    async def count_tokens(self, chat: Chat) -> int | None:
+        return await self.llm.count_tokens(chat)
+
     def price_of(self, usage: Usage) -> float | None:
         return self.llm.price_of(usage)
 

@@ -50,6 +50,8 @@ class Anthropic(Remote):
     provider: ClassVar[str] = "anthropic"
     dialect: ClassVar[str] = _DIALECT
     path: ClassVar[str] = "/v1/messages"
+    counting_path: ClassVar[str] = "/v1/messages/count_tokens"
+    counted_fields: ClassVar[tuple[str, ...]] = ("system", "tools", "tool_choice", "thinking", "messages")
     key_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY",)
     url_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_BASE_URL",)
     default_url: ClassVar[str] = "https://api.anthropic.com"

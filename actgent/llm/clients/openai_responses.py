@@ -47,6 +47,15 @@ class OpenAIResponses(Remote):
     dialect: ClassVar[str] = _DIALECT
     conversation: ClassVar[str] = "input"
     path: ClassVar[str] = "/responses"
+    counting_path: ClassVar[str] = "/responses/input_tokens"
+    counted_fields: ClassVar[tuple[str, ...]] = (
+        "instructions",
+        "tools",
+        "tool_choice",
+        "text",
+        "reasoning",
+        "input",
+    )
     key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)
     default_url: ClassVar[str] = "https://api.openai.com/v1"

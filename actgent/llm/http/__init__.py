@@ -1,9 +1,10 @@
 """What the clients of all providers share: requests that are tried again, streams, keys, errors and prices."""
 
-from .client import Fold, Remote, RemoteOptions, Sdk, set_platform
+from .client import Fold, Remote, RemoteOptions
 from .failures import provider_error
 from .media import PDF, PICTURES, Takes, attached
 from .names import wire_id, wire_name
+from .sdk import Sdk, set_platform
 from .wire import (
     Body,
     base64_text,

@@ -40,11 +40,13 @@ from actgent.llm.spans import ModelWork
 from actgent.messages import Usage
 from actgent.support.tracing import active_trace
 
+from .counting import TokenCounter
 from .failures import broken, provider_error
 from .keys import find_key, find_url
 from .media import RefusedMedia, media_in, without_media
 from .names import real_names
 from .prices import check_price, cost_of, reported_cost, window_of
+from .sdk import Sdk
 from .secrets import Secrets, checked_headers
 from .sse import EventDecoder, EventTooLarge
 from .wire import Body, check_decoded, to_json
@@ -83,23 +85,6 @@ class RemoteOptions(TypedDict, total=False):
     """Goes into every request, over what actgent would send; a field that is None is left out."""
 
 
-@attrs.frozen
-class Sdk:
-    """A provider's SDK client, and the exceptions that it raises."""
-
-    client: Any
-    error: type[Exception]
-    timeout: type[Exception]
-
-
-def set_platform(client: Any, platform: object) -> None:
-    """Tell an SDK client on which platform it runs.
-
-    It would look that up in a thread at the first call, and a mock clock would jump meanwhile.
-    """
-    client._platform = platform  # noqa: SLF001 - the one way to say it
-
-
 class Fold(abc.ABC):
     """Puts the events of one stream together."""
 
@@ -123,6 +108,10 @@ class Remote(LLM):
     provider: ClassVar[str]
     """As in `provider:model`."""
     path: ClassVar[str]
+    counting_path: ClassVar[str] = ""
+    """Where the API counts the tokens of a request; empty: it does not."""
+    counted_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields of a request that it counts; it refuses others."""
     conversation: ClassVar[str] = "messages"
     """The field of a request that holds what was said."""
     key_variables: ClassVar[tuple[str, ...]]
@@ -166,6 +155,7 @@ class Remote(LLM):
         self._stream = options.get("stream")
         self._extra_body = dict(options.get("extra_body") or {})
         self._refused_media = RefusedMedia()
+        self._counter = TokenCounter(self.counting_path)
         self._owns_connections = options.get("http_client") is None
         self._sdk = self._connect(
             api_key=self._key,
@@ -244,6 +234,17 @@ class Remote(LLM):
             raise refused from None
         self._refused_media.add(chat)
         return answer
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self._counter.is_there
+
+    async def count_tokens(self, chat: Chat) -> int | None:
+        if not self._counter.is_there:
+            return await super().count_tokens(chat)
+        body = {**self.encode(self._refused_media.left_out(chat)), **self._extra_body}
+        counted = {name: body[name] for name in self.counted_fields if body.get(name) is not None}
+        return await self._counter.ask(self._sdk, to_json({"model": self.model, **counted}))
 
     def _request(self, chat: Chat, *, streams: bool) -> bytes:
         body = {"model": self.model, **self.encode(chat), **(self.stream_fields() if streams else {})}

@@ -11,7 +11,9 @@ from .exchange import (
     ReplyPlan,
     answer_plan,
     error_plan,
+    json_plan,
     to_answer,
+    tokens_of,
     usage_of,
 )
 from .openai_chat import OpenAIChatDialect
@@ -38,9 +40,11 @@ __all__ = [
     "adjacent_pairs",
     "answer_plan",
     "error_plan",
+    "json_plan",
     "merged",
     "no_prefill",
     "to_answer",
+    "tokens_of",
     "unique_calls",
     "usage_of",
 ]

@@ -58,6 +58,7 @@ class AnthropicDialect(Dialect):
 
     name = "anthropic"
     path = "/v1/messages"
+    counting_path = "/v1/messages/count_tokens"
     base = ""
     request_id_header = "request-id"
     terminal = re.compile(rb"event: message_stop\n")

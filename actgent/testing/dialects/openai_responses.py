@@ -36,6 +36,7 @@ class OpenAIResponsesDialect(Dialect):
 
     name = "openai-responses"
     path = "/v1/responses"
+    counting_path = "/v1/responses/input_tokens"
     terminal = re.compile(rb"event: response\.(completed|incomplete)\n")
 
     def check_request(self, body: Mapping[str, Any]) -> Problems:

@@ -28,7 +28,9 @@ from actgent.testing.dialects import (
     ProviderRequest,
     ReplyPlan,
     error_plan,
+    json_plan,
     to_answer,
+    tokens_of,
     usage_of,
 )
 
@@ -41,6 +43,9 @@ Script = Sequence[Scripted | Chooser] | Chooser
 """The answers in the order of the requests, functions among them, or one function for all."""
 
 _BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in DIALECTS.values()}
+_COUNTING: Mapping[str, Dialect] = {
+    dialect.counting_path: dialect for dialect in DIALECTS.values() if dialect.counting_path
+}
 _OTHERWISE = DIALECTS["openai"]
 """Words errors where no dialect is known yet."""
 _MAX_BODY = 32 * 1024 * 1024
@@ -60,6 +65,8 @@ class ProviderStatistics:
     """Open connections."""
     refused: int = 0
     """Requests that went beyond its limits, and got 429."""
+    counted: int = 0
+    """Requests whose tokens it was asked to count; they are not among `requests`."""
 
 
 class ProviderFailed(ConfigurationError):
@@ -76,6 +83,8 @@ class Provider:
     _api_key: str | None
     _kept: deque[ProviderRequest]
     _meter: Meter
+    _count: Callable[[ProviderRequest], int]
+    _counted: int = 0
     _failure: Exception | None = None
     _served: int = 0
     _running: int = 0
@@ -103,7 +112,9 @@ class Provider:
         return list(self._kept)
 
     def statistics(self) -> ProviderStatistics:
-        return ProviderStatistics(self._served, self._running, self._connections, self._meter.refused)
+        return ProviderStatistics(
+            self._served, self._running, self._connections, self._meter.refused, self._counted
+        )
 
     def check_script(self) -> None:
         """Raise what the script has done wrong so far; done when the provider's block ends.
@@ -119,6 +130,8 @@ class Provider:
     async def _decide(self, number: int, head: h11.Request, body: bytes) -> ReplyPlan:
         """Choose the reply to one request."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
+        if path in _COUNTING and head.method == b"POST":
+            return self._counting(number, _COUNTING[path], path, head=head, body=body)
         dialect = _BY_PATH.get(path)
         if dialect is None or head.method != b"POST":
             text = f"Invalid URL ({head.method.decode()} {path})"
@@ -128,6 +141,21 @@ class Provider:
         self._kept.append(request)
         refusal = self._refusal(request) or self._meter.enter(request, trio.current_time())
         return self._identified(refusal or await self._play(request), request)
+
+    def _counting(
+        self, number: int, dialect: Dialect, path: str, *, head: h11.Request, body: bytes
+    ) -> ReplyPlan:
+        """Tell how many tokens a request takes; the script has no part in it."""
+        self._served -= 1
+        self._counted += 1
+        request = _read_request(number, dialect, path, head=head, body=body)
+        if self._api_key is not None and _key(request.headers) != self._api_key:
+            return error_plan(dialect.error(401))
+        try:
+            return json_plan({"input_tokens": self._count(request)})
+        except Exception as error:  # noqa: BLE001 - as in `_play`
+            self._failure = self._failure or error
+            return error_plan(dialect.error(400, code="script_failed", message=repr(error)))
 
     def _refusal(self, request: ProviderRequest) -> ReplyPlan | None:
         """The error that a real provider answers before it thinks."""
@@ -295,6 +323,7 @@ async def open_provider(
     keep: int = 1000,
     api_key: str | None = None,
     limits: RateLimits | None = None,
+    count: Callable[[ProviderRequest], int] = tokens_of,
 ) -> AsyncIterator[Provider]:
     """Run a provider on a free port of 127.0.0.1 for as long as the block is open.
 
@@ -313,6 +342,7 @@ async def open_provider(
         keep: how many requests `requests` holds.
         api_key: the only key that is accepted; None takes any.
         limits: requests and tokens a minute, and calls at once; beyond that the answer is 429.
+        count: how many tokens a request takes, for who asks at the addresses that count; four bytes a token.
 
     Every connection is closed when the block is left, open streams included.
 
@@ -328,6 +358,7 @@ async def open_provider(
         api_key=api_key,
         kept=deque(maxlen=keep),
         meter=Meter(limits or RateLimits()),
+        count=count,
     )
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

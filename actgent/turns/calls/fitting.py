@@ -12,6 +12,9 @@ from actgent.memory.room import largest
 from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.turn import Turn
+from actgent.support.foreign import failure_of
+from actgent.support.logs import logger_of
 from actgent.tools.outputs.kept import ReadResult, keep_result
 from actgent.tools.outputs.results import capped
 
@@ -24,6 +27,7 @@ _ADVICE = (
     "the largest parts are: {}. Send less, let tools return less (Limits(result_characters=...)), ask for a shorter answer "
     "(max_tokens=), or take a model with a larger window; where context_window= says how large it is, look whether it is right"
 )
+_log = logger_of(__name__)
 
 Assemble = Callable[[], Sequence[ChatMessage]]
 """Puts a request's messages together again, after its view was cut."""
@@ -44,8 +48,12 @@ class ContextFitter:
         if counted := window.note(llm, chat, answer, self._counted.get(context.conversation)):
             self._counted[context.conversation] = counted
 
-    def fit(self, context: SessionContext, llm: LLM, chat: Chat, assemble: Assemble) -> Chat:
+    async def fit(
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble
+    ) -> Chat:
         """Return the request, cut where it would not fit: first by the view, then in long results.
+
+        Where the estimate does not tell whether it fits, the provider is asked, if it counts.
 
         Raises:
             ContextOverflow: it does not fit all the same.
@@ -54,9 +62,30 @@ class ContextFitter:
             return chat
         before = self._counted.get(context.conversation)
         room = llm.context_window - window.answer_room(llm, chat, llm.context_window)
-        if window.at_most(llm, chat, before) <= room:
+        if window.at_most(llm, chat, before) <= room:  # the usual case
             return chat
+        if llm.counts_tokens and window.at_least(llm, chat, before) <= room:
+            counted = await self._count(context, turn, llm, chat)
+            if counted is not None and counted <= room:
+                return chat
         return self._cut(context, llm, chat, assemble, room)
+
+    async def _count(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> int | None:
+        """Ask the provider how long a request is, and remember it; within reach of an interruption."""
+        turn.control.expose()
+        try:
+            counted = await llm.count_tokens(chat)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+            _log.info("a request is estimated: %r", failure_of(raised, "model", llm.name))
+            counted = None
+        finally:
+            turn.control.cover()
+        turn.check()
+        if counted is not None:
+            self._counted[context.conversation] = window.counted_before(
+                llm, chat, counted, self._counted.get(context.conversation)
+            )
+        return counted
 
     def compact(self, context: SessionContext, llm: LLM, chat: Chat, assemble: Assemble) -> Chat | None:
         """Return a request that takes half as much as the one that its provider found too long; None if there is none."""

@@ -70,7 +70,7 @@ class ModelCaller:
         """
         fitter = self.fitter or ContextFitter()
         llm = self.models.get(model) or self.models["default"]
-        chat = fitter.fit(context, llm, chat, assemble)
+        chat = await fitter.fit(context, turn, llm, chat, assemble)
         try:
             answered = await self.ask(context, turn, message, chat, model=model, prompt=prompt)
         except BadRequest as error:

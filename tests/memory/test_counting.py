@@ -1,0 +1,180 @@
+"""Requests near the end of a context window: their provider is asked how long they are, before they are sent."""
+
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+import trio
+
+from actgent import Anthropic, BareAgent, ContextOverflow, Fallback, Interrupted, OpenAI, OpenAIResponses
+from actgent.llm.retry import Retry
+from actgent.testing import open_provider
+
+CLASSES = {"anthropic": Anthropic, "openai-responses": OpenAIResponses}
+WINDOW = 10_000
+LONG = "one two three four five six seven eight nine ten " * 620
+"""By our estimate 7,600 tokens, which may be 8,700, or 6,600."""
+
+
+def client(name, provider, **options):
+    return CLASSES[name]("m", base_url=provider.url_for(name), api_key="k", context_window=WINDOW, **options)
+
+
+@asynccontextmanager
+async def agent_of(llm):
+    async with BareAgent("a", llm=llm, max_tokens=2_000) as agent:
+        yield agent
+    await llm.aclose()
+
+
+@pytest.fixture(params=sorted(CLASSES))
+def name(request):
+    return request.param
+
+
+async def test_a_plain_turn_is_not_counted(name):
+    """What fits for sure costs no second request."""
+    async with open_provider(lambda _: "Yes.") as provider:
+        async with agent_of(client(name, provider)) as agent:
+            session = await agent.create_session("ada")
+            for _ in range(5):
+                await agent.run("Is that so?", session=session)
+        statistics = provider.statistics()
+    assert (statistics.requests, statistics.counted) == (5, 0)
+
+
+async def test_what_the_provider_says_fits_is_sent_whole(name):
+    """Where the estimate leaves it open, a count decides: nothing is cut, and the count holds for what comes then."""
+    async with open_provider(lambda _: "Yes.", count=lambda _: 7_000) as provider:
+        async with agent_of(client(name, provider)) as agent:
+            assert (await agent.run(LONG)).text == "Yes."
+        (request,) = provider.requests
+        assert provider.statistics().counted == 1
+    assert request.text == LONG
+
+
+async def test_what_the_provider_says_is_too_long_is_cut_before_it_is_sent(name):
+    """A conversation that it counts above the window loses its beginning, and the request is sent once."""
+    counts = iter([8_500])
+    answers = iter(["Yes."] * 9)
+    half = LONG[: len(LONG) // 2]
+    async with open_provider(lambda _: next(answers), count=lambda _: next(counts)) as provider:
+        async with agent_of(client(name, provider)) as agent:
+            session = await agent.create_session("ada")
+            await agent.run(half, session=session)
+            await agent.run(half, session=session)
+        first, second = provider.requests
+        assert provider.statistics().counted == 1
+    assert len(second.chat.messages) < 3
+    assert len(second.body) < 1.2 * len(first.body)
+
+
+async def test_only_what_the_address_takes_is_counted():
+    """The two APIs refuse fields that they do not know there, such as the length of the answer."""
+    seen = []
+
+    def count(request):
+        seen.append(set(request.json))
+        return 7_000
+
+    for name in CLASSES:
+        async with (
+            open_provider(["Yes."], count=count) as provider,
+            agent_of(client(name, provider, temperature=0.5)) as agent,
+        ):
+            await agent.run(LONG)
+    assert seen == [{"model", "system", "messages"}, {"model", "instructions", "input"}]
+
+
+async def test_of_several_models_the_first_one_counts():
+    """A fallback asks whoever is to answer."""
+    async with open_provider(["Yes."], count=lambda _: 7_000) as provider:
+        first = client("anthropic", provider)
+        async with agent_of(Fallback(first, OpenAI("m", base_url=provider.base_url, api_key="k"))) as agent:
+            assert (await agent.run(LONG)).text == "Yes."
+        assert provider.statistics().counted == 1
+
+
+class Wire:
+    """A provider in memory that answers, and does something else where it is to count."""
+
+    def __init__(self, counting):
+        self._counting = counting
+        self.paths = []
+
+    async def __call__(self, request):
+        self.paths.append(request.url.path)
+        if request.url.path.endswith("count_tokens"):
+            return await self._counting()
+        content = [{"type": "text", "text": "Yes."}]
+        body = {
+            "type": "message",
+            "role": "assistant",
+            "content": content,
+            "stop_reason": "end_turn",
+            "model": "m",
+        }
+        return httpx2.Response(200, json=body | {"usage": {"input_tokens": 10, "output_tokens": 2}})
+
+    @property
+    def counted(self):
+        return sum(path.endswith("count_tokens") for path in self.paths)
+
+    @asynccontextmanager
+    async def agent(self):
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(self))
+        llm = Anthropic("m", api_key="k", http_client=http, context_window=WINDOW, retry=Retry(attempts=1))
+        async with http, agent_of(llm) as agent:
+            yield agent
+
+
+async def test_a_server_that_does_not_count_is_asked_once():
+    """One that only speaks the API of messages answers 404; from then on the estimate decides, and what is open is cut."""
+
+    async def missing():
+        await trio.lowlevel.checkpoint()
+        return httpx2.Response(404, json={"type": "error", "error": {"type": "not_found_error"}})
+
+    wire = Wire(missing)
+    async with wire.agent() as agent:
+        for _ in range(2):
+            session = await agent.create_session("ada")
+            for half in (LONG[: len(LONG) // 2], LONG[len(LONG) // 2 :]):
+                assert (await agent.run(half, session=session)).text == "Yes."
+            session = await agent.create_session("ada")
+            await agent.run("Hello", session=session)
+    assert wire.counted <= 1
+
+
+async def test_a_count_that_does_not_come_is_not_waited_for(autojump_clock):
+    """After five seconds the estimate has to do."""
+    wire = Wire(trio.sleep_forever)
+    async with wire.agent() as agent:
+        session = await agent.create_session("ada")
+        begun = trio.current_time()
+        with pytest.raises(ContextOverflow):
+            await agent.run(LONG, session=session)
+        assert trio.current_time() - begun == pytest.approx(5.0, abs=0.5)
+    assert wire.counted == 1
+
+
+async def test_a_count_ends_with_its_turn():
+    """A user who interrupts does not wait for it."""
+    counting = trio.Event()
+
+    async def hang():
+        counting.set()
+        await trio.sleep_forever()
+
+    wire = Wire(hang)
+    async with wire.agent() as agent, trio.open_nursery() as nursery:
+        session = await agent.create_session("ada")
+
+        async def ask():
+            with pytest.raises(Interrupted):
+                await agent.run(LONG, session=session)
+
+        nursery.start_soon(ask)
+        await counting.wait()
+        await session.interrupt()
+    assert wire.paths == ["/v1/messages/count_tokens"]
