@@ -76,11 +76,11 @@ from actgent.turns.observer import Observer
 from actgent.turns.reports import Reports
 from actgent.turns.spans import TurnSpans
 
-from .assembly import build_actor, build_opener, summary_step
-from .deps import AgentDeps
+from .assembly.actor import build_actor, build_opener, summary_step
+from .assembly.deps import AgentDeps
 from .model_tools.lasting import lasting_of
 from .options import AgentOptions, FormT, MessageOptions, RunOptions
-from .question import Question
+from .runs.question import Question
 from .session import Hears, HearsIn, Session, context_of, face_of
 from .teams.agent_tools import AgentRef, AgentTool, limited
 from .teams.handoff import AgentReceivers, HandoffTool

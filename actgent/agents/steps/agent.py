@@ -9,7 +9,7 @@ import trio
 
 from actgent.agents.agent import STREAM_CAPACITY, Agent
 from actgent.agents.options import AgentOptions, FormT, MessageOptions, RunOptions
-from actgent.agents.question import Question
+from actgent.agents.runs.question import Question
 from actgent.agents.session import Session, context_of
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError

@@ -6,6 +6,7 @@ from typing import Any, get_origin
 
 import attrs
 
+from actgent.agents.session import Session, face_of
 from actgent.errors import ConfigurationError, DepsMissing
 from actgent.modes.modes import Modes
 from actgent.runtime.sessions.opener import OnSession
@@ -13,8 +14,6 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.tools.outputs.results import worded
 from actgent.tools.registry import ToolRegistry
-
-from .session import Session, face_of
 
 _WAS_GIVEN = "it was given deps of its own before the restart, and no journal holds them"
 

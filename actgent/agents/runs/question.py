@@ -2,12 +2,11 @@
 
 import attrs
 
+from actgent.agents.session import Session
 from actgent.control.arguments import check_id, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, Sender
 from actgent.sessions.incoming import Content
-
-from .session import Session
 
 
 def _named(priority: Priority | str) -> Priority:

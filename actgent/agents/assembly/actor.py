@@ -1,9 +1,10 @@
-"""How an agent at work is put together from its parts, each given those below it."""
+"""The actor of an agent and what opens its sessions, each given those below it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from actgent.actors.ref import Address
+from actgent.agents.session import Session, SessionServices, held_by
 from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
 from actgent.memory.base import Memory
@@ -24,7 +25,6 @@ from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle
 
 from .deps import AgentDeps
-from .session import Session, SessionServices, held_by
 
 
 def build_actor(

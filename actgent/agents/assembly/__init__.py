@@ -1,0 +1,1 @@
+"""How an agent at work is put together from its parts, each given those below it."""
