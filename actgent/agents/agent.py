@@ -1,14 +1,10 @@
 """The agent as a developer writes it: who it is, what it talks to, and how it is talked to."""
 
-import math
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
 )
 from functools import partial
 from types import TracebackType
@@ -19,9 +15,8 @@ import trio
 
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop
-from actgent.actors.inbox import PriorityInbox
 from actgent.approvals import Approval, Decision, session_of
-from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
+from actgent.control.arguments import at_least_one, check_id, check_seconds
 from actgent.control.limits import Limits
 from actgent.errors import (
     ApprovalNotFound,
@@ -31,7 +26,6 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.llm.base import LLM
-from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import ManageHistory, Memory
 from actgent.memory.lasting import LastingMemories
@@ -45,48 +39,45 @@ from actgent.protocols.base import ClassificationType, Instruction, Profile, Pro
 from actgent.protocols.prompt_layers import Prompt, to_layer
 from actgent.protocols.prompts import PromptManager
 from actgent.runtime.actor import AgentActor
-from actgent.runtime.approval_decisions import follow, list_approvals
+from actgent.runtime.approval_decisions import list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.opener import OnSession, SessionOpener
-from actgent.runtime.slots import running_session, slot_lent
 from actgent.runtime.starting import wait_started
-from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
-from actgent.sessions.incoming import Content, check_rule, question_to, sayable_parts
+from actgent.sessions.incoming import Content, check_rule, sayable_parts
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture, TurnReader, TurnStream, turn_options
+from actgent.sessions.waiting.turn_future import TurnReader, TurnStream
 from actgent.state.reducers import Reducer
-from actgent.structured.output import output_of
 from actgent.support.deprecations import warn_deprecated
 from actgent.support.hints import async_block, for_agents
 from actgent.tools.base import DepsT, Tool, innermost
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.toolsets.gateway import registry_of
 from actgent.toolsets.toolset import Toolset, static_tools
-from actgent.turns.calls.approval_requests import ApprovalRequests, NeedsPerson
-from actgent.turns.calls.fitting import fitter_for
-from actgent.turns.calls.model_calls import ModelCaller
-from actgent.turns.calls.tool_calls import Access, ToolCaller
+from actgent.turns.calls.approval_requests import NeedsPerson
+from actgent.turns.calls.tool_calls import Access
 from actgent.turns.core import AgentCore
-from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.guards import GuardedKind, Guards
 from actgent.turns.hooks import Hooks
-from actgent.turns.observer import Observer
 from actgent.turns.reports import Reports
-from actgent.turns.spans import TurnSpans
 
-from .assembly.actor import build_actor, build_opener, summary_step
+from .assembly.actor import build_actor, build_opener
+from .assembly.core import build_core
 from .assembly.deps import AgentDeps
+from .assembly.models import AgentModels
 from .model_tools.lasting import lasting_of
 from .options import AgentOptions, FormT, MessageOptions, RunOptions
+from .runs.answers import answer_to, resume
+from .runs.call_options import RunDefaults
 from .runs.question import Question
+from .runs.streams import STREAM_CAPACITY, read_along, read_suspended
 from .session import Hears, HearsIn, Session, context_of, face_of
 from .teams.agent_tools import AgentRef, AgentTool, limited
-from .teams.handoff import AgentReceivers, HandoffTool
+from .teams.handoff import HandoffTool
 from .validation import (
     check_arguments,
-    check_call,
     check_call_rule,
     check_each,
     check_each_seconds,
@@ -102,9 +93,6 @@ Query = str | None | Awaitable[str | None]
 """The text that a function of `on_query` adds to a message."""
 Q = TypeVar("Q", bound=Query)
 GuardT = TypeVar("GuardT", bound=Handler)
-
-STREAM_CAPACITY = 100
-"""The number of deliveries of a stream that may wait for their reader before the next token does."""
 
 
 @for_agents
@@ -261,13 +249,14 @@ class Agent(Generic[DataT_co, DepsT]):
         """The same for all sessions and turns that have no layer of their own."""
         self.prompts = PromptManager(self.protocol, self.profile, system=self.system_prompt)
         """Renders the prompts round what its models remember."""
-        self._options = self._options_for(output, temperature=temperature, max_tokens=max_tokens)
         check_reducers(reducers)
         self._reducers = reducers
         self._memory = ShortTermMemory() if memory is None else memory_of(memory)
-        self._model_names = {**(models or {}), "default": llm}
-        self._models: dict[str, LLM] | None = self._resolve_models()
         self._deps = AgentDeps(name, deps, self.tools)
+        self._defaults = RunDefaults(self.profile, self.protocol, self.system_prompt, self._deps).with_own(
+            output, temperature=temperature, max_tokens=max_tokens
+        )
+        self._models = AgentModels({**(models or {}), "default": llm})
         self._on_session: list[OnSession] = self._deps.first_hooks(modes)
         self._hooks, self._guards = Hooks(queries=list(lasting.queries)), Guards()
         self._opener: SessionOpener | None = None
@@ -345,10 +334,10 @@ class Agent(Generic[DataT_co, DepsT]):
             description,
             session_id=session_id,
             parent=None if parent is None else _below(parent),
-            system=None if prompt is None else self._layered(prompt),
+            system=self._defaults.layered(prompt),
             limits=limits,
             on_busy=on_busy,
-            deps=None if deps is None else self._checked_deps(deps),
+            deps=self._defaults.checked(deps),
             history=history,
         )
         return face_of(context)
@@ -367,7 +356,7 @@ class Agent(Generic[DataT_co, DepsT]):
             DepsMissing: it was left out after a restart, since its tools need deps: pass them here, and it goes on.
         """
         opener = await self._await_opener()
-        context = await opener.open(session_id, owner=owner, deps=self._checked_deps(deps))
+        context = await opener.open(session_id, owner=owner, deps=self._defaults.checked(deps))
         return _with_deps(context, deps)
 
     async def ensure_session(
@@ -392,32 +381,18 @@ class Agent(Generic[DataT_co, DepsT]):
             WrongOwner: the session of this id is another owner's; names and kinds are compared.
             SessionClosed: it was closed.
         """
-        opener, given = await self._await_opener(), self._checked_deps(deps)
+        opener, given = await self._await_opener(), self._defaults.checked(deps)
         context = await opener.ensure(
             owner,
             session_id,
             parent=_below(parent),
-            system=self._layered(prompt),
+            system=self._defaults.layered(prompt),
             on_busy=on_busy,
             limits=limits,
             deps=given,
             history=history,
         )
         return _with_deps(context, deps)
-
-    def _layered(self, prompt: Prompt | None) -> str | None:
-        """The system prompt of a session with a layer of its own."""
-        return None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
-
-    def _checked_deps(self, deps: Any) -> Any:
-        """The deps of one session or run.
-
-        Raises:
-            ConfigurationError: they are of another type than a tool takes.
-        """
-        if deps is not None:
-            self._deps.check(deps)
-        return deps
 
     async def receive(self, message: Message, *, enqueue_timeout: float = 30) -> str:
         """Send what `Session.create_message` made; with that it is `Session.chat`. Returns the message's id.
@@ -577,7 +552,7 @@ class Agent(Generic[DataT_co, DepsT]):
             AlreadyAnswered: the message was answered before, and the reply is not known any more.
             ActgentError: the error of the Failure that the turn ended with.
         """
-        options = self._options_for(
+        options = self._defaults.options_for(
             output,
             temperature=temperature,
             max_tokens=max_tokens,
@@ -588,10 +563,10 @@ class Agent(Generic[DataT_co, DepsT]):
         )
         said = Question(content, session, sender, priority, message_id, timeout)
         if timeout is None:
-            return await self._answer_to(said, options)
+            return await answer_to(await self._await_opener(), said, options)
         check_loop(f"agent {self.name!r}")
         with trio.move_on_after(timeout) as limit, limited(limit):
-            return await self._answer_to(said, options)
+            return await answer_to(await self._await_opener(), said, options)
         raise DeadlineExceeded(f"agent {self.name!r}", timeout)
 
     @overload
@@ -635,25 +610,6 @@ class Agent(Generic[DataT_co, DepsT]):
         async with self:
             return await running()
 
-    async def _answer_to(self, said: Question, options: CallOptions) -> Reply:
-        """Say something, and wait for what comes of it."""
-        if self._opener is None:
-            await self._await_opener()
-        asked = self._address(said.session)
-        asker = running_session()
-        future = TurnFuture(options, is_patient=asker is not None)
-        future.take_limit(asker)
-        with slot_lent(asked):  # before anything is said: it may be refused
-            await self._send(said, asked, future)
-            try:
-                await future.done.wait()
-            except trio.Cancelled:
-                await future.leave(host_of(asked if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
-                raise
-        if future.is_sent_away and (log := asked.log) is not None:
-            await log.flush()  # nothing of it comes back after a crash
-        return future.outcome()
-
     @overload
     def stream(
         self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions[DepsT]]
@@ -693,7 +649,7 @@ class Agent(Generic[DataT_co, DepsT]):
         `Failure` of the kind `deadline`, the last delivery. A repetition of a `message_id` reads the rest of the turn, or
         what it came to alone.
         """
-        options = self._options_for(
+        options = self._defaults.options_for(
             output,
             temperature=temperature,
             max_tokens=max_tokens,
@@ -705,7 +661,7 @@ class Agent(Generic[DataT_co, DepsT]):
         said = Question(content, session, sender, priority, message_id, timeout)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         future = TurnStream(options, reader=reader)
-        async with self._read_along(said, future, reader):
+        async with read_along(await self._await_opener(), said, future, reader):
             yield reader
 
     # --- people ------------------------------------------------------------------------------
@@ -732,24 +688,8 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         if not decisions:
             raise ConfigurationError("decisions= is a mapping of approval ids to decisions, and not empty")
-        first = next(iter(decisions))
-        session = await self._session_of(first)
-        context = context_of(session)
-        context.ledger().find(first, session.id)  # who comes too late is told that, and no less
-        asker = running_session()
-        future = TurnFuture(self._options, is_patient=asker is not None)
-        future.take_limit(asker)
-        with slot_lent(context), follow(context, future):
-            try:
-                for approval_id, decision in decisions.items():
-                    await session.answer(approval_id, decision, by=by)
-                if context.ledger().open:
-                    raise context.ledger().suspended()
-                await future.done.wait()
-            except trio.Cancelled:
-                await future.leave(host_of(context if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
-                raise
-        return future.outcome()
+        session = await self._session_of(next(iter(decisions)))
+        return await resume(session, self._defaults.options, decisions, by=by)
 
     @async_block
     async def follow(
@@ -767,10 +707,9 @@ class Agent(Generic[DataT_co, DepsT]):
         context = context_of(session)
         running.sessions.check_member(context)
         reader = TurnReader[Delivery[DataT_co]](STREAM_CAPACITY)
-        future = TurnStream(self._options, reader=reader)
-        with slot_lent(context), follow(context, future):
-            async with _reading(context, future, reader):
-                yield reader
+        future = TurnStream(self._defaults.options, reader=reader)
+        async with read_suspended(context, future, reader):
+            yield reader
 
     async def approvals(self, *, after: str = "", limit: int = 100) -> tuple[Approval, ...]:
         """List the approvals that this agent's sessions wait for, sessions unloaded to the journal included.
@@ -786,152 +725,16 @@ class Agent(Generic[DataT_co, DepsT]):
             raise ApprovalNotFound(approval_id, "")
         return await self.open_session(session_id)
 
-    # --- below ------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _read_along(
-        self, said: Question, future: TurnFuture, reader: TurnReader[Any]
-    ) -> AsyncGenerator[None, None]:
-        """Say something; leaving the block ends the reading, and the turn if it still runs."""
-        if self._opener is None:
-            await self._await_opener()
-        asked = self._address(said.session)
-        timeout = math.inf if said.timeout is None else said.timeout
-        over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {self.name!r}", timeout)
-        future.wait_until(over)  # before it is sent: its turn may begin at once
-        with slot_lent(asked):
-            with trio.CancelScope(deadline=over) as limit:
-                await self._send(said, asked, future)
-            if limit.cancelled_caught:
-                raise error
-            with self._expiring(future, over, error):
-                async with _reading(asked, future, reader):
-                    yield
-        if not reader.is_heeded:
-            self._reports.stream_ended(asked, future)
-
-    @contextmanager
-    def _expiring(self, future: TurnFuture, over: float, error: Exception) -> Iterator[None]:
-        """End what someone waits for at a time of trio's clock, unless the block has been left by then."""
-        if over == math.inf:
-            yield
-            return
-        handle = self._require_opener().running.runner.turn_lifecycle.timer.call_at(
-            over, partial(future.expire, error)
-        )
-        try:
-            yield
-        finally:
-            handle.cancel()
-
-    def _address(self, session: Session | None) -> SessionContext:
-        """Find the session to send a request to: the one given, or a fresh transient one.
-
-        A fresh one belongs to the session whose turn asks, if there is one, and is closed with it.
-
-        Raises:
-            WouldDeadlock: we are in a turn of this session.
-            SessionNotFound: it is another agent's.
-        """
-        opener = self._require_opener()
-        if session is None:
-            return opener.fresh()
-        context = context_of(session)
-        opener.running.lifecycle.check_not_inside(context, "run()")
-        opener.running.sessions.check_member(context)
-        return context
-
-    async def _send(self, said: Question, context: SessionContext, future: TurnFuture) -> None:
-        opener = self._require_opener()
-        async with opener.beginning(context) if said.session is None else nullcontext():
-            message = question_to(context, said.content, said.sender, said.priority, said.message_id)
-            once = said.message_id is not None
-            await opener.intake.accept(context, message, once=once, future=future)
-
-    def _options_for(
-        self,
-        output: Any,
-        *,
-        temperature: float | None,
-        max_tokens: int | None,
-        prompt: Prompt | None = None,
-        session: Session | None = None,
-        limits: Limits | None = None,
-        deps: Any = None,
-    ) -> CallOptions:
-        """The agent's own options, but for what is given.
-
-        A layer that appends stands at the end of the conversation, so that the prompt before it stays as it is.
-        """
-        base = getattr(self, "_options", None) or CallOptions(protocol=self.protocol)
-        check_call(temperature=temperature, max_tokens=max_tokens)
-        check_limits(limits)
-        if not isinstance(session, Session | None):
-            raise ConfigurationError(f"session= takes a Session, not {session!r}")
-        layer = None if prompt is None else to_layer(prompt)
-        at_end = layer is not None and layer.mode == "append"
-        below = context_of(session).conversation.system if session is not None else None
-        system = None
-        if layer is not None and not at_end:
-            system = layer.apply(self.system_prompt if below is None else below, self.profile)
-        tail = layer.render(self.profile) if layer is not None and at_end else ""
-        form = None if output is None else output_of(output)
-        return CallOptions(
-            protocol=base.protocol if form is None else self.protocol.with_output(form),
-            temperature=base.temperature if temperature is None else temperature,
-            max_tokens=base.max_tokens if max_tokens is None else max_tokens,
-            system=system,
-            tail=tail,
-            limits=limits,
-            deps=self._checked_deps(deps),
-            journal_form=turn_options(
-                form,
-                temperature=temperature,
-                max_tokens=max_tokens,
-                system=system,
-                tail=tail,
-                deps=deps is not None,
-            ),
-        )
-
     # --- other agents --------------------------------------------------------------------
 
     @property
     def ref(self) -> AgentRef:
         """The agent's address for other agents and programs: `tell` and `ask`."""
-        return AgentRef(self.name, run=self.run, post=self._tell, send_again=self._send_again)
+        return AgentRef(self.name, run=self.run, opener=self._await_opener, bury=self._keep_dead)
 
-    async def _tell(self, content: Content, *, enqueue_timeout: float) -> None:
-        try:
-            await self._post(content, enqueue_timeout=enqueue_timeout)
-        except NotRunning:
-            if self._bury is not None:
-                self._bury(DeadLetter(self.name, content, "it is not running"))
-            raise
-
-    async def _post(self, content: Content, *, enqueue_timeout: float = 30) -> None:
-        opener = await self._await_opener()
-        context = opener.new(Sender("user"), is_transient=True)
-        async with opener.beginning(context):
-            await face_of(context).chat(content, enqueue_timeout=enqueue_timeout)
-
-    async def _send_again(self, letter: DeadLetter) -> None:
-        """Take a message of an earlier run again: in its session, which is made anew if it ended with that run."""
-        message = letter.payload
-        if not isinstance(message, Message):
-            await self._post(message)
-        elif letter.owner is None and not message.correlation_id:
-            await self._post(message.parts)
-        else:
-            session_id = message.session_id
-            session = await (
-                self.open_session(session_id)
-                if letter.owner is None
-                else self.ensure_session(letter.owner, session_id)
-            )
-            await session.chat(
-                message.parts, message.sender, priority=message.priority, message_id=message.id
-            )
+    def _keep_dead(self, letter: DeadLetter) -> None:
+        if self._bury is not None:
+            self._bury(letter)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """This agent as a tool of another, which is started together with that one."""
@@ -958,11 +761,6 @@ class Agent(Generic[DataT_co, DepsT]):
         """Its tools that are known before it starts, without their wrappers."""
         given = (*self.tools, *(tool for toolset in self.toolsets for tool in static_tools(toolset)))
         return [innermost(tool) for tool in given]
-
-    def _receivers(self, dispatcher: Dispatcher) -> AgentReceivers | None:
-        """The agents that its sessions may be handed over to, if there are any."""
-        tools = {tool.agent.name: tool for tool in self._given_tools() if isinstance(tool, HandoffTool)}
-        return AgentReceivers(tools, dispatcher, self._guards) if tools else None
 
     def _access_rules(self) -> Iterable[Access]:
         """Rules that a call has to pass at the moment it is about to start."""
@@ -1043,7 +841,7 @@ class Agent(Generic[DataT_co, DepsT]):
             name=self.name,
             ref=self.ref,
             limits=self.limits,
-            options=self._options,
+            options=self._defaults.options,
             on_stop=partial(self._stopped, runtime),
             deps=self._deps,
         )
@@ -1059,90 +857,31 @@ class Agent(Generic[DataT_co, DepsT]):
         )
 
     def _build_core(self, runtime: Runtime) -> AgentCore:
-        dispatcher = Dispatcher(reports=self._reports, timeout=self._handler_timeout, watch=runtime.watch)
-        self._reports.is_redacted = runtime.is_redacted
-        tracing = runtime.stream.tracing
-        spans = None if tracing is None else TurnSpans(self.name, tracing)
-        observer = Observer(self.name, runtime.stream, spans)
-        models = self._models = self._models or self._resolve_models()
-        return self.core_type(
+        return build_core(
+            self.core_type,
+            runtime,
             profile=self.profile,
             memory=self._memory,
             prompts=self.prompts,
-            begin_with_summary=summary_step(self._memory),
-            models=ModelCaller(
-                sender=Sender(self.name, "assistant"),
-                models=models,
-                dispatcher=dispatcher,
-                observer=observer,
-                timer=runtime.timer,
-                guards=self._guards,
-                fitter=fitter_for(models.values()),
-            ),
-            calling=ToolCaller(
-                agent=self.name,
-                registry=self.tools,
-                threads=runtime.threads.share(self.name, self._threads),
-                dispatcher=dispatcher,
-                observer=observer,
-                approvals=ApprovalRequests(
-                    agent=self.name,
-                    rule=self.approval_rule,
-                    dispatcher=dispatcher,
-                    observer=observer,
-                    now=runtime.clock.steady,
-                ),
-                access=(*([] if self.modes is None else [self.modes.refusal]), *self._access_rules()),
-            ),
-            inbox=PriorityInbox[Message](f"agent {self.name}", **self._bounds),
-            dispatcher=dispatcher,
-            observer=observer,
-            router=self._route,
-            hooks=self._hooks,
+            models=self._models.open(),
+            tools=self.tools,
+            given_tools=self._given_tools(),
+            threads=self._threads,
+            approval=self.approval_rule,
+            access=(*([] if self.modes is None else [self.modes.refusal]), *self._access_rules()),
             modes=self.modes,
+            hooks=self._hooks,
             guards=self._guards,
-            receivers=self._receivers(dispatcher),
+            router=self._route,
+            reports=self._reports,
+            handler_timeout=self._handler_timeout,
+            bounds=self._bounds,
         )
 
-    def _resolve_models(self) -> dict[str, LLM]:
-        return {
-            role: model.build() if isinstance(model, LLMSettings) else resolve_model(model)
-            for role, model in self._model_names.items()
-        }
-
     async def _stopped(self, runtime: Runtime) -> None:
-        """Close the clients that were made from names; those that were given stay their owner's."""
         self._opener = None
         runtime.toolsets.close(self.tools)
-        models, self._models = self._models or {}, None
-        for role, model in models.items():
-            if not isinstance(self._model_names[role], LLM):
-                await model.aclose()
-
-
-@asynccontextmanager
-async def _reading(
-    context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
-) -> AsyncGenerator[None, None]:
-    """Read along; leaving the block stops the turn, if it still runs and nobody else waits for it.
-
-    Not where a decision comes too late (a `UsageError`): then somebody else's counts, and goes on with the turn.
-    """
-    try:
-        yield
-    except (trio.Cancelled, BaseExceptionGroup):
-        await future.leave(host_of(context))  # noqa: ASYNC102 - one shielded checkpoint
-        raise
-    except UsageError:
-        if not future.is_guest:
-            future.abandon()
-        raise
-    except BaseException:
-        future.abandon()
-        raise
-    finally:
-        reader.close()
-    future.abandon()
+        await self._models.aclose()
 
 
 def _with_deps(context: SessionContext, deps: object) -> Session[Any]:

@@ -221,7 +221,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
     def _check_config(self, roles: list[str], models: Mapping[str, str], tools: Sequence[str]) -> None:
         for stage in models.keys() - set(ROLES.values()):
             raise ConfigurationError(f"no stage {stage!r}: there are {', '.join(ROLES.values())}")
-        for role in {*roles, *models.values()} - self._model_names.keys():
+        for role in {*roles, *models.values()} - self._models.named.keys():
             raise ConfigurationError(f"agent {self.name!r} has no model {role!r}: add it to models=")
         for name in tools:
             if self.tools.get(name) is None:

@@ -118,7 +118,7 @@ async def test_an_interrupted_turn_comes_out_the_same(autojump_clock):
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(clerk(["never", "second"], tools=[pay]))
-            agent._models["default"]._delay = 60
+            agent._models.clients["default"]._delay = 60
             session = await agent.create_session("ada", session_id="s")
             await session.chat("first")
             await trio.sleep(1)

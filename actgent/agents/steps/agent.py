@@ -7,9 +7,10 @@ from typing import Any, Generic, Literal, Unpack, overload
 import attrs
 import trio
 
-from actgent.agents.agent import STREAM_CAPACITY, Agent
+from actgent.agents.agent import Agent
 from actgent.agents.options import AgentOptions, FormT, MessageOptions, RunOptions
 from actgent.agents.runs.question import Question
+from actgent.agents.runs.streams import STREAM_CAPACITY, read_along
 from actgent.agents.session import Session, context_of
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
@@ -146,7 +147,7 @@ class StepsAgent(Agent[DataT_co, DepsT]):
 
         A slow reader slows the model's stream down. Leaving the block early stops the turn.
         """
-        options = self._options_for(
+        options = self._defaults.options_for(
             output,
             temperature=temperature,
             max_tokens=max_tokens,
@@ -158,7 +159,7 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
         future = StepsTurnStream(options, reader=reader)
         said = Question(content, session, sender, priority, message_id, timeout)
-        async with self._read_along(said, future, reader):
+        async with read_along(await self._await_opener(), said, future, reader):
             yield reader
 
     @overload

@@ -9,14 +9,15 @@ import trio
 
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.ref import Address
-from actgent.agents.session import Session, context_of, services_of
+from actgent.agents.session import Session, context_of, face_of, services_of
 from actgent.agents.validation import renamed_deadline
 from actgent.control.arguments import at_least_one, check_seconds
-from actgent.errors import ConfigurationError, ToolError
-from actgent.messages import Priority, Reply
+from actgent.errors import ConfigurationError, NotRunning, ToolError
+from actgent.messages import Message, Priority, Reply, Sender
 from actgent.runtime.directory import AgentCard
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.opener import SessionOpener
+from actgent.sessions.incoming import Content
 from actgent.sessions.waiting.tasks import TASK_DEADLINE, with_shortfall
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.results import to_text
@@ -36,13 +37,13 @@ class AgentRef(Address):
         name: str,
         *,
         run: Run,
-        post: Callable[..., Awaitable[None]],
-        send_again: Callable[[DeadLetter], Awaitable[None]],
+        opener: Callable[[], Awaitable[SessionOpener]],
+        bury: Callable[[DeadLetter], object],
     ) -> None:
         self.name = name
         self._run = run
-        self._post = post
-        self._send_again = send_again
+        self._opener = opener
+        self._bury = bury
 
     async def ask(self, content: Any, *, deadline: float = 30) -> Reply:
         """Have the agent answer, within `deadline` seconds; a cancelled ask stops it.
@@ -65,10 +66,33 @@ class AgentRef(Address):
         """
         if deadline is not None:
             enqueue_timeout = renamed_deadline("AgentRef.tell", deadline)
-        await self._post(content, enqueue_timeout=enqueue_timeout)
+        try:
+            await self._post(content, enqueue_timeout=enqueue_timeout)
+        except NotRunning:
+            self._bury(DeadLetter(self.name, content, "it is not running"))
+            raise
 
     async def send_again(self, letter: DeadLetter) -> None:
-        await self._send_again(letter)
+        """Give the agent a message of an earlier run: in its session, which is made anew if it ended with that run."""
+        message = letter.payload
+        if not isinstance(message, Message):
+            await self._post(message)
+        elif letter.owner is None and not message.correlation_id:
+            await self._post(message.parts)
+        else:
+            opener, session_id = await self._opener(), message.session_id
+            context = await (
+                opener.open(session_id) if letter.owner is None else opener.ensure(letter.owner, session_id)
+            )
+            await face_of(context).chat(
+                message.parts, message.sender, priority=message.priority, message_id=message.id
+            )
+
+    async def _post(self, content: Content, *, enqueue_timeout: float = 30) -> None:
+        opener = await self._opener()
+        context = opener.new(Sender("user"), is_transient=True)
+        async with opener.beginning(context):
+            await face_of(context).chat(content, enqueue_timeout=enqueue_timeout)
 
 
 class AgentTool(Tool):

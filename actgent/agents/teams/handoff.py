@@ -6,7 +6,7 @@ in its state, and what goes on bears the id of the user's message: a turn that a
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -132,6 +132,12 @@ class HandBackTool(Tool):
                 await parent.log.flush()
         await trio.lowlevel.checkpoint()
         return f"{parent.agent} answers the next message; say your last words."
+
+
+def receivers_among(tools: Iterable[Tool], dispatcher: Dispatcher, guards: Guards) -> "AgentReceivers | None":
+    """Return the agents that sessions may be handed over to by these tools; None if there are none."""
+    handoffs = {tool.agent.name: tool for tool in tools if isinstance(tool, HandoffTool)}
+    return AgentReceivers(handoffs, dispatcher, guards) if handoffs else None
 
 
 @attrs.frozen(eq=False)

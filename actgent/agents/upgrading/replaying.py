@@ -196,9 +196,9 @@ def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord]
 def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
     """A copy of an agent that reaches nobody outside."""
     actor = copy.copy(agent)
-    names = {"default", *actor._model_names}  # noqa: SLF001
+    models = actor._models  # noqa: SLF001
     changes: dict[str, Any] = {
-        "_models": dict.fromkeys(names, model),
+        "_models": attrs.evolve(models, clients=dict.fromkeys(models.named, model)),
         "_opener": None,
         "_block": None,
         "_on_session": [],

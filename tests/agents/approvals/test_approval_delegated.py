@@ -82,8 +82,8 @@ async def test_the_time_of_a_call_goes_on_where_it_was(autojump_clock):
         last = chat.messages[-1]
         return "done" if last.role == "tool" else [ToolCall("pay", {"amount": 5})]
 
-    worker._model_names["default"] = ScriptedLLM(slow, delay=40, keep=0)
-    worker._models = None
+    worker._models.named["default"] = ScriptedLLM(slow, delay=40, keep=0)
+    worker._models.clients = None
     async with lead:
         session = await lead.create_session("ada", "pay 5")
         await trio.sleep(50)
@@ -114,8 +114,8 @@ async def test_an_ask_in_a_tool_has_its_deadline_without_people(autojump_clock, 
     def say(chat):
         return "done" if chat.messages[-1].role == "tool" else [PAY]
 
-    worker._model_names["default"] = ScriptedLLM(say, delay=10, keep=0)
-    worker._models = None
+    worker._models.named["default"] = ScriptedLLM(say, delay=10, keep=0)
+    worker._models.clients = None
     calls = [ToolCall("ask", {"deadline": 15.0}), ToolCall("ask", {"deadline": 25.0})]
     boss = BareAgent(
         "boss", llm=ScriptedLLM(lambda chat: calls if len(chat.messages) == 1 else "ok"), tools=[ask]

@@ -204,7 +204,7 @@ async def test_clients_of_settings_are_closed_with_the_agent(no_keys):
     agent = AgentBuilder("x").llm("openai:m", base_url="http://localhost:1", temperature=0).build()
     for _ in range(2):
         async with agent:
-            client = agent._models["default"]
+            client = agent._models.clients["default"]
             assert client._temperature == 0
         assert client._sdk.client.is_closed()
 

@@ -70,7 +70,7 @@ async def test_64_parallel_children_with_a_limit_of_5_calls_take_exactly_5(liste
         session = await lead.create_session("ada", "go")
         heard = listen(session)
         await session.wait_idle()
-    assert len(llm.chats) + len(help_._model_names["default"].chats) == 5
+    assert len(llm.chats) + len(help_._models.named["default"].chats) == 5
     results = heard[:-1]
     assert [result.status for result in results].count("success") == 4
     refused = [result.error for result in results if result.status == "error"]
@@ -178,7 +178,7 @@ async def test_what_is_not_asked_within_the_turn_is_not_paid_by_it():
         await session.wait_idle()
         await apart.wait_idle()
         assert str(apart.history[-1].text) == "done"
-    assert len(other._model_names["default"].chats) == 2
+    assert len(other._models.named["default"].chats) == 2
 
 
 async def test_the_default_of_25_calls_is_not_shared():
@@ -186,7 +186,7 @@ async def test_the_default_of_25_calls_is_not_shared():
     help_ = worker()
     async with BareAgent("lead", llm=ScriptedLLM(crowd(64)), tools=[help_.as_tool()]) as lead:
         assert str(await lead.run("go")) == "all done"
-    assert len(help_._model_names["default"].chats) == 64
+    assert len(help_._models.named["default"].chats) == 64
 
 
 # --- sessions --------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ async def test_a_session_is_bounded_over_its_turns_and_with_its_children(listen)
             await each.wait_idle()
         assert dict(parent.budget.left) == {"model_calls": 0}
         assert dict(grandchild.budget.left) == {"model_calls": 0}
-        assert agent._resolve_models()["default"].chats.__len__() == 3
+        assert agent._models.resolve()["default"].chats.__len__() == 3
     failures = [item for each in heard for item in each if isinstance(item, Failure)]
     assert [limit_of(failure) for failure in failures] == [("model_calls", 3, "a")] * 2
     assert {failure.error.session_id for failure in failures} == {parent.id}
@@ -362,7 +362,7 @@ async def test_parallel_children_wait_for_tokens_that_others_may_give_back(autoj
     async with lead:
         session = await lead.create_session("ada")
         assert str(await lead.run("go", session=session)) == "all done"
-    assert len(help_._model_names["default"].chats) == 64
+    assert len(help_._models.named["default"].chats) == 64
 
 
 async def test_cost_is_bounded_by_the_price_of_the_model():

@@ -180,7 +180,7 @@ async def test_a_turn_without_deps_fails_before_its_model_is_asked(listen):
         await session.wait_idle()
         (failure,) = [each for each in heard if isinstance(each, Failure)]
         assert (failure.kind, type(failure.error)) == ("deps", DepsMissing)
-        assert agent._models["default"].chats == []
+        assert agent._models.clients["default"].chats == []
 
 
 async def test_a_tool_of_no_known_type_asks_for_itself():

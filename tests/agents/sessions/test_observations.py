@@ -170,7 +170,7 @@ async def test_thoughts_come_while_the_model_writes_them(runtime):
     """They grow under the id that they have when they are whole."""
     send, receive = trio.open_memory_channel(0)
     agent = planner(chunk=20)
-    complete = agent._models["default"].complete if hasattr(agent, "_models") else None
+    complete = agent._models.clients["default"].complete
 
     async def slowly(chat, *, on_text=None):
         async def gated(text, attempt):
@@ -179,7 +179,7 @@ async def test_thoughts_come_while_the_model_writes_them(runtime):
 
         return await complete(chat, on_text=None if on_text is None else gated)
 
-    agent._models["default"].complete = slowly
+    agent._models.clients["default"].complete = slowly
     session = await (await runtime.start(agent)).create_session("ada")
     async with session.observe(types=["THOUGHTS"]) as reader, session.observe(types=["PLAN"]) as plans:
         await session.chat("How deep is Baikal?")

@@ -1,0 +1,97 @@
+"""The core of an agent: the pipeline of its messages, with what calls models and tools."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from actgent.actors.inbox import PriorityInbox
+from actgent.agents.teams.handoff import receivers_among
+from actgent.llm.base import LLM
+from actgent.memory.base import Memory
+from actgent.messages import Message, Sender
+from actgent.modes.modes import Modes
+from actgent.protocols.base import Profile
+from actgent.protocols.prompts import PromptManager
+from actgent.runtime.runtime import Runtime
+from actgent.tools.base import Tool
+from actgent.tools.registry import ToolRegistry
+from actgent.turns.calls.approval_requests import ApprovalRequests, NeedsPerson
+from actgent.turns.calls.fitting import fitter_for
+from actgent.turns.calls.model_calls import ModelCaller
+from actgent.turns.calls.tool_calls import Access, ToolCaller
+from actgent.turns.core import AgentCore, Router
+from actgent.turns.dispatcher import Dispatcher
+from actgent.turns.guards import Guards
+from actgent.turns.hooks import Hooks
+from actgent.turns.observer import Observer
+from actgent.turns.reports import Reports
+from actgent.turns.spans import TurnSpans
+
+from .actor import summary_step
+
+
+def build_core(
+    core_type: type[AgentCore],
+    runtime: Runtime,
+    *,
+    profile: Profile,
+    memory: Memory,
+    prompts: PromptManager,
+    models: Mapping[str, LLM],
+    tools: ToolRegistry,
+    given_tools: Iterable[Tool],
+    threads: int,
+    approval: NeedsPerson | None,
+    access: Sequence[Access],
+    modes: Modes | None,
+    hooks: Hooks,
+    guards: Guards,
+    router: Router,
+    reports: Reports,
+    handler_timeout: float,
+    bounds: Mapping[str, Any],
+) -> AgentCore:
+    """Build the core of an agent in a runtime; `bounds` are those of its inbox, `given_tools` those known before it starts."""
+    name = profile.name
+    dispatcher = Dispatcher(reports=reports, timeout=handler_timeout, watch=runtime.watch)
+    reports.is_redacted = runtime.is_redacted
+    tracing = runtime.stream.tracing
+    spans = None if tracing is None else TurnSpans(name, tracing)
+    observer = Observer(name, runtime.stream, spans)
+    return core_type(
+        profile=profile,
+        memory=memory,
+        prompts=prompts,
+        begin_with_summary=summary_step(memory),
+        models=ModelCaller(
+            sender=Sender(name, "assistant"),
+            models=models,
+            dispatcher=dispatcher,
+            observer=observer,
+            timer=runtime.timer,
+            guards=guards,
+            fitter=fitter_for(models.values()),
+        ),
+        calling=ToolCaller(
+            agent=name,
+            registry=tools,
+            threads=runtime.threads.share(name, threads),
+            dispatcher=dispatcher,
+            observer=observer,
+            approvals=ApprovalRequests(
+                agent=name,
+                rule=approval,
+                dispatcher=dispatcher,
+                observer=observer,
+                now=runtime.clock.steady,
+            ),
+            access=access,
+        ),
+        inbox=PriorityInbox[Message](f"agent {name}", **bounds),
+        dispatcher=dispatcher,
+        observer=observer,
+        router=router,
+        hooks=hooks,
+        modes=modes,
+        guards=guards,
+        receivers=receivers_among(given_tools, dispatcher, guards),
+    )
