@@ -4,11 +4,14 @@ import copy
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
+import trio
 
 from actgent.agents.agent import Agent
+from actgent.agents.deps import AgentDeps
 from actgent.agents.session import face_of
 from actgent.errors import ConfigurationError, Interrupted, ModelError, NotRunning
 from actgent.journal.memory import MemoryJournal
@@ -26,6 +29,8 @@ from actgent.journal.records import (
 )
 from actgent.llm.base import Answer
 from actgent.llm.scripted import ScriptedLLM
+from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.summarizing import SUMMARY
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.sessions.context import SessionContext
@@ -33,8 +38,10 @@ from actgent.sessions.restore import owner_of
 from actgent.sessions.turn import Turn
 from actgent.state.store import StateRecord, Store
 from actgent.tools.execution import Batch
+from actgent.tools.registry import ToolRegistry
 from actgent.turns.calls.tool_calls import ToolCaller
 from actgent.turns.hooks import Hooks
+from actgent.turns.reports import Reports
 
 State = Mapping[str, Any]
 _Line = tuple[int, str]
@@ -82,11 +89,8 @@ class Recording:
         agent has to have them. `prompts=False` overlooks another system prompt and other tools.
         """
         replayed, states = await _replay(self, agent, run_tools=run_tools)
-        told = prompts and all(r.prompt for r in self.records if isinstance(r, Said) and r.stop)
-        recorded = list(_lines(self.records, _states_after_turns(self.records), with_prompts=told))
-        difference = _difference(recorded, list(_lines(replayed, states, with_prompts=told)))
-        goes_on = difference is not None and difference.step > len(self.records)
-        return None if goes_on and _is_unfinished(self.records) else difference
+        looking = partial(_compared, self.records, replayed, states, prompts=prompts)
+        return await trio.to_thread.run_sync(looking, abandon_on_cancel=True)
 
 
 async def compare_session(
@@ -153,6 +157,8 @@ async def _replay(
     if opened is None:
         raise ConfigurationError(f"session {recording.session_id} has no beginning: nothing can be replayed")
     actor = _stand_in(agent, recording.model())
+    if not run_tools:
+        vars(actor)["_deps"] = AgentDeps(agent.name, None, ToolRegistry())
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         await runtime.start(actor)
         opener = runtime.agents.opener(actor.name)
@@ -194,7 +200,7 @@ def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord]
 
 
 def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
-    """A copy of an agent that reaches nobody outside."""
+    """A copy of an agent that reaches nobody outside; of one that runs it takes the tools as they are connected."""
     actor = copy.copy(agent)
     models = actor._models  # noqa: SLF001
     changes: dict[str, Any] = {
@@ -204,9 +210,20 @@ def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
         "_on_session": [],
         "_hooks": Hooks(),
         "_companions": lambda: (),
+        "_reports": Reports(agent.name),
     }
+    if agent._memory.summarizes:  # noqa: SLF001 - what is summarized is nothing that a recorded answer depends on
+        changes["_memory"] = ShortTermMemory()
+    if agent._opener is not None:  # noqa: SLF001
+        changes["open_toolsets"] = partial(_serve, actor)
     vars(actor).update(changes)
     return actor
+
+
+async def _serve(actor: Agent, _runtime: Runtime) -> None:
+    """Begin with the tools that are there, which stay connected for the agent that runs."""
+    await trio.lowlevel.checkpoint()
+    actor._require_opener().running.equipped.set()  # noqa: SLF001
 
 
 @attrs.frozen
@@ -278,15 +295,6 @@ def _recorded_caller(calling: ToolCaller, records: Sequence[Record]) -> ToolCall
 # --- the state ----------------------------------------------------------------------------
 
 
-def _state_at(records: Sequence[Record], place: int) -> State:
-    """The state after so many records."""
-    store = Store()
-    for record in records[:place]:
-        if isinstance(record, Changed | ActionFailed | RolledBack):
-            store.restore(record)
-    return dict(store)
-
-
 def _restore(store: Store, changes: Sequence[StateRecord]) -> None:
     """Restore the state as tools left it, and programs between the turns, since neither runs in a replay."""
     for change in changes:
@@ -294,15 +302,30 @@ def _restore(store: Store, changes: Sequence[StateRecord]) -> None:
 
 
 def _states_after_turns(records: Sequence[Record]) -> Sequence[State]:
-    begun = {record.message_id for record in records if isinstance(record, Appended)}
-    return [
-        _state_at(records, place)
-        for place, record in enumerate(records)
-        if isinstance(record, Ended) and record.message_id in begun
-    ]
+    store, begun, states = Store(), set[str](), list[State]()
+    for record in records:
+        match record:
+            case Changed() | ActionFailed() | RolledBack():
+                store.restore(record)
+            case Appended(message_id=message_id):
+                begun.add(message_id)
+            case Ended(message_id=message_id) if message_id in begun:
+                states.append(dict(store))
+    return states
 
 
 # --- the comparison -----------------------------------------------------------------------
+
+
+def _compared(
+    records: Sequence[Record], replayed: Sequence[Record], states: Sequence[State], *, prompts: bool
+) -> Difference | None:
+    """The first difference of a replay; a recording that is unfinished may go on."""
+    told = prompts and all(r.prompt for r in records if isinstance(r, Said) and r.stop)
+    recorded = list(_lines(records, _states_after_turns(records), with_prompts=told))
+    difference = _difference(recorded, list(_lines(replayed, states, with_prompts=told)))
+    goes_on = difference is not None and difference.step > len(records)
+    return None if goes_on and _is_unfinished(records) else difference
 
 
 def _difference(recorded: Sequence[_Line], replayed: Sequence[_Line]) -> Difference | None:
@@ -337,7 +360,7 @@ def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: 
             case Appended(message_id=message_id):
                 begun.add(message_id)
                 yield step, f"message {_words(accepted[message_id])}"
-            case Said(message=message) if record.stop or not message.cut:
+            case Said(message=message) if record.stop or not (message.cut or _is_summary(message)):
                 if record.prompt and with_prompts:
                     yield step, f"system prompt and tools {record.prompt}"
                 answer = message.id if record.stop else answer
@@ -355,6 +378,11 @@ def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: 
 
 _PASSING = re.compile(r"\b[0-9a-f]{12}-[0-9a-f]{8}\b|\b[12]\d{9}\.\d+")
 """Ids of messages and times, which a protocol may keep in the state: they are others in each run."""
+
+
+def _is_summary(message: Message) -> bool:
+    """Return True for what a memory wrote beside the turns, at a time of its own."""
+    return message.is_note and message.sender.name == SUMMARY
 
 
 def _same(failed: str) -> str:

@@ -15,7 +15,10 @@ from actgent import (
     OpenAI,
     Priority,
     ScriptedLLM,
+    Summarizing,
     ToolCall,
+    ToolContext,
+    Toolset,
     open_runtime,
     tool,
 )
@@ -205,3 +208,66 @@ async def test_a_session_is_compared_with_the_code_that_runs(tmp_path):
         )
         found = await compare_session(runtime, "s")
     assert "system prompt" in str(found)
+
+
+@tool
+async def pay_deps(context: ToolContext[dict]) -> str:
+    """Pay."""
+    return f"paid by {context.deps['who']}"
+
+
+class Shop(Toolset):
+    """A tool that comes when it is connected, and goes when it is left."""
+
+    name = "shop"
+    required = True
+    connections = 0
+
+    async def run(self, publish):
+        self.connections += 1
+        publish([pay_deps])
+        await trio.sleep_forever()
+
+
+async def test_a_comparison_leaves_the_running_agent_as_it_is():
+    """Its toolsets are not connected anew and stay, its deps are not made again, and its log stays redacted."""
+    made, shop = [], Shop()
+
+    async def deps(session):
+        made.append(session.id)
+        return {"who": session.id}
+
+    script = [ToolCall("pay_deps", {}), "done", ToolCall("pay_deps", {}), "done again"]
+    async with open_runtime(journal="memory:", redact=lambda text: text) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(script), tools=[shop], deps=deps))
+        session = await agent.create_session("ada", session_id="s")
+        await agent.run("pay", session=session)
+        assert await compare_session(runtime, "s") is None
+        assert (shop.connections, made) == (1, ["s"])
+        assert agent._reports.is_redacted
+        reply = await agent.run("pay", session=session)
+        results = [part for each in session.history for part in each.tool_results]
+    assert (reply.text, [each.content for each in results]) == ("done again", ["paid by s"] * 2)
+
+
+async def test_a_comparison_asks_no_model_for_summaries():
+    """A memory that summarizes has its model left alone."""
+    asked = []
+
+    def summarize(chat):
+        asked.append(chat)
+        return "they said numbers"
+
+    memory = Summarizing(llm=ScriptedLLM(summarize), keep=2, trigger=4)
+    async with open_runtime(journal="memory:") as runtime:
+        llm = ScriptedLLM(lambda chat: "yes")
+        agent = await runtime.start(BareAgent("a", llm=llm, memory=memory))
+        session = await agent.create_session("ada", session_id="s")
+        for number in range(8):
+            await agent.run(str(number), session=session)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        before = len(asked)
+        assert before > 0
+        assert await compare_session(runtime, "s") is None
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert len(asked) == before
