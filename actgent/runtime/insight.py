@@ -1,7 +1,8 @@
 """What can be asked of a runtime at work: its agents, provider limits, schedules and budgets, and sessions as they were."""
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 import attrs
 import trio
@@ -18,9 +19,19 @@ from actgent.journal.transfer import ExportedSession, forked, write_sessions
 from actgent.llm.doors import Door, DoorStatistics
 from actgent.messages import new_id
 from actgent.sessions.context import SessionContext
+from actgent.sessions.following import Observed, ObservedType
 from actgent.sessions.waiting.schedules import schedules, schedules_in
 
 from .actor import AgentActor
+from .following import (
+    ObservationReader,
+    SessionFollower,
+    Wanted,
+    follow_session,
+    list_observations,
+    observe,
+)
+from .sessions.table import SessionTable
 
 
 @attrs.frozen(kw_only=True)
@@ -85,6 +96,8 @@ class Insight:
     """What a runtime tells of its agents."""
 
     journal: Journal | None
+    _askers = 0
+    """Blocks in which people are asked in another way than by handlers."""
 
     def _agents(self) -> Iterator[AgentActor]:
         raise NotImplementedError
@@ -117,6 +130,73 @@ class Insight:
             ConfigurationError: the limit is below 1.
         """
         return _budget_page(self._by_name(), after, limit)
+
+    def follow(
+        self, session_id: str, *, agent: str, after: int | None = 0
+    ) -> AbstractAsyncContextManager[SessionFollower]:
+        """Follow a session without loading it, also one whose agent does not run; see `Session.follow`.
+
+        What grows comes while its agent runs here.
+
+        Raises:
+            ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `Session.follow`.
+        """
+        key = SessionKey(agent, session_id)
+        return follow_session(self.journal, self._table_of(agent), key, after=after)
+
+    def observe(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int | None = None,
+    ) -> AbstractAsyncContextManager[ObservationReader]:
+        """Observe a session without loading it, also one whose agent does not run; see `Session.observe`.
+
+        Raises:
+            ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `Session.follow`.
+        """
+        key, wanted = SessionKey(agent, session_id), Wanted(types=types, turn=turn)
+        return observe(self.journal, self._table_of(agent), key, after=after, wanted=wanted)
+
+    async def observations(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> tuple[Observed, ...]:
+        """The first observations of a session behind the record `after`; see `Session.observations`.
+
+        Raises:
+            ConfigurationError, SessionNotFound, JournalError: see `Session.observations`.
+        """
+        key, wanted = SessionKey(agent, session_id), Wanted(types=types, turn=turn)
+        return await list_observations(
+            need_journal(self.journal), key, after=after, limit=limit, wanted=wanted
+        )
+
+    def _table_of(self, agent: str) -> SessionTable | None:
+        """The sessions of an agent in memory, if it runs here."""
+        return next((each.sessions for each in self._agents() if each.name == agent), None)
+
+    @contextmanager
+    def asking_elsewhere(self) -> Iterator[None]:
+        """A block in which people are asked in another way than by handlers, so that the log need not say that nobody was."""
+        self._askers += 1
+        try:
+            yield
+        finally:
+            self._askers -= 1
+
+    def asks_elsewhere(self) -> bool:
+        """Tell whether such a block is open."""
+        return self._askers > 0
 
     def _by_name(self) -> list[AgentActor]:
         return sorted(self._agents(), key=lambda each: each.name)

@@ -55,7 +55,6 @@ from .actor import AgentActor
 from .approval_decisions import list_approvals
 from .delegation import Delegation
 from .directory import Directory
-from .following import SessionFollower, follow_session
 from .insight import Insight, fork_session, need_journal, records_up_to
 from .retention import Retention, Sweeper
 from .sessions.lists import filter_of, page_of
@@ -322,19 +321,6 @@ class Runtime(Insight):
         wanted = filter_of(owner, agent, state)
         contexts = (context for running in self._agents() for context in running.sessions.values())
         return tuple(await page_of(self.journal, contexts, wanted, after=after, limit=limit))
-
-    def follow(
-        self, session_id: str, *, agent: str, after: int | None = 0
-    ) -> AbstractAsyncContextManager[SessionFollower]:
-        """Follow a session without loading it, also one whose agent does not run; see `Session.follow`.
-
-        What grows comes while its agent runs here.
-
-        Raises:
-            ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `Session.follow`.
-        """
-        table = self.agents.opener(agent).running.sessions if agent in self.agents else None
-        return follow_session(self.journal, table, SessionKey(agent, session_id), after=after)
 
     # --- sessions as they were ----------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Where a runtime redacts texts (`open_runtime(redact=...)`), errors are told by c
 
 import os
 import pathlib
+from collections.abc import Callable
 from types import TracebackType
 
 import attrs
@@ -48,6 +49,8 @@ class Reports:
     debug: bool = False
     """True if failures are told that somebody hears of, too, each with its traceback."""
     is_redacted: bool = False
+    asks_elsewhere: Callable[[], bool] = bool
+    """Whether people are asked in another way than by handlers, e.g. over HTTP."""
 
     # --- handlers ------------------------------------------------------------------------
 
@@ -142,7 +145,7 @@ class Reports:
 
     def approval_unheard(self, context: SessionContext, turn: Turn, approval: Approval) -> None:
         """Warn if neither a handler, nor a caller, nor those of the sessions above hear that a person is waited for."""
-        if any(not each.is_patient for each in turn.listeners):
+        if self.asks_elsewhere() or any(not each.is_patient for each in turn.listeners):
             return
         above: SessionContext | None = context
         while above is not None:

@@ -55,6 +55,10 @@ class GatewayLimits:
     """Requests that it may send at once."""
     page: int = attrs.field(default=500, validator=_count)
     """The longest page of a list."""
+    comparisons: int = attrs.field(default=2, validator=_count)
+    """Sessions that are compared with today's code at a time."""
+    compare_seconds: float = attrs.field(default=60.0, validator=_seconds)
+    """Seconds that one of these may take."""
     grace: float = attrs.field(default=10.0, validator=_seconds)
     """Seconds to end requests when the gateway closes."""
 

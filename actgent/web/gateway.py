@@ -76,10 +76,12 @@ async def _open_inside(runtime: Runtime, limits: GatewayLimits) -> AsyncGenerato
             limits=limits,
             messages=OpenMessages(limits.messages),
             tails=Tails(runtime, journal, nursery),
+            comparing=trio.CapacityLimiter(limits.comparisons),
             document=partial(document_of, ENDPOINTS),
         )
         try:
-            yield inside
+            with runtime.asking_elsewhere():
+                yield inside
         except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
             raised = error
         nursery.cancel_scope.cancel()

@@ -21,6 +21,8 @@ class Inside:
     tails: Tails
     document: Callable[[], Mapping[str, Any]]
     """Makes the description of its addresses."""
+    comparing: trio.CapacityLimiter
+    """Sessions that may be compared with today's code at a time."""
     closing: trio.Event = attrs.field(factory=trio.Event)
     """Set when streams are to end."""
 

@@ -1,9 +1,13 @@
 """Records, sessions as they were, forks and lists of all sessions, over HTTP."""
 
-import pytest
+from functools import partial
 
-from actgent import Sender
+import pytest
+import trio
+
+from actgent import BareAgent, GatewayLimits, ScriptedLLM, Sender
 from actgent.journal.transfer import load_sessions
+from actgent.web.routes import past
 
 
 @pytest.fixture
@@ -105,3 +109,67 @@ async def test_lists_over_all_sessions_are_of_the_owner(served, ada):
         for path in ("/v1/schedules", "/v1/budgets"):
             assert (await bob.get(path)).json() == {"items": [], "next": None}
         assert (await bob.get("/v1/governors")).status_code == 200
+
+
+async def test_a_session_is_compared_with_the_code_that_runs(served, ada):
+    """Nothing is otherwise while the code is the same, and nothing is changed by it."""
+    before = (await ada.get("/v1/sessions/s1")).json()
+    same = await ada.post("/v1/sessions/s1/compare", json={})
+    assert (same.status_code, same.json()) == (200, {"number": 11, "difference": None})
+    assert (await ada.get("/v1/sessions/s1")).json() == before
+    assert (await ada.post("/v1/sessions/s1/compare", json={"at": 99})).status_code == 422
+    async with served.client("reader") as reader:
+        assert (await reader.post("/v1/sessions/s1/compare", json={})).status_code == 403
+
+
+async def test_the_first_difference_has_both_sides(serving, tmp_path):
+    """After a start with another prompt the comparison says at which record, what was and what would be."""
+    url = f"sqlite:///{tmp_path}/j.db"
+    for prompt in ("Be kind.", "Be rude."):
+        agent = BareAgent("clerk", llm=ScriptedLLM(["yes"] * 9), system_prompt=prompt)
+        async with serving(journal=url, agents=[agent]) as served, served.client() as ada:
+            if prompt == "Be kind.":
+                await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+                said = {"content": "hello"}
+                await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+            found = (await ada.post("/v1/sessions/s1/compare", json={})).json()["difference"]
+            early = (await ada.post("/v1/sessions/s1/compare", json={"at": 2})).json()["difference"]
+    assert (found["step"], found["recorded"][:24]) == (4, "system prompt and tools ")
+    assert found["replayed"] != found["recorded"]
+    assert early is None
+
+
+async def test_comparisons_are_bounded_and_end_with_their_client(serving, monkeypatch):
+    """More than may be at a time are refused at once; who leaves stops theirs; one that takes too long is told so."""
+    entered, left = [], []
+
+    async def compare(*_, **__):
+        entered.append(1)
+        try:
+            await trio.sleep_forever()
+        finally:
+            left.append(1)
+
+    monkeypatch.setattr(past, "compare_session", compare)
+    async with serving(limits=GatewayLimits(grace=1, comparisons=1)) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(ada.post, "/v1/sessions/s1/compare", json={}))
+            await until(lambda: entered)
+            refused = await ada.post("/v1/sessions/s1/compare", json={})
+            assert (refused.status_code, refused.json()["type"]) == (429, "/errors/too-many-requests")
+            nursery.cancel_scope.cancel()
+        await until(lambda: left)
+    async with serving(limits=GatewayLimits(grace=1, compare_seconds=0.01)) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        late = await ada.post("/v1/sessions/s1/compare", json={})
+        assert (late.status_code, late.json()["detail"].partition(":")[0]) == (
+            503,
+            "the comparison took longer than 0.01 s",
+        )
+
+
+async def until(condition):
+    with trio.fail_after(20):
+        while not condition():
+            await trio.testing.wait_all_tasks_blocked(0.02)

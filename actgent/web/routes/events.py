@@ -1,9 +1,13 @@
 """The events of a session over HTTP: as a stream that goes on, or as a page."""
 
+from typing import get_args
+
 from starlette.responses import Response
 
+from actgent.sessions.following import ObservedType
 from actgent.web.problems import Problem
 from actgent.web.streaming.happenings import teller_at
+from actgent.web.streaming.observing import Observing, of_observed
 from actgent.web.streaming.streams import StreamedEvents
 from actgent.web.streaming.tails import SessionReading
 from actgent.web.streaming.watching import WATCHED, Watching
@@ -38,6 +42,43 @@ async def watch(call: HTTPCall) -> Response:
     return StreamedEvents(watching.run)
 
 
+async def get_observations(call: HTTPCall) -> Response:
+    """Intent, plan, thoughts, tools, answers and errors of a session: a stream, or with `Accept: application/json` a page."""
+    head, after, runtime = await call.head(), _after_of(call), call.gateway.reach.runtime
+    types, turn = _types_of(call), call.query.get("turn")
+    if after > head.records:
+        raise Problem("conflict", f"the session has {head.records} records: go on from there, or from 0")
+    if "application/json" not in call.header("accept"):
+        if head.closed and after >= head.records:
+            return Response(status_code=204)
+        observing = Observing(
+            runtime=runtime, key=head.key, after=after, types=types, turn=turn, closing=call.gateway.closing
+        )
+        return StreamedEvents(observing.run)
+    limit = min(call.query.get("limit", 100), call.gateway.limits.page)
+    found = await runtime.observations(
+        head.session_id, agent=head.agent, types=types, turn=turn, after=after, limit=limit
+    )
+    following = found[-1].number if len(found) == limit else None
+    return JSON({"items": [of_observed(each) for each in found], "next": following})
+
+
+def _types_of(call: HTTPCall) -> list[ObservedType] | None:
+    """The types that are wanted; None is all.
+
+    Raises:
+        Problem: one of them is none.
+    """
+    if "types" not in call.query:
+        return None
+    wanted = set(call.query["types"].split(","))
+    found: list[ObservedType] = [each for each in get_args(ObservedType) if each in wanted]
+    if len(found) < len(wanted):
+        known = ", ".join(get_args(ObservedType))
+        raise Problem("invalid", f"types= is some of {known}, with commas between them")
+    return found
+
+
 def _after_of(call: HTTPCall) -> int:
     """The number of the last record that the client has seen; a stream that is taken up again knows it better."""
     text = call.header("last-event-id")
@@ -70,6 +111,25 @@ ENDPOINTS = (
         query={"agent": AGENT, "after": NUMBER, "limit": LIMIT},
         statuses=(200, 204),
         headers={"Last-Event-ID": "The number of the last event that was seen."},
+        streams=True,
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/observations",
+        answer=get_observations,
+        scope="read",
+        query={
+            "agent": AGENT,
+            "types": {
+                "type": "string",
+                "description": f"Of {', '.join(get_args(ObservedType))}, with commas; all without.",
+            },
+            "turn": {"type": "string", "description": "Only those of this message's turn."},
+            "after": NUMBER,
+            "limit": LIMIT,
+        },
+        statuses=(200, 204),
+        headers={"Last-Event-ID": "The number of the last observation that was seen."},
         streams=True,
     ),
     Endpoint(

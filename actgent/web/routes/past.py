@@ -1,6 +1,7 @@
 """Sessions as they were, over HTTP: their records, what they made of each, copies that go on, and exported files."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,11 +10,13 @@ import attrs
 import trio
 from starlette.responses import Response
 
+from actgent.agents.upgrading import compare_session
 from actgent.errors import SessionExists
 from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.transfer import ExportedSession, save_sessions
 from actgent.messages import PART_TAGS
 from actgent.web.problems import Problem, missing
+from actgent.web.streaming.streams import unless_gone
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .schemas import AGENT, ID, LIMIT, NUMBER
@@ -80,6 +83,29 @@ async def get_state(call: HTTPCall) -> Response:
     return JSON({"number": found.step, "state": as_plain_json(found.state)})
 
 
+async def post_compare(call: HTTPCall) -> Response:
+    """What today's code of its agent would do otherwise in a session, with the recorded answers and results."""
+    head, limits = await call.head(), call.gateway.limits
+    number = call.body.get("at", head.records)
+    if not 1 <= number <= head.records:
+        raise Problem("invalid", f"at is the number of a record, from 1 to {head.records}")
+    try:
+        call.gateway.comparing.acquire_on_behalf_of_nowait(call)
+    except trio.WouldBlock:
+        raise Problem("too-many-requests", "as many sessions are compared as may be at a time") from None
+    try:
+        with trio.move_on_after(limits.compare_seconds) as limit:
+            runtime = call.gateway.reach.runtime
+            comparing = partial(compare_session, runtime, head.session_id, agent=head.agent, to=number)
+            found = await unless_gone(call.request.receive, comparing)
+    finally:
+        call.gateway.comparing.release_on_behalf_of(call)
+    if limit.cancelled_caught:
+        words = f"the comparison took longer than {limits.compare_seconds:g} s: take fewer records, by at"
+        raise Problem("unavailable", words)
+    return JSON({"number": number, "difference": None if found is None else attrs.asdict(found)})
+
+
 async def post_fork(call: HTTPCall) -> Response:
     """Copy a session as it was after a record; the copy goes its own way, and may be told something at once."""
     head, body, reach = await call.head(), call.body, call.gateway.reach
@@ -129,6 +155,20 @@ ENDPOINTS = (
     Endpoint(verb="GET", path="/sessions/{id}/at/{n}", answer=get_past, scope="journal", query=_ONE),
     Endpoint(
         verb="GET", path="/sessions/{id}/state", answer=get_state, scope="read", query={**_ONE, "at": NUMBER}
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/compare",
+        answer=post_compare,
+        scope="journal",
+        query=_ONE,
+        body={
+            "type": "object",
+            "properties": {
+                "at": {"type": "integer", "minimum": 1, "description": "Up to this record; all without it."}
+            },
+            "additionalProperties": False,
+        },
     ),
     Endpoint(
         verb="POST",

@@ -7,7 +7,7 @@ last. Who produces frames never waits. Source: the HTML standard, section 9.2 (s
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import trio
@@ -27,6 +27,7 @@ HEADERS = {
     "x-accel-buffering": "no",
     "cache-control": "no-store",
 }
+T = TypeVar("T")
 _random = random.Random()  # noqa: S311 - spreads clients over a second, and is no secret
 
 
@@ -132,6 +133,22 @@ async def _watch(receive: Receive, stream: trio.CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     stream.cancel()
+
+
+async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
+    """What comes of some work; None where the client went meanwhile, by which it is stopped."""
+    result: T | None = None
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch, receive, nursery.cancel_scope)
+        try:
+            result = await work()
+        except Exception as raised:  # noqa: BLE001 - raised again below, not wrapped into a group
+            error = raised
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
+    return result
 
 
 async def write_all(frames: Frames, write: Write) -> None:

@@ -260,7 +260,7 @@ async def test_a_comparison_asks_no_model_for_summaries():
 
     memory = Summarizing(llm=ScriptedLLM(summarize), keep=2, trigger=4)
     async with open_runtime(journal="memory:") as runtime:
-        llm = ScriptedLLM(lambda chat: "yes")
+        llm = ScriptedLLM(["yes"], repeat=True)
         agent = await runtime.start(BareAgent("a", llm=llm, memory=memory))
         session = await agent.create_session("ada", session_id="s")
         for number in range(8):

@@ -1,0 +1,68 @@
+"""Observations of one session, for clients that read them as a stream: each subscriber reads at its own pace."""
+
+from collections.abc import Collection
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.journal.listing import SessionKey
+from actgent.runtime.following import ObservationReader
+from actgent.runtime.runtime import Runtime
+from actgent.sessions.following import Observed, ObservedType
+from actgent.web.routes.views import to_date
+
+from .streams import ALIVE, ALIVE_FRAME, RETRY, Write, bye, frame
+
+
+def of_observed(observed: Observed) -> dict[str, Any]:
+    """An observation as clients read it."""
+    return {**attrs.asdict(observed, recurse=False), "at": to_date(observed.at or 0.0)}
+
+
+@attrs.frozen(kw_only=True)
+class Observing:
+    """One subscriber."""
+
+    runtime: Runtime
+    key: SessionKey
+    after: int
+    types: Collection[ObservedType] | None
+    turn: str | None
+    closing: trio.Event
+
+    async def run(self, write: Write) -> None:
+        """Write the observations behind a record, and then those that come, until the session or the gateway closes."""
+        is_over = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._leave, nursery.cancel_scope)
+            async with self.runtime.observe(
+                self.key.session_id, agent=self.key.agent, types=self.types, turn=self.turn, after=self.after
+            ) as reader:
+                await write(f"retry: {RETRY}\n\n".encode())
+                await _write_all(reader, write)
+            is_over = True
+            nursery.cancel_scope.cancel()
+        if not is_over:
+            await write(bye())
+
+    async def _leave(self, stream: trio.CancelScope) -> None:
+        await self.closing.wait()
+        stream.cancel()
+
+
+async def _write_all(reader: ObservationReader, write: Write) -> None:
+    """Write what comes; those of one record have its number with the last of them, and what still grows has none."""
+    while True:
+        observed = None
+        try:
+            with trio.move_on_after(ALIVE):
+                observed = await reader.receive()
+        except trio.EndOfChannel:
+            await write(frame("end", {}, number=reader.cursor))
+            return
+        if observed is None:
+            await write(ALIVE_FRAME)
+            continue
+        is_last = 0 < observed.number <= reader.cursor
+        await write(frame("observation", of_observed(observed), number=observed.number if is_last else None))
