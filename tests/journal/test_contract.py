@@ -12,7 +12,7 @@ import trio
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed, NotSerializable, UsageError
 from actgent.journal.base import Entry
-from actgent.journal.grouped.group import GROUP_STEPS
+from actgent.journal.grouped.step_queue import GROUP_STEPS
 from actgent.journal.opening import open_journal
 from actgent.journal.records import (
     Accepted,

@@ -12,7 +12,6 @@ import itertools
 import math
 import sys
 import time
-from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Self
@@ -27,7 +26,6 @@ from actgent.errors import (
     JournalDamaged,
     JournalError,
     JournalFailed,
-    JournalFull,
     JournalSlow,
     UsageError,
 )
@@ -41,12 +39,12 @@ from actgent.support.logs import logger_of
 from .heads import KnownHeads
 from .paging import Pages
 from .reading import Found, Readings
+from .step_queue import QueuedStep, StepQueue
 from .steps import (
     Head,
     JournalStep,
     Page,
     Row,
-    begins_session,
     encode_entry,
     find_parent,
     join_steps,
@@ -59,9 +57,6 @@ logger = logger_of(__name__)
 
 FLUSH_DELAY_SECONDS = 0.05
 """Seconds that a step without a waiter may wait for others to be written with it."""
-GROUP_STEPS = 1000
-GROUP_BYTES = 16_000_000
-"""Bounds of one transaction; a single larger step is written all the same."""
 EVERYONE = SessionKey("", "")
 """Names no session: a step of it, without records, waits for all."""
 ACQUIRE_PATIENCE = 0.5
@@ -72,46 +67,6 @@ LEAVING = 10.0
 """Seconds that leaving the block takes at most, with a storage that does not answer."""
 NAMED = 10
 """Sessions that are named in one record of the log, at most."""
-
-
-@attrs.define(eq=False)
-class _Waiting:
-    """A step in the queue, and whoever waits for it."""
-
-    step: JournalStep
-    epoch: int
-    is_over: bool = False
-    error: ActgentError | None = None
-    task: trio.lowlevel.Task | None = None
-    """Who waits; None where nobody does, or not any more."""
-    patience: float = math.inf
-    """Seconds after which that one gives up."""
-    until: float = math.inf
-    """When, by trio's clock."""
-
-    async def wait(self) -> None:
-        """Wait until it is over; raises its error. Cancelled, it is kept where it cannot be written, as nobody tries again."""
-        if self.is_over:
-            await trio.lowlevel.checkpoint()
-        else:
-            await self._wait_over()
-        if self.error is not None:
-            raise self.error
-
-    async def _wait_over(self) -> None:
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            self.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self.task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(leave)
-
-    def wake(self) -> None:
-        """Have the one who waits go on."""
-        if self.task is not None:
-            trio.lowlevel.reschedule(self.task)
-            self.task = None
 
 
 @attrs.define(eq=False)
@@ -128,10 +83,10 @@ class _Transaction:
 class _Begun:
     """A group that the storage is at, while the task that writes waits for it."""
 
-    group: list[_Waiting]
+    group: list[QueuedStep]
     transaction: _Transaction
     work: Work
-    leader: _Waiting | None
+    leader: QueuedStep | None
     """Who waits for it in the place of the task that writes."""
     is_left: bool = False
     """True if that one waits no more."""
@@ -154,10 +109,7 @@ class GroupedJournal(StoredJournal):
         self.statistics = JournalStatistics()
         self._keys = current_keys()
         self._epoch = 0
-        self._queue: deque[_Waiting] = deque()
-        self._queued_bytes = 0
-        self._writing: Sequence[_Waiting] = ()
-        """What the storage is at."""
+        self._queue = StepQueue()
         self._begun: _Begun | None = None
         self._retry_at = 0.0
         self._arrived = trio.Event()
@@ -165,9 +117,6 @@ class GroupedJournal(StoredJournal):
         """True if someone waits for a step in the queue, or it is time to write."""
         self._is_resting = False
         """True if the task that writes has nothing to do, or waits for what the storage has begun with."""
-        self._unwritten: dict[SessionKey, int] = {}
-        """How many steps of each session are not over."""
-        self._kept: dict[SessionKey, list[JournalStep]] = {}
         self._heads = KnownHeads()
         self._storage = trio.Semaphore(1, max_value=1)
         """Held by whoever has the storage do something; one task may take it, and another one release it."""
@@ -226,10 +175,7 @@ class GroupedJournal(StoredJournal):
     @trio.lowlevel.enable_ki_protection
     def _end(self) -> None:
         """Be closed, whatever state this is in: who waits is told, and what is not written is named."""
-        left = Counter({key: len(steps) for key, steps in self._kept.items()})
-        for waiting in [*self._writing, *self._queue]:
-            if waiting.step.count and not waiting.is_over:
-                left[waiting.step.key] += 1
+        left = self._queue.count_unwritten()
         self._is_open = False
         self._epoch = 0
         self._onlookers.feed.end()
@@ -265,20 +211,14 @@ class GroupedJournal(StoredJournal):
 
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         step = encode_entry(entry)
-        if durable or self._is_behind(step.key):
+        if durable or self._queue.is_behind(step.key):
             await self._wait_written(step, epoch, entry.patience)
         else:
-            self._enqueue(_Waiting(step, epoch))
-            self._arrived.set()
+            self._enqueue(QueuedStep(step, epoch))
             await trio.lowlevel.checkpoint()
 
-    def _is_behind(self, key: SessionKey) -> bool:
-        """Return True if a step has to wait, as the storage does not take what comes."""
-        return key in self._kept or len(self._queue) >= GROUP_STEPS or self._queued_bytes >= GROUP_BYTES
-
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
-        self._enqueue(_Waiting(encode_entry(entry), epoch))
-        self._arrived.set()
+        self._enqueue(QueuedStep(encode_entry(entry), epoch))
 
     async def load(self, session_id: str, *, agent: str | None = None) -> tuple[Record, ...]:
         key = await self._key_of(session_id, agent)
@@ -354,7 +294,7 @@ class GroupedJournal(StoredJournal):
         return one_of(await self.agents_of(session_id), session_id)
 
     async def _flush_session(self, key: SessionKey) -> None:
-        if self._has_unwritten(key):
+        if self._queue.has_unwritten(key):
             await self._flush(key)
         self._check_epoch(self._epoch)
 
@@ -397,7 +337,7 @@ class GroupedJournal(StoredJournal):
 
     async def agents_of(self, session_id: str) -> list[str]:
         await self._flush(EVERYONE)
-        unwritten = {key.agent for key in self._kept if key.session_id == session_id}
+        unwritten = {key.agent for key in self._queue.kept if key.session_id == session_id}
         async with self._storage:
             return sorted({*await self._list_agents(session_id), *unwritten})
 
@@ -418,7 +358,7 @@ class GroupedJournal(StoredJournal):
         key = await self._key_of(session_id, agent)
         if key is None:
             return
-        self._kept.pop(key, None)
+        self._queue.kept.pop(key, None)
         await self._flush_session(key)
         async with self._storage:
             self._heads.erase([key])
@@ -457,13 +397,12 @@ class GroupedJournal(StoredJournal):
     # --- the queue ------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    def _enqueue(self, waiting: _Waiting) -> None:
-        if waiting.epoch != self._epoch or not self._epoch:
-            self._check_epoch(waiting.epoch)
-        step, unwritten = waiting.step, self._unwritten
-        self._queue.append(waiting)
-        self._queued_bytes += len(step.body)
-        unwritten[step.key] = unwritten.get(step.key, 0) + 1
+    def _enqueue(self, queued: QueuedStep) -> None:
+        """Let a step that nobody waits for be written soon."""
+        if queued.epoch != self._epoch or not self._epoch:
+            self._check_epoch(queued.epoch)
+        self._queue.put(queued)
+        self._arrived.set()
 
     def _check_epoch(self, epoch: int) -> None:
         if not self._epoch:
@@ -475,8 +414,10 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     async def _wait_written(self, step: JournalStep, epoch: int, patience: float | None = None) -> None:
-        waiting = _Waiting(step, epoch)
-        self._enqueue(waiting)
+        waiting = QueuedStep(step, epoch)
+        if epoch != self._epoch or not epoch:
+            self._check_epoch(epoch)
+        self._queue.put(waiting)
         if patience is not None:
             waiting.patience, waiting.until = patience, trio.current_time() + patience
             self._arrived.set()
@@ -504,7 +445,7 @@ class GroupedJournal(StoredJournal):
         self._begun = None
         try:
             self._note_written(begun.transaction)
-            self._finish(begun.group)
+            self._queue.finish(begun.group)
         finally:
             self._leave_group(begun.group)
         return not self._is_awaited or self._begin_next()
@@ -512,9 +453,6 @@ class GroupedJournal(StoredJournal):
     async def _flush(self, key: SessionKey) -> None:
         """Wait for what was queued until now, of this session with its errors."""
         await self._wait_written(JournalStep(key, 0, b""), self._epoch)
-
-    def _has_unwritten(self, key: SessionKey) -> bool:
-        return key in self._unwritten or key in self._kept
 
     @trio.lowlevel.enable_ki_protection
     async def _rouse(self, scope: trio.CancelScope) -> None:
@@ -528,17 +466,18 @@ class GroupedJournal(StoredJournal):
 
     def _look(self, now: float) -> None:
         self._give_up(now)
-        if self._kept and self._epoch and now >= self._retry_at:
+        queue = self._queue
+        if queue.kept and self._epoch and now >= self._retry_at:
             self._retry_at = now + RETRY
             self._try_kept_again()
-        if self._queue:
+        if queue.steps:
             self._ask_writer()
-        if self._kept or self._writing or self._queue:
+        if queue.kept or queue.writing or queue.steps:
             self._arrived.set()
 
     def _try_kept_again(self) -> None:
-        for key in self._kept:
-            self._enqueue(_Waiting(JournalStep(key, 0, b""), self._epoch))
+        for key in self._queue.kept:
+            self._queue.put(QueuedStep(JournalStep(key, 0, b""), self._epoch))
 
     def _give_up(self, now: float) -> None:
         """Let nobody wait for longer than they want; the storage goes on with their steps."""
@@ -546,10 +485,7 @@ class GroupedJournal(StoredJournal):
         if begun is not None and not begun.is_left and begun.leader is not None and begun.leader.until <= now:
             begun.leader.error = JournalSlow(begun.leader.patience)
             self._dismiss(begun.work)
-        for waiting in [*self._writing, *self._queue]:
-            if waiting.until <= now and waiting.task is not None:
-                waiting.error = JournalSlow(waiting.patience)
-                waiting.wake()
+        self._queue.give_up(now)
 
     @trio.lowlevel.enable_ki_protection
     async def _write_groups(self, scope: trio.CancelScope) -> None:
@@ -562,7 +498,7 @@ class GroupedJournal(StoredJournal):
                         await self._write_next()
         finally:
             self._epoch = 0  # nobody writes any more, so nobody may wait for it
-            self._break_off([*self._writing, *self._queue])
+            self._break_off(self._queue.unsettled())
 
     async def _rest(self) -> None:
         """Wait until there is something to write, and end what the storage was given meanwhile."""
@@ -580,7 +516,7 @@ class GroupedJournal(StoredJournal):
             self._begun = None
             await self._conclude(begun.group, begun)
 
-    def _ask_writer(self, leader: _Waiting | None = None) -> _Begun | None:
+    def _ask_writer(self, leader: QueuedStep | None = None) -> _Begun | None:
         """Have what is queued written; returns what the storage begins with as soon as the leader waits for it."""
         self._is_awaited = True
         if not self._is_resting or self._begun is not None:
@@ -590,19 +526,21 @@ class GroupedJournal(StoredJournal):
         return self._begun if leader is not None else None
 
     @trio.lowlevel.enable_ki_protection
-    def _begin_next(self, leader: _Waiting | None = None) -> bool:
+    def _begin_next(self, leader: QueuedStep | None = None) -> bool:
         """Have the storage begin with what is queued; False where something has to be waited for before."""
-        if not self._may_start or not self._storage.value or self._heads.doubts or self._kept:
+        queue, known = self._queue, self._heads.by_key
+        if not self._may_start or not self._storage.value or self._heads.doubts or queue.kept:
             return False
-        new = self._new_in_queue()
+        new = queue.sessions_beginning(known)
         if new is None:
             return False
         self._storage.acquire_nowait()
-        group = self._writing = self._take_group()
+        group = queue.take_group()
+        if not queue.steps:
+            self._is_awaited = False
         try:
-            by_session = self._by_session(group)
+            by_session = queue.by_session(group)
             if by_session:
-                known = self._heads.by_key
                 transaction = self._place(
                     by_session, {key: known[key] for key in by_session if key not in new}
                 )
@@ -610,35 +548,17 @@ class GroupedJournal(StoredJournal):
                 work = self._prepare_writing(transaction.rows, heads, new, is_led=leader is not None)
                 self._begun = _Begun(group, transaction, work, leader)
             else:
-                self._finish(group)
+                queue.finish(group)
         finally:
             if self._begun is None:
                 self._leave_group(group)
         return True
 
-    def _new_in_queue(self) -> Sequence[SessionKey] | None:
-        """The sessions of the queue that begin with it; None where heads have to be read before it can be written."""
-        known = self._heads.by_key
-        for waiting in self._queue:
-            if waiting.step.key not in known and waiting.step.count:
-                return self._find_new()
-        return ()
-
-    def _find_new(self) -> Sequence[SessionKey] | None:
-        known, new = self._heads.by_key, dict[SessionKey, None]()
-        for waiting in itertools.islice(self._queue, GROUP_STEPS):
-            step = waiting.step
-            if step.key in known or step.key in new or not step.count:
-                continue
-            above = find_parent(step)
-            if not begins_session(step) or (above is not None and above not in known and above not in new):
-                return None
-            new[step.key] = None
-        return list(new)
-
     async def _write_next(self) -> None:
         await self._lock_storage()
-        group = self._writing = self._take_group()
+        group = self._queue.take_group()
+        if not self._queue.steps:
+            self._is_awaited = False
         await self._conclude(group)
 
     async def _lock_storage(self) -> None:
@@ -647,45 +567,26 @@ class GroupedJournal(StoredJournal):
         except trio.WouldBlock:
             await self._storage.acquire()
 
-    async def _conclude(self, group: list[_Waiting], begun: _Begun | None = None) -> None:
+    async def _conclude(self, group: list[QueuedStep], begun: _Begun | None = None) -> None:
         """Have a group written, if the storage has not begun with it, and tell who waits for its steps."""
         try:
             await self._write_group(group, begun)
         finally:
             self._leave_group(group)
 
-    def _leave_group(self, group: list[_Waiting]) -> None:
+    def _leave_group(self, group: list[QueuedStep]) -> None:
         self._storage.release()
         self._break_off(group)
-        self._writing = ()
+        self._queue.writing = ()
 
-    def _break_off(self, steps: Iterable[_Waiting]) -> None:
+    def _break_off(self, steps: Iterable[QueuedStep]) -> None:
         """Fail the steps still queued when the writer stops on an unexpected error, so that no caller hangs."""
         error = sys.exc_info()[1]
         rest = [waiting for waiting in steps if not waiting.is_over]
         if rest:
             self._fail(rest, JournalFailed(f"the journal broke off while it was written: {error!r}"))
 
-    def _take_group(self) -> list[_Waiting]:
-        if len(self._queue) <= GROUP_STEPS and self._queued_bytes < GROUP_BYTES:
-            group, self._queued_bytes = [*self._queue], 0
-            self._queue.clear()
-        else:
-            group = self._take_some()
-        if not self._queue:
-            self._is_awaited = False
-        return group
-
-    def _take_some(self) -> list[_Waiting]:
-        group: list[_Waiting] = []
-        size = 0
-        while self._queue and len(group) < GROUP_STEPS and size < GROUP_BYTES:
-            group.append(self._queue.popleft())
-            size += len(group[-1].step.body)
-        self._queued_bytes -= size
-        return group
-
-    async def _write_group(self, group: list[_Waiting], begun: _Begun | None = None) -> None:
+    async def _write_group(self, group: list[QueuedStep], begun: _Begun | None = None) -> None:
         try:
             if begun is None or not await self._is_over(begun):
                 await self._try_group(group)
@@ -694,7 +595,7 @@ class GroupedJournal(StoredJournal):
         except (JournalError, Fenced) as error:
             self._fail(group, error)
         else:
-            self._finish(group)
+            self._queue.finish(group)
 
     async def _is_over(self, begun: _Begun) -> bool:
         """Whether a group that the storage had begun with is written; raises its error."""
@@ -704,9 +605,9 @@ class GroupedJournal(StoredJournal):
             return False
         return True
 
-    async def _write_alone(self, group: list[_Waiting], damage: JournalDamaged) -> None:
+    async def _write_alone(self, group: list[QueuedStep], damage: JournalDamaged) -> None:
         """Find the sessions that a group failed for; all others are written."""
-        by_session: dict[SessionKey, list[_Waiting]] = {}
+        by_session: dict[SessionKey, list[QueuedStep]] = {}
         for waiting in group:
             by_session.setdefault(waiting.step.key, []).append(waiting)
         if len(by_session) == 1:
@@ -715,8 +616,8 @@ class GroupedJournal(StoredJournal):
         for steps in by_session.values():
             await self._write_group(steps)
 
-    async def _try_group(self, group: list[_Waiting]) -> None:
-        by_session = self._by_session(group)
+    async def _try_group(self, group: list[QueuedStep]) -> None:
+        by_session = self._queue.by_session(group)
         if not by_session:
             return
         if self._heads.doubts:
@@ -774,21 +675,6 @@ class GroupedJournal(StoredJournal):
         if self._onlookers.feed.is_read:
             self._onlookers.feed.tell(transaction.rows, transaction.heads, self.identity)
 
-    def _by_session(self, group: list[_Waiting]) -> dict[SessionKey, list[JournalStep]]:
-        """The steps of a group, each session's behind those that could not be written before."""
-        by_session: dict[SessionKey, list[JournalStep]] = {}
-        kept = self._kept
-        for waiting in group:
-            step = waiting.step
-            steps = by_session.get(step.key)
-            if steps is None:
-                steps = by_session[step.key] = [*kept[step.key]] if step.key in kept else []
-            if step.count:
-                steps.append(step)
-        if all(by_session.values()):
-            return by_session
-        return {key: steps for key, steps in by_session.items() if steps}
-
     async def _is_written(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> bool:
         """Return True if a transaction that failed at its very end is there nevertheless; False if in doubt."""
         try:
@@ -811,35 +697,6 @@ class GroupedJournal(StoredJournal):
         missing = [key for key in keys if key not in known]
         return known | await self._read_heads(sorted(missing)) if missing else known
 
-    def _finish(self, group: list[_Waiting]) -> None:
-        for waiting in group:
-            if self._kept:
-                self._kept.pop(waiting.step.key, None)
-            self._answer(waiting)
-
-    def _fail(self, group: list[_Waiting], error: JournalError | Fenced) -> None:
-        for waiting in group:
-            waiting.error = _again(error)
-            is_lost = waiting.task is None and waiting.step.count
-            if is_lost and isinstance(error, JournalFull | JournalFailed):
-                self._kept.setdefault(waiting.step.key, []).append(waiting.step)
-                self._arrived.set()
-            self._answer(waiting)
-
-    def _answer(self, waiting: _Waiting) -> None:
-        key, unwritten = waiting.step.key, self._unwritten
-        left = unwritten[key] - 1
-        if left:
-            unwritten[key] = left
-        else:
-            del unwritten[key]
-        waiting.is_over = True
-        if waiting.task is not None:
-            waiting.wake()
-
-
-def _again(error: JournalError | Fenced) -> ActgentError:
-    """The same error for one more task, so that they do not share a traceback."""
-    fresh = error if isinstance(error, JournalDamaged) else type(error)(*error.args)
-    fresh.__cause__ = error.__cause__
-    return fresh
+    def _fail(self, group: Iterable[QueuedStep], error: JournalError | Fenced) -> None:
+        if self._queue.fail(group, error):
+            self._arrived.set()

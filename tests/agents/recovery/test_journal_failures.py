@@ -240,7 +240,7 @@ async def test_a_message_that_goes_on_after_a_restart_is_not_said_twice(autojump
             session = await agent.create_session("ada", session_id="s")
             await session.chat("Pay order 7.", message_id="m")
             await session.wait_idle()
-            journal._kept.clear()  # the process dies with them
+            journal._queue.kept.clear()  # the process dies with them
         journal.is_full = False
         async with open_runtime(journal=journal) as runtime:
             agent = payer(journal, paid)
