@@ -184,6 +184,8 @@ _NAMES = {
     "web.bounds": ("GatewayLimits",),
     "web.opening": ("Gateway", "open_gateway"),
     "web.tokens": ("AccessToken",),
+    "web.webhooks.signing": ("new_webhook_secret",),
+    "web.webhooks.webhook": ("Webhook",),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 

@@ -341,3 +341,9 @@ from .web.opening import (
 from .web.tokens import (
     AccessToken as AccessToken,
 )
+from .web.webhooks.signing import (
+    new_webhook_secret as new_webhook_secret,
+)
+from .web.webhooks.webhook import (
+    Webhook as Webhook,
+)

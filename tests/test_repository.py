@@ -23,6 +23,8 @@ FACE = [
     "Gateway",
     "GatewayLimits",
     "AccessToken",
+    "Webhook",
+    "new_webhook_secret",
     "Agent",
     "SessionSummary",
     "Refuse",

@@ -15,6 +15,7 @@ from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 from actgent.protocols import PROTOCOLS
 
 from .limits import Bounds, limits_of
+from .serving.notify import NotifyOptions
 from .signals import Shutdown, run_until_signalled
 from .talk import TalkOptions, is_message
 from .terminal import Terminal
@@ -610,6 +611,7 @@ def serve(
     host: Repeated = (),
     tls_cert: str | None = None,
     tls_key: str | None = None,
+    notify: NotifyOptions | None = None,
     reload: Flag = False,
 ) -> int:
     """Put agents behind HTTP, for programs in any language. The extra `web` has what it needs.
@@ -625,9 +627,11 @@ def serve(
         host: A name by which it is asked, as browsers send it; may be given several times.
         tls_cert: A certificate, where no proxy in front speaks TLS.
         tls_key: Its key.
-        reload: For developing: start again when a file of the agents changes.
+        notify: Who is told of what happens.
+        reload: For developing: start again when a file of the agents changes, and can be run.
     """
-    from .serving.serve import ServeOptions, serve as put, serve_again  # noqa: PLC0415 - the SDKs take two seconds
+    from .serving.reloading import serve_again  # noqa: PLC0415 - the SDKs take two seconds
+    from .serving.serve import ServeOptions, serve as put  # noqa: PLC0415
 
     options = ServeOptions(
         target=target,
@@ -638,6 +642,7 @@ def serve(
         hosts=host,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        notify=notify or NotifyOptions(),
     )
     play = serve_again if reload else put
     return _run(lambda terminal, shutdown: play(options, terminal, shutdown))

@@ -95,6 +95,8 @@ class Opened:
     """What the parent calls the task that it was opened for, where it said so."""
     deps: bool = False
     """True: it was given deps of its own, which are not written."""
+    notify: tuple[str, ...] = ()
+    """The address that is told of what happens in it, and of which events; see `actgent.web.webhooks`."""
 
 
 @attrs.frozen(kw_only=True)

@@ -19,6 +19,8 @@ from .session_log import SessionLog
 
 HOLDER = "quotas\n"
 """The agent of these sessions; names of agents have one line."""
+WEBHOOKS = "webhooks\n"
+"""The agent of the sessions in which gateways note how far their webhooks have come."""
 _PAGE = 500
 
 
@@ -104,5 +106,5 @@ class OwnerAccounts:
 
 
 def is_holder(session: SessionKey | SessionSummary) -> bool:
-    """Return True for a session in which the quota of an owner is held."""
-    return session.agent == HOLDER
+    """Return True for a session that holds something for actgent itself: the quota of an owner, the place of a webhook."""
+    return session.agent in (HOLDER, WEBHOOKS)

@@ -1,8 +1,8 @@
 """A gateway put together: its doors, its tokens, what its endpoints work with, and the server below it."""
 
 import ssl
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from .server.addresses import is_loopback, split_address
 from .server.serving import open_listeners, served
 from .streaming.tails import Tails
 from .tokens import AccessToken, TokenStore, new_token
+from .webhooks.outbox import open_outbox
+from .webhooks.webhook import Webhook, check_webhooks
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 Opened = tuple[Application, str | None, str | None, Callable[[], int]]
@@ -39,12 +41,14 @@ async def opened_gateway(
     limits: GatewayLimits,
     tls: ssl.SSLContext | None,
     dashboard: bool,
+    notify: Sequence[Webhook],
 ) -> AsyncGenerator[Opened, None]:
     """See `open_gateway`."""
     store, key = _tokens_of(tokens, bind)
     names = partial(_hosts_of, bind, more=hosts)
     names(port=None)  # what is wrong is told before anything is open
-    async with _open_inside(runtime, limits) as inside:
+    check_webhooks(notify)
+    async with _open_inside(runtime, limits, notify) as inside:
         build = partial(
             _application,
             inside,
@@ -67,10 +71,13 @@ async def opened_gateway(
 
 
 @asynccontextmanager
-async def _open_inside(runtime: Runtime, limits: GatewayLimits) -> AsyncGenerator[Inside, None]:
+async def _open_inside(
+    runtime: Runtime, limits: GatewayLimits, notify: Sequence[Webhook]
+) -> AsyncGenerator[Inside, None]:
     """What works behind the doors, for the block."""
     journal, raised = journal_of(runtime), None
-    async with trio.open_nursery() as nursery:
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        outboxes = [await stack.enter_async_context(open_outbox(each, runtime, journal)) for each in notify]
         inside = Inside(
             reach=Reach(runtime, journal),
             limits=limits,
@@ -78,7 +85,10 @@ async def _open_inside(runtime: Runtime, limits: GatewayLimits) -> AsyncGenerato
             tails=Tails(runtime, journal, nursery),
             comparing=trio.CapacityLimiter(limits.comparisons),
             document=partial(document_of, ENDPOINTS),
+            outboxes=outboxes,
         )
+        for outbox in outboxes:
+            nursery.start_soon(outbox.run)
         try:
             with runtime.asking_elsewhere():
                 yield inside

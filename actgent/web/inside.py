@@ -1,6 +1,6 @@
 """What a gateway's endpoints work with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -9,6 +9,8 @@ import trio
 from .bounds import GatewayLimits, OpenMessages
 from .reach import Reach
 from .streaming.tails import Tails
+from .webhooks.outbox import Outbox
+from .webhooks.webhook import Webhook
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -23,8 +25,15 @@ class Inside:
     """Makes the description of its addresses."""
     comparing: trio.CapacityLimiter
     """Sessions that may be compared with today's code at a time."""
+    outboxes: Sequence[Outbox] = ()
+    """The webhooks at work."""
     closing: trio.Event = attrs.field(factory=trio.Event)
     """Set when streams are to end."""
+
+    @property
+    def session_webhook(self) -> Webhook | None:
+        """The webhook that tells the addresses of sessions; None where there is none."""
+        return next((each.webhook for each in self.outboxes if each.webhook.url is None), None)
 
     @property
     def is_closing(self) -> bool:

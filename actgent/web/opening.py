@@ -13,6 +13,7 @@ from actgent.support.hints import async_block
 
 from .bounds import GatewayLimits
 from .tokens import AccessToken
+from .webhooks.webhook import Webhook
 
 ADDRESS = "127.0.0.1:8300"
 EXTRA = ("hypercorn", "starlette")
@@ -58,6 +59,7 @@ async def open_gateway(
     limits: GatewayLimits | None = None,
     tls: ssl.SSLContext | None = None,
     dashboard: bool = True,
+    notify: Iterable[Webhook] = (),
 ) -> AsyncGenerator[Gateway, None]:
     """Answer HTTP requests for the agents of a runtime, to the end of the block; see docs/guides/gateway.md.
 
@@ -73,6 +75,7 @@ async def open_gateway(
         limits: How much it takes.
         tls: Where it is to speak TLS itself.
         dashboard: Whether it shows people its page, which asks for a token like any other client.
+        notify: Webhooks, which are told of replies, approvals, failures and ends of sessions, at least once each.
 
     Raises:
         ConfigurationError: the runtime has no journal, there are no tokens and others than this machine may ask, or the
@@ -91,6 +94,7 @@ async def open_gateway(
         limits=limits or GatewayLimits(),
         tls=tls,
         dashboard=dashboard,
+        notify=tuple(notify),
     ) as (app, key, url, count):
         yield Gateway(app, key=key, url=url, count=count)
 

@@ -1,6 +1,9 @@
 """Gateways on loopback with two owners, and clients with their tokens."""
 
-from contextlib import asynccontextmanager
+import json
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import attrs
 import httpx2
@@ -73,6 +76,77 @@ async def open_served(*, journal="memory:", agents=None, limits=None, **options)
         given = {"bind": "127.0.0.1:0", "tokens": [token for _, token in made.values()], **options}
         async with open_gateway(runtime, limits=limits or GatewayLimits(grace=1), **given) as gateway:
             yield Served(gateway, runtime, {name: secret for name, (secret, _) in made.items()})
+
+
+@attrs.define
+class Receiver:
+    """A server that keeps what it gets, and does with each request what `behave` says: a status, or a way to fail."""
+
+    url: str = ""
+    got: list = attrs.field(factory=list)
+    """Bodies that it took, with their headers."""
+    tried: list = attrs.field(factory=list)
+    """The ids of all requests."""
+    behave: object = staticmethod(lambda *_: 200)
+    release: threading.Event = attrs.field(factory=threading.Event)
+    """Ends what hangs."""
+
+    def bodies(self, event=None):
+        return [body for _, body in self.got if event in (None, body["type"])]
+
+
+def make_handler(receiver):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            raw = self.rfile.read(int(self.headers["content-length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            receiver.tried.append(headers["webhook-id"])
+            answer = receiver.behave(receiver, json.loads(raw))
+            if answer == "hang":
+                receiver.release.wait(60)
+            if answer in ("hang", "die"):
+                self.close_connection = True
+                return
+            status, *more = answer if isinstance(answer, tuple) else (answer,)
+            if 200 <= status < 300:
+                receiver.got.append((headers | {"raw": raw}, json.loads(raw)))
+            self.send_response(status)
+            for name, value in more:
+                self.send_header(name, value)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    return Handler
+
+
+@contextmanager
+def open_receiver(behave=None):
+    receiver = Receiver()
+    if behave is not None:
+        receiver.behave = behave
+    server = ThreadingHTTPServer(("127.0.0.1", 0), make_handler(receiver))
+    server.daemon_threads = True
+    receiver.url = f"http://127.0.0.1:{server.server_port}/hook"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        receiver.release.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def receiving():
+    """What opens a receiver of webhooks on loopback, in a thread."""
+    return open_receiver
 
 
 @pytest.fixture

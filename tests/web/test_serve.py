@@ -1,8 +1,10 @@
 """`actgent serve` and `actgent token`, as processes."""
 
+import random
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import httpx2
@@ -129,6 +131,66 @@ def test_a_changed_file_is_served(team, tmp_path):
     assert answers == ["WORDS", "OTHER"]
 
 
+def test_a_broken_file_is_not_served(team, tmp_path):
+    """With --reload the agents of before answer until the file is good again, and what is wrong is said."""
+    process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
+    secret = until(process, r"(act_\S+)")
+    url = until(process, r"at (http\S+)/v1")
+    (tmp_path / "team.py").write_text("from actgent import Nothing\n")
+    with client_of(url, secret) as ada, (tmp_path / "errors.txt").open() as errors:
+        said = ""
+        while "agents of before go on: team.py cannot be run: ImportError in line 1" not in said:
+            said += errors.read()
+            assert ada.get("/v1/agents/clerk").status_code == 200
+            assert process.poll() is None
+            time.sleep(0.05)
+        (tmp_path / "team.py").write_text(TEAM.replace("clerk", "other"))
+        url = until(process, r"at (http\S+)/v1")
+    with client_of(url, secret) as ada:
+        assert ada.get("/v1/agents/other").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
+    """Over kill -9 at any moment each reply is told at least once, under one id, and in the order of its session."""
+    chance = random.Random(15)
+    with receiving(lambda *_: 200 if chance.random() < 0.8 else 503) as receiver:
+        options = ("--notify", receiver.url, "--notify-secrets", "secrets", "--notify-allow", "127.0.0.1")
+        expected = {f"s{number}": 0 for number in range(3)}
+        for _ in range(4):
+            process, url = serve(team, "--journal", "agents.db", *options)
+            secret = until(process, r"(act_\S+)")
+            with client_of(url, secret) as ada:
+                for number in range(12):
+                    session = f"s{number % 3}"
+                    ada.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
+                    said = ada.post(
+                        f"/v1/sessions/{session}/messages",
+                        json={"content": "x"},
+                        headers={"prefer": "wait=20"},
+                    )
+                    assert said.json()["outcome"]["text"] == "WORDS"
+                    expected[session] += 1
+            process.kill()
+            process.wait()
+        process, _ = serve(team, "--journal", "agents.db", *options)
+        told = {}
+        deadline = time.monotonic() + 90
+        while sum(map(len, told.values())) < sum(expected.values()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            told = {session: {} for session in expected}
+            for headers, body in list(receiver.got):
+                data = body["data"]
+                told[data["session_id"]].setdefault(headers["webhook-id"], data["number"])
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+    assert {session: len(ids) for session, ids in told.items()} == expected
+    for ids in told.values():
+        assert list(ids.values()) == sorted(ids.values())
+        assert len(set(ids.values())) == len(ids)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -136,6 +198,9 @@ def test_a_changed_file_is_served(team, tmp_path):
         (("serve", "none.py"), "no such file"),
         (("serve", "team.py", "--tls-cert", "a.pem"), "go together"),
         (("serve", "team.py", "--tokens", "none.toml"), "cannot be read"),
+        (("serve", "team.py", "--notify", "https://example.com"), "--notify takes --notify-secrets"),
+        (("serve", "team.py", "--notify-allow", "10.0.0.0/8"), "go with --notify"),
+        (("serve", "team.py", "--notify", "example", "--notify-secrets", "x"), "goes to an address"),
         (("token", "new", "--name", "a", "--owner", "b", "--scope", "cht"), "did you mean 'chat'"),
         (("token", "revoke", "nobody"), "has no token"),
     ],

@@ -1,11 +1,8 @@
 """`actgent serve`: agents over HTTP, to the first signal; then what runs ends, and streams are told so."""
 
 import ssl
-import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import attrs
 import trio
@@ -17,14 +14,13 @@ from actgent.errors import ConfigurationError
 from actgent.runtime.runtime import open_runtime
 from actgent.web.bounds import GatewayLimits
 from actgent.web.opening import ADDRESS, check_extra, open_gateway
-from actgent.web.server.addresses import is_loopback, split_address
-from actgent.web.tokens import new_token, write_tokens
+from actgent.web.webhooks.signing import make_secrets_file
+from actgent.web.webhooks.webhook import EVENTS, Webhook
+
+from .notify import NotifyOptions
 
 GRACE = 5.0
 """Seconds for requests at the end; agents have theirs."""
-LOOK = 0.5
-"""Seconds between two looks at the files of `--reload`."""
-_WATCHED = (".py", ".md", ".json", ".yaml", ".yml", ".toml", ".j2")
 
 
 @attrs.frozen(kw_only=True)
@@ -39,12 +35,34 @@ class ServeOptions:
     hosts: tuple[str, ...] = ()
     tls_cert: str | None = None
     tls_key: str | None = None
+    notify: NotifyOptions = attrs.field(factory=NotifyOptions)
+
+    def command(self) -> list[str]:
+        """The same as a command line has it."""
+        given: dict[str, Iterable[str | None]] = {
+            "--journal": [self.journal],
+            "--bind": [self.bind],
+            "--tokens": [self.tokens],
+            "--origin": self.origins,
+            "--host": self.hosts,
+            "--tls-cert": [self.tls_cert],
+            "--tls-key": [self.tls_key],
+        }
+        options = [
+            part for name, values in given.items() for value in values if value for part in (name, value)
+        ]
+        return ["serve", self.target, *options, *self.notify.as_arguments()]
 
 
 async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Serve the agents of a target, to the first signal."""
     check_extra()
     tls = _tls_of(options)
+    notify, is_new = webhooks_of(options.notify)
+    if is_new:
+        terminal.notice(
+            f"made {options.notify.notify_secrets}: receivers check signatures with the secret in it"
+        )
     agents = agents_at(options.target)
     place = options.journal
     journal = place if "://" in place or place == "memory:" else f"sqlite:///{place}"
@@ -60,6 +78,7 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
             origins=options.origins,
             limits=GatewayLimits(grace=GRACE),
             tls=tls,
+            notify=notify,
         ) as gateway:
             names = ", ".join(one_line(agent.name, 60) for agent in agents)
             terminal.line(f"{names} at {gateway.url}/v1; Ctrl-C ends it")
@@ -82,67 +101,24 @@ def _tls_of(options: ServeOptions) -> ssl.SSLContext | None:
     return tls_context(cert, key)
 
 
-# --- developing --------------------------------------------------------------------------
+def webhooks_of(options: NotifyOptions) -> tuple[list[Webhook], bool]:
+    """The webhooks that these options mean, and whether their file of secrets was made now.
 
-
-async def serve_again(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Serve in a process of its own, which is ended and started again when a file of the agents has changed.
-
-    The token of the run stays the same.
+    Raises:
+        ConfigurationError: two of them do not go together, or one makes no sense.
     """
-    check_extra()
-    with TemporaryDirectory(prefix="actgent-") as folder:
-        tokens = options.tokens or _tokens_in(Path(folder), options, terminal)
-        command = _command(attrs.evolve(options, tokens=tokens))
-        while not shutdown.is_asked:
-            stamps = _stamps(options.target)
-            async with trio.open_nursery() as nursery:
-                process: trio.Process = await nursery.start(_run, command)
-                with shutdown.waiting():
-                    while _stamps(options.target) == stamps:  # noqa: ASYNC110 - nobody tells of changed files
-                        await trio.sleep(LOOK)
-                    terminal.notice("a file has changed: starting again")
-                if process.returncode is None:
-                    process.terminate()
-    return 0
-
-
-async def _run(command: list[str], *, task_status: trio.TaskStatus[trio.Process]) -> None:
-    process = await trio.lowlevel.open_process(command)
-    task_status.started(process)
-    with trio.CancelScope(shield=True):  # it ends what it has accepted
-        await process.wait()
-
-
-def _tokens_in(folder: Path, options: ServeOptions, terminal: Terminal) -> str:
-    if not is_loopback(split_address(options.bind)[0]):
-        raise ConfigurationError("off loopback --reload takes --tokens, too")
-    secret, token = new_token("serve --reload", owner="admin", scopes=("admin",))
-    write_tokens(folder / "tokens.toml", [token])
-    terminal.line(f"token (of this run alone): {secret}")
-    return str(folder / "tokens.toml")
-
-
-def _command(options: ServeOptions) -> list[str]:
-    command = [sys.executable, "-c", "from actgent.cli import main; main()", "serve", options.target]
-    for name, value in attrs.asdict(options).items():
-        option = f"--{name.removesuffix('s') if name in ('hosts', 'origins') else name}".replace("_", "-")
-        values: Iterable[str] = value if isinstance(value, tuple) else ([] if value is None else [value])
-        if name != "target":
-            command += [part for each in values for part in (option, each)]
-    return command
-
-
-def _stamps(target: str) -> dict[str, tuple[int, int]]:
-    """When the files of agents were changed, and their sizes."""
-    path = Path(target.partition(":")[0])
-    folder = path if path.is_dir() else path.parent
-    found = {}
-    for file in folder.rglob("*"):
-        if file.suffix in _WATCHED and not any(
-            part.startswith(".") for part in file.relative_to(folder).parts
-        ):
-            with suppress(OSError):  # removed meanwhile
-                seen = file.stat()
-                found[str(file)] = (seen.st_mtime_ns, seen.st_size)
-    return found
+    urls: list[str | None] = [*options.notify, *([None] if options.notify_sessions else [])]
+    if not urls:
+        if any(options.as_arguments()):
+            raise ConfigurationError("the options of webhooks go with --notify URL, or --notify-sessions")
+        return [], False
+    if options.notify_secrets is None:
+        raise ConfigurationError(
+            "--notify takes --notify-secrets FILE, with which requests are signed; it is made where there is none"
+        )
+    path = Path(options.notify_secrets)
+    events = options.notify_events or EVENTS
+    for url in urls:  # what is wrong is told before a file is made
+        Webhook(url, secrets=["whsec_" + "A" * 32], events=events, allow=options.notify_allow)
+    is_new = make_secrets_file(path)
+    return [Webhook(url, secrets=path, events=events, allow=options.notify_allow) for url in urls], is_new

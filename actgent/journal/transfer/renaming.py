@@ -44,6 +44,8 @@ def renamed(
         record = attrs.evolve(record, **_task_names(record, tasks))
         if isinstance(record, Opened | Accepted):
             record = attrs.evolve(record, within=_payers(record.within, ids))
+        if isinstance(record, Opened) and record.notify:
+            record = attrs.evolve(record, notify=())  # who is told of the original did not ask for copies
         match record:
             case Opened(parent_id=str(parent)):
                 above = SessionKey(record.parent_agent or session.agent, parent)

@@ -81,6 +81,15 @@ class _Opening:
     done: trio.Event = attrs.field(factory=trio.Event)
 
 
+@attrs.frozen(kw_only=True)
+class _Given:
+    """What else is written of a session that is created."""
+
+    has_deps: bool
+    notify: tuple[str, ...]
+    is_transient: bool
+
+
 @attrs.frozen(eq=False)
 class SessionOpener:
     """Opens the sessions of one running agent."""
@@ -116,6 +125,7 @@ class SessionOpener:
         is_transient: bool = False,
         deps: object = None,
         history: Iterable[Former] = (),
+        notify: Sequence[str] = (),
     ) -> SessionContext:
         """A session that nobody has been told of yet.
 
@@ -139,9 +149,8 @@ class SessionOpener:
         if bounds or parent is not None:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
-            now = self.running.clock.now()
-            opened = _opened(context, bounds, on_busy, is_transient=is_transient, now=now)
-            context.log.add(opened if deps is None else attrs.evolve(opened, deps=True))
+            given = _Given(has_deps=deps is not None, notify=tuple(notify), is_transient=is_transient)
+            context.log.add(_opened(context, bounds, on_busy, given, self.running.clock.now()))
             context.log.is_temporary = is_transient and task is None
         if history:
             add_history(context, check_history(history), now=self.running.clock.now())
@@ -152,9 +161,8 @@ class SessionOpener:
     def fresh(self) -> SessionContext:
         """A session for one question: a child of the session whose turn asks, if there is one."""
         asker = running_session()
-        if asker is None:
-            return self.new(Sender("user"), is_transient=True)
-        return self.new(Sender(asker.agent, "agent"), parent=asker, is_transient=True)
+        owner = Sender("user") if asker is None else Sender(asker.agent, "agent")
+        return self.new(owner, parent=asker, is_transient=True)
 
     async def create(
         self,
@@ -168,12 +176,12 @@ class SessionOpener:
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
         history: Iterable[Former] = (),
+        notify: Sequence[str] = (),
     ) -> SessionContext:
-        """See `Agent.create_session`."""
+        """See `Agent.create_session`; `notify` is `Opened.notify`."""
         if limits is not None:
             check_limits(limits)
-        if history != ():
-            history = check_history(history)
+        history = history if history == () else check_history(history)
         owner = to_owner(owner)
         if parent is not None:
             _check_parent(self.running.name, owner, parent)
@@ -191,6 +199,7 @@ class SessionOpener:
                 limits=limits,
                 deps=deps,
                 history=history,
+                notify=notify,
             )
             if description or self.on_session or self.running.journal is not None:
                 await self._begin(context, description)
@@ -658,8 +667,7 @@ def _opened(
     context: SessionContext,
     limits: Mapping[str, float],
     on_busy: OnBusy | None,
-    *,
-    is_transient: bool,
+    given: _Given,
     now: float,
 ) -> Opened:
     """Build the first record of a session."""
@@ -677,7 +685,9 @@ def _opened(
             for account in context.accounts
             if (account.key.agent, account.key.session_id) != context.key
         ),
-        transient=is_transient,
+        transient=given.is_transient,
+        deps=given.has_deps,
+        notify=given.notify,
         parent_agent="" if parent is None else parent.agent,
         reports=context.task is not None and context.task.reports,
         deadline=0.0 if context.task is None else context.task.deadline,

@@ -49,6 +49,11 @@ async def statistics(call: HTTPCall) -> Response:
     return JSON({"agents": agents, **of_all})
 
 
+async def list_webhooks(call: HTTPCall) -> Response:
+    """Webhooks: what they have told, who is tried again, and what was given up."""
+    return JSON({"items": [each.describe() for each in call.gateway.outboxes], "next": None})
+
+
 async def openapi(call: HTTPCall) -> Response:
     """This document."""
     return JSON(call.gateway.document())
@@ -68,6 +73,7 @@ ENDPOINTS = (
         answer=statistics,
         scope="read",
     ),
+    Endpoint(verb="GET", path="/webhooks", answer=list_webhooks, scope="admin"),
     Endpoint(verb="GET", path="/health/live", answer=live, scope=None),
     Endpoint(
         verb="GET",

@@ -13,6 +13,8 @@ from actgent.journal.base import SessionSummary
 from actgent.journal.records import Opened
 from actgent.messages import Sender, new_secret
 from actgent.web.problems import Problem, missing
+from actgent.web.webhooks.outbox import session_keys
+from actgent.web.webhooks.webhook import EVENTS, MAX_URL, check_events, check_url
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .schemas import AFTER, AGENT, IDEMPOTENCY, LIMIT, ON_BUSY, SESSION_LIMITS, STATE, TEXT, check_client_id
@@ -36,6 +38,16 @@ NEW_SESSION = {
         "on_busy": ON_BUSY,
         "limits": SESSION_LIMITS,
         "mode": {"type": "string", "minLength": 1},
+        "notify": {
+            "type": "object",
+            "description": "Who is told of what happens in it, where the server does that.",
+            "properties": {
+                "url": {"type": "string", "pattern": "^https?://", "maxLength": MAX_URL},
+                "events": {"type": "array", "items": {"enum": list(EVENTS)}, "minItems": 1},
+            },
+            "required": ["url"],
+            "additionalProperties": False,
+        },
     },
     "required": ["agent"],
     "additionalProperties": False,
@@ -52,7 +64,7 @@ async def put_session(call: HTTPCall) -> Response:
     """Make a session; the same body again changes nothing."""
     session_id = check_client_id("the id of a session", call.path["id"])
     head, is_new = await _make(call, session_id)
-    return JSON(of_head(head), status_code=201 if is_new else 200)
+    return JSON(_made(call, head), status_code=201 if is_new else 200)
 
 
 async def post_session(call: HTTPCall) -> Response:
@@ -60,7 +72,7 @@ async def post_session(call: HTTPCall) -> Response:
     key = call.header("idempotency-key")
     session_id = _id_for(call, key) if key else new_secret()
     head, _ = await _make(call, session_id)
-    return JSON(of_head(head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"})
+    return JSON(_made(call, head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"})
 
 
 def _id_for(call: HTTPCall, key: str) -> str:
@@ -77,12 +89,40 @@ async def _make(call: HTTPCall, session_id: str) -> tuple[SessionSummary, bool]:
     _check_mode(opener, body.get("mode"))
     try:
         context = await opener.create(
-            Sender(owner), session_id=session_id, on_busy=body.get("on_busy"), limits=limits
+            Sender(owner),
+            session_id=session_id,
+            on_busy=body.get("on_busy"),
+            limits=limits,
+            notify=_notify_of(call),
         )
     except SessionExists:
         return await _same(call, session_id, owner), False
     await _settle_mode(face_of(context), body.get("mode"))
     return await reach.head(call.caller, session_id, body["agent"]), True
+
+
+def _notify_of(call: HTTPCall) -> tuple[str, ...]:
+    """The address that the client wants to be told at, and of which events.
+
+    Raises:
+        Problem: this server tells no addresses of clients.
+        ConfigurationError: it is no such address.
+    """
+    wanted = call.body.get("notify")
+    if wanted is None:
+        return ()
+    if call.gateway.session_webhook is None:
+        raise Problem("invalid", "this server tells no addresses of sessions: see --notify-sessions")
+    return (check_url(wanted["url"]), *check_events(wanted.get("events", EVENTS)))
+
+
+def _made(call: HTTPCall, head: SessionSummary) -> dict[str, Any]:
+    """A session, and what its receiver knows the server by."""
+    notify, webhook = _notify_of(call), call.gateway.session_webhook
+    if not notify or webhook is None:
+        return of_head(head)
+    secret = session_keys(webhook, head.key, notify[0]).newest
+    return {**of_head(head), "notify": {"url": notify[0], "events": notify[1:], "secret": secret}}
 
 
 def _owner_of(call: HTTPCall) -> str:
@@ -116,6 +156,8 @@ async def _same(call: HTTPCall, session_id: str, owner: str) -> SessionSummary:
     opened = first[0] if first and isinstance(first[0], Opened) else None
     bounds = dict(Limits(**body["limits"]).shared) if "limits" in body else {}
     if opened is None or opened.on_busy != body.get("on_busy") or dict(opened.limits) != bounds:
+        raise taken
+    if opened.notify != _notify_of(call):
         raise taken
     if "mode" in body and not head.closed:
         await _settle_mode(await reach.session(call.caller, session_id, body["agent"]), body["mode"])

@@ -1,0 +1,352 @@
+"""Webhooks, by receivers on loopback that take, refuse, hang, die, redirect and are slow."""
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+import time
+from collections import Counter, defaultdict
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import pytest
+import trio
+
+from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, Webhook, new_webhook_secret, tool
+
+SECRET = new_webhook_secret()
+LOCAL = ["127.0.0.1"]
+
+
+def check_signature(headers, body, secrets):
+    """What a receiver does, by the specification alone."""
+    signed = b".".join((headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), body))
+    given = [each.removeprefix("v1,") for each in headers["webhook-signature"].split(" ")]
+    for secret in secrets:
+        key = base64.b64decode(secret.removeprefix("whsec_"))
+        expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+        assert expected in given
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 300
+
+
+async def until(condition):
+    """Wait for something that other threads do."""
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - threads tell nobody
+            await trio.sleep(0.01)
+
+
+def hook(receiver, **options):
+    options = {"secrets": [SECRET], "allow": LOCAL, "pause": 0.01, **options}
+    return Webhook(receiver.url, **options)
+
+
+@asynccontextmanager
+async def told(serving, receiver, *more, **options):
+    async with serving(notify=[hook(receiver, **options), *more]) as served, served.client() as ada:
+        yield served, ada
+
+
+async def say(client, session, words="hello"):
+    await client.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
+    said = await client.post(
+        f"/v1/sessions/{session}/messages", json={"content": words}, headers={"prefer": "wait=20"}
+    )
+    assert said.status_code in (200, 202), said.text
+
+
+async def given_up(served):
+    """What administrators see as given up."""
+    async with served.client("root") as root:
+        items = (await root.get("/v1/webhooks")).json()["items"]
+    return [each for item in items for each in item["failed"]]
+
+
+async def test_what_happens_is_told_and_signed(serving, receiving):
+    """A reply, an approval and the end of a session are told once each, in order, with a good signature."""
+    with receiving() as receiver:
+        async with told(serving, receiver) as (_, ada):
+            await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
+            await say(ada, "s1")
+            await say(ada, "s1", "deploy it")
+            waiting = (await ada.get("/v1/approvals")).json()["items"]
+            await ada.post(f"/v1/approvals/{waiting[0]['id']}/decision", json={"approve": {}})
+            await until(lambda: len(receiver.got) == 3)
+            await ada.post("/v1/sessions/s1/close", json={})
+            await until(lambda: len(receiver.got) == 4)
+    assert [body["type"] for body in receiver.bodies()] == ["reply", "approval", "reply", "closed"]
+    first = receiver.bodies()[0]["data"]
+    assert (first["agent"], first["session_id"], first["owner"]) == ("clerk", "s1", "ada")
+    assert first["text"] == "you said: hello"
+    numbers = [body["data"]["number"] for body in receiver.bodies()]
+    assert numbers == sorted(numbers)
+    for headers, _ in receiver.got:
+        check_signature(headers, headers["raw"], [SECRET])
+    assert max(Counter(receiver.tried).values()) == 1
+
+
+async def test_a_failure_is_told(serving, receiving):
+    """A turn that fails is told with its kind."""
+
+    def fail(chat):
+        raise ValueError("secret words")
+
+    agents = [BareAgent("clerk", llm=ScriptedLLM(fail))]
+    with receiving() as receiver:
+        async with serving(agents=agents, notify=[hook(receiver)]) as served, served.client() as ada:
+            await say(ada, "s1")
+            await until(lambda: receiver.bodies("failed"))
+    data = receiver.bodies("failed")[0]["data"]
+    assert data["failed"] == "model"
+    assert "secret words" not in json.dumps(data)
+
+
+@pytest.mark.parametrize("answer", [500, "die", (429, ("retry-after", "0")), 302])
+async def test_what_was_not_taken_is_repeated_under_its_id(serving, receiving, answer):
+    """A receiver that refuses a few times gets it again, under the same id, and later ones behind it."""
+
+    def behave(receiver, body):
+        return answer if len(receiver.tried) <= 3 else 200
+
+    with receiving(behave) as receiver:
+        async with told(serving, receiver) as (_, ada):
+            await say(ada, "s1")
+            await say(ada, "s1", "again")
+            await until(lambda: len(receiver.got) == 2)
+    assert [body["data"]["text"] for body in receiver.bodies()] == ["you said: hello", "you said: again"]
+    assert Counter(receiver.tried) == {
+        receiver.got[0][0]["webhook-id"]: 4,
+        receiver.got[1][0]["webhook-id"]: 1,
+    }
+
+
+async def test_one_receiver_that_hangs_holds_up_no_other(serving, receiving):
+    """While one receiver takes nothing, others are told of everything."""
+    with receiving(lambda *_: "hang") as slow, receiving() as good:
+        async with told(serving, good, hook(slow, timeout=0.2)) as (served, ada):
+            for number in range(20):
+                await say(ada, f"s{number}")
+            await until(lambda: len(good.got) == 20)
+            await until(lambda: len(set(slow.tried)) > 1)
+            assert not await given_up(served)
+
+
+async def test_one_session_that_is_refused_holds_up_no_other(serving, receiving):
+    """A receiver that refuses what one session says is told what others say."""
+
+    def behave(receiver, body):
+        return 500 if body["data"]["session_id"] == "bad" else 200
+
+    with receiving(behave) as receiver:
+        async with told(serving, receiver) as (_, ada):
+            await say(ada, "bad")
+            for number in range(20):
+                await say(ada, f"s{number}")
+            await until(lambda: len(receiver.got) == 20)
+
+
+async def test_what_is_never_taken_is_listed_as_failed(serving, receiving):
+    """After its patience a notice is given up and listed, and the next one goes."""
+
+    def behave(receiver, body):
+        return 503 if body["data"]["text"] == "you said: bad" else 204
+
+    with receiving(behave) as receiver:
+        async with told(serving, receiver, patience=0.05) as (served, ada):
+            await say(ada, "s1", "bad")
+            await say(ada, "s1", "good")
+            await until(lambda: len(receiver.got) == 1)
+            failed = await given_up(served)
+            assert [each["session_id"] for each in failed] == ["s1"]
+            assert failed[0]["reason"] == "it answered 503"
+            assert (await ada.get("/v1/webhooks")).status_code == 403
+
+
+async def test_no_inner_address_is_told_unless_it_is_opened(serving, receiving):
+    """Without `allow` nothing reaches a receiver on loopback, not by a redirect either."""
+    with receiving() as inner, receiving(lambda *_: (307, ("location", inner.url))) as outer:
+        closed = hook(inner, allow=[])
+        async with told(serving, outer, closed, patience=0.02) as (served, ada):
+            await say(ada, "s1")
+            with trio.fail_after(30):
+                while len(failed := await given_up(served)) < 2:  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+        assert not inner.tried
+    assert sorted(each["reason"].partition(" (")[0] for each in failed) == [
+        "it redirects",
+        "the host '127.0.0.1' cannot be reached from here: its address is not public",
+    ]
+
+
+async def test_a_session_has_a_receiver_of_its_own(serving, receiving):
+    """A client names who is told of its session, and gets the secret that this receiver knows it by."""
+    with receiving() as receiver:
+        notify = [Webhook(None, secrets=[SECRET], allow=LOCAL)]
+        async with serving(notify=notify) as served, served.client() as ada:
+            wanted = {"agent": "clerk", "notify": {"url": receiver.url, "events": ["reply"]}}
+            made = await ada.put("/v1/sessions/mine", json=wanted)
+            again = await ada.put("/v1/sessions/mine", json=wanted)
+            assert (made.status_code, again.status_code) == (201, 200)
+            assert made.json() == again.json()
+            other = {"agent": "clerk", "notify": {"url": receiver.url + "/other"}}
+            assert (await ada.put("/v1/sessions/mine", json=other)).status_code == 409
+            await say(ada, "theirs")
+            said = await ada.post(
+                "/v1/sessions/mine/messages", json={"content": "x"}, headers={"prefer": "wait=20"}
+            )
+            assert said.status_code == 200
+            await ada.post("/v1/sessions/mine/close", json={})
+            await until(lambda: receiver.got)
+    assert [(body["type"], body["data"]["session_id"]) for body in receiver.bodies()] == [("reply", "mine")]
+    secret = made.json()["notify"]["secret"]
+    assert secret != SECRET
+    headers = receiver.got[0][0]
+    check_signature(headers, headers["raw"], [secret])
+
+
+async def test_addresses_of_sessions_take_a_webhook_for_them(served):
+    """Where the server tells no addresses of clients, and for what is no address, a session is not made."""
+    async with served.client() as ada:
+        for url in ("https://example.com/x", "ftp://example.com"):
+            made = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "notify": {"url": url}})
+            assert made.status_code == 422
+        assert (await ada.get("/v1/sessions/s1")).status_code == 404
+
+
+async def test_secrets_are_replaced_without_a_restart(serving, receiving, tmp_path):
+    """Each secret of the file signs, the newest first, also when the file was changed meanwhile."""
+    newer, file = new_webhook_secret(), tmp_path / "secrets"
+    file.write_text(SECRET)
+    with receiving() as receiver:
+        async with told(serving, receiver, secrets=file) as (_, ada):
+            await say(ada, "s1")
+            await until(lambda: len(receiver.got) == 1)
+            file.write_text(f"{newer}\n{SECRET}\n")
+            await say(ada, "s1")
+            await until(lambda: len(receiver.got) == 2)
+            file.write_text("nothing good")
+            await say(ada, "s1")
+            await until(lambda: len(receiver.got) == 3)
+    for (headers, _), secrets in zip(receiver.got, ([SECRET], [newer, SECRET], [newer, SECRET]), strict=True):
+        check_signature(headers, headers["raw"], secrets)
+        assert len(headers["webhook-signature"].split()) == len(secrets)
+
+
+async def test_what_came_while_nobody_told_is_told_later(serving, receiving, tmp_path):
+    """A gateway without the webhook, and then one with it, tell what the first of all has not; nothing before the first is told."""
+    journal = f"sqlite:///{tmp_path}/a.db"
+    with receiving() as receiver:
+        async with serving(journal=journal) as served, served.client() as ada:
+            await say(ada, "old")
+        async with serving(journal=journal, notify=[hook(receiver)]) as served, served.client() as ada:
+            await say(ada, "s1")
+            await until(lambda: len(receiver.got) == 1)
+        async with serving(journal=journal) as served, served.client() as ada:
+            await say(ada, "s1")
+            await say(ada, "s2")
+        async with serving(journal=journal, notify=[hook(receiver)]) as served, served.client() as ada:
+            await until(lambda: len(receiver.got) == 3)
+            await say(ada, "s3")
+            await until(lambda: len(receiver.got) == 4)
+            listed = (await ada.get("/v1/sessions")).json()["items"]
+    sessions = [body["data"]["session_id"] for body in receiver.bodies()]
+    assert sorted(sessions) == ["s1", "s1", "s2", "s3"]
+    assert max(Counter(receiver.tried).values()) == 1
+    assert {each["id"] for each in listed} == {"old", "s1", "s2", "s3"}
+
+
+async def test_a_session_that_is_made_again_is_told_again(serving, receiving):
+    """What is said in a session of an id that was erased before has other ids, and is told."""
+    with receiving() as receiver:
+        async with told(serving, receiver) as (served, ada), served.client("root") as root:
+            for count in (1, 2):
+                await say(ada, "s1")
+                await until(lambda count=count: len(receiver.got) == count)
+                assert (await root.delete("/v1/sessions/s1")).status_code == 204
+    assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 2
+
+
+async def test_more_sessions_than_there_is_room_for_are_told_all_the_same(serving, receiving, monkeypatch):
+    """Where lines and the feed overflow, the journal is asked, and each reply is told, in order."""
+    monkeypatch.setattr("actgent.web.webhooks.outbox.MAX_LINES", 4)
+    monkeypatch.setattr("actgent.web.webhooks.outbox.CAPACITY", 2)
+    opened = threading.Event()
+
+    def behave(receiver, body):
+        return 200 if opened.is_set() else 500
+
+    with receiving(behave) as receiver:
+        async with told(serving, receiver) as (_, ada):
+            for _ in range(2):
+                for number in range(15):
+                    await say(ada, f"s{number}")
+            opened.set()
+            await until(lambda: len({headers["webhook-id"] for headers, _ in receiver.got}) == 30)
+    assert_in_order(receiver)
+
+
+def assert_in_order(receiver):
+    """In each session, what was taken first was in the order of its records."""
+    numbers = defaultdict(list)
+    for headers, body in receiver.got:
+        known = numbers[body["data"]["session_id"]]
+        if headers["webhook-id"] not in [each for each, _ in known]:
+            known.append((headers["webhook-id"], body["data"]["number"]))
+    for known in numbers.values():
+        assert [number for _, number in known] == sorted(number for _, number in known)
+
+
+async def test_only_approvals_are_told_of_sessions_below_others(serving, receiving):
+    """What an agent answers another one is not told; that a person is asked below is."""
+
+    @tool(approval=True)
+    def deploy(place: str) -> str:
+        """Deploy to a place."""
+        return f"deployed to {place}"
+
+    below = BareAgent(
+        "worker", llm=ScriptedLLM([ToolCall("deploy", {"place": "mars"}), "done"]), tools=[deploy]
+    )
+    above = BareAgent(
+        "clerk", llm=ScriptedLLM([ToolCall("worker", {"task": "go"}), "ready"]), tools=[below.as_tool()]
+    )
+    with receiving() as receiver:
+        async with serving(agents=[above], notify=[hook(receiver)]) as served, served.client() as ada:
+            await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+            await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
+            await until(lambda: receiver.got)
+            waiting = (await ada.get("/v1/approvals")).json()["items"]
+            place = quote(waiting[0]["id"], safe="")
+            decided = await ada.post(f"/v1/approvals/{place}/decision", json={"approve": {}})
+            assert decided.status_code == 204, decided.text
+            await until(lambda: len(receiver.got) == 2)
+    assert [(body["type"], body["data"]["agent"]) for body in receiver.bodies()] == [
+        ("approval", "worker"),
+        ("reply", "clerk"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Webhook("example.com", secrets=[SECRET]), "goes to an address"),
+        (lambda: Webhook("https://a:b@example.com", secrets=[SECRET]), "no name and password"),
+        (lambda: Webhook("https://example.com", secrets=[]), "need a secret"),
+        (lambda: Webhook("https://example.com", secrets=["whsec_aa"]), "24 to 64 random bytes"),
+        (lambda: Webhook("https://example.com", secrets=[SECRET], events=["repli"]), "did you mean 'reply'"),
+        (lambda: Webhook("https://example.com", secrets=[SECRET], timeout=-1), "timeout"),
+    ],
+)
+def test_what_is_no_webhook_is_refused(make, words):
+    """A mistake is told where it is made."""
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+async def test_one_address_has_one_webhook(serving):
+    """Two webhooks of one address are refused."""
+    twice = [Webhook("https://example.com", secrets=[SECRET]) for _ in range(2)]
+    with pytest.raises(ConfigurationError, match=r"two webhooks for https://example\.com"):
+        async with serving(notify=twice):
+            pass
