@@ -279,6 +279,23 @@ class LimitMet(SessionObservation):
     """Whose limit it was."""
 
 
+@attrs.frozen(kw_only=True)
+class MessageFailed(SessionObservation):
+    """A message that ended as a failure: not read as an event, but kept for `Runtime.failures`, since it has words."""
+
+    message_id: str
+    kind: str
+    """As in `Failure.kind`."""
+    error: str
+    """The class of the error."""
+    words: str
+    """What actgent says of it; empty for errors of foreign code, and where the runtime redacts texts."""
+
+
+FAILURES = 1000
+"""How many failures are kept, the newest."""
+
+
 class _Backlog:
     """The events that a reader has not read yet: the stream puts them in, the reader takes them out."""
 
@@ -375,6 +392,8 @@ class EventStream:
         """True while anyone reads; ask before an event is built."""
         self.tracing = tracing
         """Makes spans of what happens; None without telemetry."""
+        self.failures: deque[MessageFailed] = deque(maxlen=FAILURES)
+        """The newest messages that ended as failures, oldest first."""
         self._backlogs: list[_Backlog] = []
         self._ended = False
 
@@ -382,6 +401,10 @@ class EventStream:
         """Give an event to all readers."""
         for backlog in self._backlogs:
             backlog.put(event)
+
+    def keep_failure(self, failure: MessageFailed) -> None:
+        """Keep a failure for those who look later; readers hear of it by `TurnEnded`."""
+        self.failures.append(failure)
 
     @asynccontextmanager
     async def read(self, capacity: int = 1000) -> AsyncGenerator[EventReader, None]:

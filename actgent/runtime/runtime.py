@@ -31,7 +31,7 @@ from actgent.errors import (
     UsageError,
     WouldDeadlock,
 )
-from actgent.events import EventReader, EventStream
+from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
 from actgent.journal.listing import Cursor, SessionKey, State
 from actgent.journal.opening import open_journal
@@ -265,6 +265,11 @@ class Runtime(Insight):
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """The newest 1,000 messages that no agent and no actor dealt with, oldest first."""
         return self._system.dead_letters
+
+    @property
+    def failures(self) -> tuple[MessageFailed, ...]:
+        """The newest 1,000 messages that ended as failures here, oldest first; not those that somebody stopped."""
+        return tuple(self.stream.failures)
 
     async def send_again(self, letter: DeadLetter) -> None:
         """Send a dead letter to the agent or actor that has its name now; once it is accepted, it leaves the list.

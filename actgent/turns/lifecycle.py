@@ -211,6 +211,7 @@ class TurnLifecycle:
             if isinstance(error, Stopped):
                 _leave_to_next_start(context)
             context.mail.mark_done()
+            self.observer.fail(context, message, error)
             if context.log is not None:
                 self._write_end(context, context.log, message, error=error)
             keep_outcome_of(context, message.id, Outcome(error=error))

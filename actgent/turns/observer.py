@@ -12,6 +12,7 @@ from actgent.events import (
     ApprovalDecided,
     EventStream,
     LimitMet,
+    MessageFailed,
     MessageRefused,
     ModeChanged,
     ModelAnswered,
@@ -32,6 +33,7 @@ from actgent.messages import CallProgress, Message, ToolCall, ToolResult
 from actgent.modes.changes import changes_in
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
+from actgent.sessions.waiting.tasks import own_words
 
 from .spans import TurnSpans
 
@@ -44,6 +46,8 @@ class Observer:
     stream: EventStream
     spans: TurnSpans | None = None
     """Makes spans of the turns; None without telemetry."""
+    is_redacted: bool = False
+    """True if errors are told by class alone."""
 
     def begin_activation(self, turn: Turn) -> None:
         """A turn runs from now on in the calling task, for the first time or again."""
@@ -242,9 +246,30 @@ class Observer:
                 )
             )
 
+    def fail(
+        self, context: SessionContext, message: Message, error: Exception, blame: str = "internal"
+    ) -> None:
+        """A message ends as a failure; that somebody stopped it is none to look after."""
+        kind = kind_of(error, blame)
+        if kind in ("interrupted", "stopped"):
+            return
+        self.stream.keep_failure(
+            MessageFailed(
+                agent=self.agent,
+                session_id=context.id,
+                turn=message.id,
+                message_id=message.id,
+                kind=kind,
+                error=type(error).__name__,
+                words="" if self.is_redacted else own_words(error),
+            )
+        )
+
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         if self.spans is not None:
             self.spans.end(turn)
+        if turn.control.error is not None:
+            self.fail(context, turn.message, turn.control.error, turn.control.blame)
         if self.stream.watched:
             if isinstance(turn.control.error, LimitReached):
                 self._meet_limit(context, turn, turn.control.error)

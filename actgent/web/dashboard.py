@@ -1,6 +1,7 @@
 """The dashboard's files: a page that asks the API like any other client. They hold nothing secret, so they take no token."""
 
 import functools
+import gzip
 import hashlib
 from importlib import resources
 from typing import Any
@@ -42,24 +43,37 @@ class _File:
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             raise Problem("method-not-allowed", "a file is only read", headers={"allow": "GET, HEAD"})
-        content, tag = _content(self.name)
+        request = HTTPRequest(scope)
+        is_packed = _takes_gzip(request.headers.get("accept-encoding", ""))
+        content, tag = _content(self.name, is_packed=is_packed)
         headers = {
+            **({"content-encoding": "gzip"} if is_packed else {}),
+            "vary": "accept-encoding",
             "content-type": _TYPES[f".{self.name.rpartition('.')[2]}"],
             "content-security-policy": POLICY,
             "cross-origin-opener-policy": "same-origin",
             "cache-control": "no-cache",
             "etag": tag,
         }
-        known = HTTPRequest(scope).headers.get("if-none-match") == tag
+        known = request.headers.get("if-none-match") == tag
         response = Response(b"" if known else content, status_code=304 if known else 200, headers=headers)
         await response(scope, receive, send)
 
 
+def _takes_gzip(accepted: str) -> bool:
+    """True if a client names gzip among what it can unpack, without refusing it."""
+    codings = (each.replace(" ", "").lower() for each in accepted.split(","))
+    return any(
+        each == "gzip" or (each.startswith("gzip;q=") and each[7:].strip("0.") != "") for each in codings
+    )
+
+
 @functools.cache
-def _content(name: str) -> tuple[bytes, str]:
+def _content(name: str, *, is_packed: bool) -> tuple[bytes, str]:
     """A file, and what tells it from other versions of it."""
     place: Any = resources.files(__package__) / "static"
     content = place.joinpath(*name.split("/")).read_bytes()
+    content = gzip.compress(content, mtime=0) if is_packed else content
     return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
 
 
@@ -68,5 +82,6 @@ def _names() -> tuple[str, ...]:
     """The files that are served, as they are called below `static`."""
     place: Any = resources.files(__package__) / "static"
     found = [each.name for each in place.iterdir() if each.is_file()]
-    found += [f"vendor/{each.name}" for each in (place / "vendor").iterdir()]
+    for folder in ("pages", "vendor"):
+        found += [f"{folder}/{each.name}" for each in (place / folder).iterdir()]
     return tuple(sorted(name for name in found if f".{name.rpartition('.')[2]}" in _TYPES))

@@ -57,7 +57,7 @@ def build_core(
     reports.asks_elsewhere = runtime.asks_elsewhere
     tracing = runtime.stream.tracing
     spans = None if tracing is None else TurnSpans(name, tracing)
-    observer = Observer(name, runtime.stream, spans)
+    observer = Observer(name, runtime.stream, spans, runtime.is_redacted)
     return core_type(
         profile=profile,
         memory=memory,

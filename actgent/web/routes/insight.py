@@ -1,4 +1,4 @@
-"""How everything is, over HTTP: schedules and budgets of all sessions that the caller reaches, and provider limits."""
+"""How everything is, over HTTP: schedules, budgets and errors of all sessions that the caller reaches, and provider limits."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -7,14 +7,17 @@ import attrs
 from starlette.responses import Response
 
 from actgent.control.schedule import Schedule
+from actgent.journal.listing import SessionKey
 from actgent.runtime.insight import OpenBudget, SetSchedule
 from actgent.web.reach import from_cursor, to_parts_of
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .past import as_plain_json
 from .schemas import AFTER, LIMIT
-from .views import of_schedule
+from .views import of_schedule, to_date
 
+SHOWN = 20
+"""Agents and sessions that are named of each kind of error, the newest."""
 _LIST = {"after": AFTER, "limit": LIMIT}
 Found = TypeVar("Found", SetSchedule, OpenBudget)
 
@@ -77,7 +80,70 @@ async def list_governors(call: HTTPCall) -> Response:
     )
 
 
+async def list_errors(call: HTTPCall) -> Response:
+    """What went wrong since the runtime began, by kind and class, the newest first; dead letters for admins alone."""
+    runtime = call.gateway.reach.runtime
+    groups: dict[tuple[str, str], _ErrorGroup] = {}
+    known: dict[SessionKey, bool] = {}
+    for failure in runtime.failures:
+        key = SessionKey(failure.agent, failure.session_id)
+        if key not in known:
+            head = await call.gateway.reach.journal.head(*key)
+            known[key] = head is not None and await call.gateway.reach.sees(call.caller, head)
+        if known[key]:
+            named = (failure.kind, failure.error)
+            group = groups.setdefault(named, _ErrorGroup(*named, first_at=failure.at))
+            group.add(failure.at, failure.words, failure.agent, key)
+    for letter in runtime.dead_letters if call.caller.is_admin else ():
+        named = ("dead letter", "" if letter.error is None else type(letter.error).__name__)
+        group = groups.setdefault(named, _ErrorGroup(*named, first_at=letter.at))
+        group.add(letter.at, letter.reason, letter.actor)
+    newest_first = sorted(groups.values(), key=lambda group: group.last_at, reverse=True)
+    return JSON({"items": [group.document() for group in newest_first], "next": None})
+
+
+@attrs.define
+class _ErrorGroup:
+    """What went wrong in the same way."""
+
+    kind: str
+    error: str
+    """The class of the exception."""
+    first_at: float
+    last_at: float = 0.0
+    count: int = 0
+    words: str = ""
+    """Of the newest."""
+    agents: dict[str, None] = attrs.field(factory=dict)
+    sessions: dict[SessionKey, None] = attrs.field(factory=dict)
+
+    def add(self, at: float, words: str, agent: str, session: SessionKey | None = None) -> None:
+        """Count one more, which is the newest."""
+        self.count, self.last_at, self.words = self.count + 1, at, words
+        self.agents.pop(agent, None)
+        self.agents[agent] = None
+        if session is not None:
+            self.sessions.pop(session, None)
+            self.sessions[session] = None
+
+    def document(self) -> dict[str, Any]:
+        """The same for a client."""
+        return {
+            "kind": self.kind,
+            "error": self.error,
+            "words": self.words,
+            "count": self.count,
+            "first_at": to_date(self.first_at),
+            "last_at": to_date(self.last_at),
+            "agents": list(self.agents)[: -SHOWN - 1 : -1],
+            "sessions": [
+                {"agent": key.agent, "id": key.session_id} for key in list(self.sessions)[: -SHOWN - 1 : -1]
+            ],
+        }
+
+
 ENDPOINTS = (
+    Endpoint(verb="GET", path="/errors", answer=list_errors, scope="read"),
     Endpoint(verb="GET", path="/schedules", answer=list_all_schedules, scope="read", query=_LIST),
     Endpoint(verb="GET", path="/budgets", answer=list_budgets, scope="read", query=_LIST),
     Endpoint(verb="GET", path="/governors", answer=list_governors, scope="read"),

@@ -3,21 +3,26 @@
 import { render } from "./vendor/preact.js";
 import { useEffect, useLayoutEffect, useState } from "./vendor/hooks.js";
 import { forget, get, keep, key, takeKey } from "./api.js";
-import { count, html, usePolled } from "./parts.js";
-import { Sessions } from "./sessions.js";
-import { Session } from "./session.js";
-import { Approvals } from "./approvals.js";
-import { Agents } from "./agents.js";
+import { Failed, Live, Loading, count, html, usePolled } from "./parts.js";
+import { Modal } from "./modal.js";
 
 const PAGES = [
-  { hash: "#/agents", name: "Agents", letter: "a", view: Agents },
-  { hash: "#/sessions", name: "Sessions", letter: "s", view: Sessions },
-  { hash: "#/approvals", name: "Approvals", letter: "p", view: Approvals },
-];
+  { name: "Agents", letter: "a", load: async () => (await import("./pages/agents.js")).Agents },
+  { name: "Sessions", letter: "s", load: async () => (await import("./pages/sessions.js")).Sessions },
+  { name: "Approvals", letter: "p", load: async () => (await import("./pages/approvals.js")).Approvals },
+  { name: "Errors", letter: "e", load: async () => (await import("./pages/errors.js")).Errors },
+  { name: "Schedules", letter: "t", load: async () => (await import("./pages/schedules.js")).Schedules },
+  { name: "Budgets", letter: "b", load: async () => (await import("./pages/budgets.js")).Budgets },
+  { name: "Provider limits", place: "governors", letter: "l", load: async () => (await import("./pages/governors.js")).Governors },
+  { name: "Journal", letter: "j", load: async () => (await import("./pages/journal.js")).Journal },
+].map((page) => ({ place: page.name.toLowerCase(), ...page }));
+const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };
 const KEYS = [
-  ["/", "find a session by the beginning of its id"],
-  ["g a, g s, g p", "agents, sessions, approvals"],
-  ["j, k, Enter", "down, up, open"],
+  ["/", "find sessions: how an id begins, or owner:ada state:suspended agent:clerk"],
+  ...PAGES.map((page) => [`g ${page.letter}`, page.name]),
+  ["j, k, Enter", "down, up, open, in the list of sessions"],
+  ["a, e, w, r", "approve, edit, answer, reject, where a person is waited for"],
+  ["[, ], F", "one record back, one on, fork, in the journal"],
   ["?", "these keys"],
 ];
 
@@ -35,8 +40,7 @@ function SignIn({ message, onKey }) {
     keep(new FormData(event.target).get("key").trim());
     onKey();
   };
-  return html`<main id="main" class="signin">
-    <form class="panel" onSubmit=${submit}>
+  return html`<form class="signin" onSubmit=${submit}>
       <h1>actgent</h1>
       ${message && html`<p class="err" role="alert">${message}</p>`}
       <label for="key">Key</label>
@@ -45,16 +49,15 @@ function SignIn({ message, onKey }) {
         The server printed an address with a key when it started; <code>actgent token new</code> makes others. It stays in this tab.
       </p>
       <button class="btn main">Open</button>
-    </form>
-  </main>`;
+    </form>`;
 }
 
 function Help({ onClose }) {
-  return html`<dialog open aria-label="Keys" class="panel keys">
+  return html`<${Modal} label="Keys" onClose=${onClose}><div class="stack">
     <h2>Keys</h2>
-    <dl class="kv">${KEYS.map(([keys, what]) => html`<dt><kbd>${keys}</kbd></dt><dd>${what}</dd>`)}</dl>
+    <dl class="kv keys">${KEYS.map(([keys, what]) => html`<dt><kbd>${keys}</kbd></dt><dd>${what}</dd>`)}</dl>
     <button class="btn" onClick=${onClose} autofocus>Close</button>
-  </dialog>`;
+  </div></${Modal}>`;
 }
 
 function useRoute() {
@@ -73,11 +76,15 @@ function useKeys(onHelp) {
     const pressed = (event) => {
       if (isTyping(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
       const page = before === "g" && PAGES.find((each) => each.letter === event.key);
-      if (page) location.hash = page.hash;
+      if (document.querySelector("dialog[open]")) return;
+      if (page) location.hash = `#/${page.place}`;
       else if (event.key === "?") onHelp();
       else if (event.key === "/") {
         event.preventDefault();
-        document.querySelector("#find")?.focus();
+        const boxes = [...document.querySelectorAll("form[role=search] input")];
+        const seen = boxes.find((each) => each.checkVisibility());
+        if (seen) seen.focus();
+        else location.hash = "#/sessions"; // a narrow window has its field there
       }
       before = event.key;
     };
@@ -96,22 +103,43 @@ function useTheme() {
   return () => setTheme((now) => ({ "": "dark", dark: "light", light: "" })[now]);
 }
 
+// A page, whose module is loaded when it is first wanted.
+function Shown({ page, ...props }) {
+  const [state, setState] = useState({ page: null, view: null, error: null });
+  const load = () => page.load().then((view) => setState({ page, view, error: null }), (error) => setState({ page, view: null, error }));
+  useEffect(() => void load(), [page]);
+  useEffect(() => {
+    document.title = `${page.name} · actgent`;
+  }, [page]);
+  if (state.page === page && state.error) return html`<${Failed} error=${state.error} what="The page" again=${load} />`;
+  return state.page === page ? html`<${state.view} ...${props} />` : html`<${Loading} what=${page.name.toLowerCase()} />`;
+}
+
 function Frame({ onOut }) {
   const at = useRoute();
   const [help, setHelp] = useState(false);
+  const [refused, setRefused] = useState(false);
   const turnTheme = useTheme();
   useKeys(() => setHelp(true));
   const now = usePolled((signal) => get("/statistics", {}, { signal }), []);
   const asked = usePolled((signal) => get("/approvals", { limit: 100 }, { signal }), []);
+  const failed = usePolled((signal) => get("/errors", {}, { signal }), []);
   useEffect(() => {
-    if (now.error?.status === 401) onOut("The key is not known here, or it is too old.");
+    if (now.error?.status === 401) setRefused(true);
   }, [now.error]);
-  const counts = {
-    Agents: now.data && Object.keys(now.data.agents).length,
-    Sessions: now.data?.sessions && Object.values(now.data.sessions).reduce((sum, each) => sum + each, 0),
-    Approvals: asked.data?.items.length,
+  const signedIn = () => {
+    setRefused(false);
+    for (const each of [now, asked, failed]) each.again();
   };
-  const page = PAGES.find((each) => each.hash === `#/${at.parts[0]}`) || PAGES[1];
+  const counts = {
+    agents: now.data && Object.keys(now.data.agents).length,
+    sessions: now.data?.sessions && Object.values(now.data.sessions).reduce((sum, each) => sum + each, 0),
+    approvals: asked.data?.items.length,
+    errors: failed.data?.items.reduce((sum, each) => sum + each.count, 0),
+  };
+  const listed = PAGES.find((each) => each.place === at.parts[0]) || PAGES[1];
+  useEffect(() => document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [listed]);
+  const page = listed.place === "sessions" && at.parts[1] ? SESSION : listed;
   const find = (event) => {
     event.preventDefault();
     location.hash = `#/sessions?q=${encodeURIComponent(new FormData(event.target).get("q"))}`;
@@ -120,27 +148,26 @@ function Frame({ onOut }) {
     <header>
       <a class="brand" href="#/sessions"><i></i>actgent</a>
       <form class="find" role="search" onSubmit=${find}>
-        <input id="find" name="q" aria-label="Find a session by the beginning of its id" placeholder="Find a session" /><kbd>/</kbd>
+        <input id="find" name="q" aria-label="Find sessions" placeholder="Find sessions: an id, owner:ada, state:working" /><kbd aria-hidden="true">/</kbd>
       </form>
       <span class="sp"></span>
-      <span class="live ${now.error ? "off" : ""}" role="status">${now.error ? "reconnecting" : "live"}</span>
+      <${Live} live=${!now.error} />
       <button class="btn" onClick=${turnTheme} aria-label="Light, dark or as the system has it">◐</button>
       <button class="btn" onClick=${() => setHelp(true)} aria-label="Keys">?</button>
       <button class="btn" onClick=${() => onOut("")}>Sign out</button>
     </header>
     <nav aria-label="Pages">
       ${PAGES.map(
-        (each) => html`<a href=${each.hash} aria-current=${each === page ? "page" : undefined}>
-          ${each.name}<span class="n ${each.name === "Approvals" && counts.Approvals ? "hot" : ""}">${count(counts[each.name])}</span>
+        (each) => html`<a href="#/${each.place}" aria-current=${each === listed ? "page" : undefined}>
+          ${each.name}${each.place in counts && html`<span class="n ${each.place === "approvals" && counts.approvals ? "hot" : ""}">${count(counts[each.place])}</span>`}
         </a>`,
       )}
     </nav>
     <main id="main" tabindex="-1">
-      ${at.parts[0] === "sessions" && at.parts[1]
-        ? html`<${Session} key=${location.hash} id=${at.parts[1]} agent=${at.query.agent} />`
-        : html`<${page.view} query=${at.query} now=${now.data} asked=${asked} />`}
+      <${Shown} key=${page === SESSION ? at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} now=${now.data} asked=${asked} failed=${failed} />
     </main>
-    ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;
+    ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
+    ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is not known here, or it is too old." onKey=${signedIn} /></${Modal}>`}`;
 }
 
 function App() {
@@ -151,7 +178,7 @@ function App() {
   };
   return entry.signedIn
     ? html`<${Frame} onOut=${out} />`
-    : html`<${SignIn} message=${entry.message} onKey=${() => setEntry({ signedIn: true, message: "" })} />`;
+    : html`<main id="main" class="entry"><div class="panel"><${SignIn} message=${entry.message} onKey=${() => setEntry({ signedIn: true, message: "" })} /></div></main>`;
 }
 
 takeKey();

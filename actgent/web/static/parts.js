@@ -35,6 +35,29 @@ export function Ago({ at }) {
   return html`<time datetime=${at} title=${new Date(at).toLocaleString()}>${text}</time>`;
 }
 
+export function In({ at }) {
+  if (!at) return html`<span class="dim">–</span>`;
+  const seconds = Math.max(0, (Date.parse(at) - Date.now()) / 1000);
+  const text =
+    seconds < 1 ? "now"
+    : seconds < 60 ? `in ${Math.floor(seconds)} s`
+    : seconds < 3600 ? `in ${Math.floor(seconds / 60)} min`
+    : seconds < 86400 ? `in ${Math.floor(seconds / 3600)} h`
+    : `in ${Math.floor(seconds / 86400)} d`;
+  return html`<time datetime=${at} title=${new Date(at).toLocaleString()}>${text}</time>`;
+}
+
+// How much of something is used, and what is set apart behind it; its words are beside it and in its label.
+export function Bar({ used, apart, of }) {
+  const share = (value) => (of > 0 ? Math.min(100, (value / of) * 100) : 100);
+  const [width, behind] = [share(used), share(used + apart)];
+  const words = `${Math.round(width)} % used${apart ? `, ${Math.round(behind - width)} % set apart` : ""}`;
+  return html`<svg class="bar ${behind >= 90 ? "bad" : behind >= 66 ? "warn" : ""}" viewBox="0 0 100 7" preserveAspectRatio="none" role="img" aria-label=${words}>
+    <rect class="apart" width=${behind} height="7" /><rect width=${width} height="7" />
+  </svg>`;
+}
+
+export const lasted = (milliseconds) => (milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`);
 export const count = (number) => (number == null ? "–" : number.toLocaleString());
 export const money = (dollars) => (dollars == null ? "unknown" : `$${dollars.toFixed(dollars < 1 ? 3 : 2)}`);
 
@@ -73,6 +96,44 @@ export function usePolled(load, inputs, every = 5000) {
   return { ...state, again: () => again.current() };
 }
 
+// A list that is read page by page: the first is asked again while it is seen, the others when somebody wants them.
+export function usePages(load, inputs) {
+  const first = usePolled((signal) => load({}, { signal }), inputs);
+  const [more, setMore] = useState({ items: [], next: null, error: null });
+  useEffect(() => setMore({ items: [], next: null, error: null }), inputs);
+  const next = more.items.length ? more.next : first.data?.next;
+  const follow = async () => {
+    try {
+      const page = await load({ after: next }, {});
+      setMore({ items: [...more.items, ...page.items], next: page.next, error: null });
+    } catch (error) {
+      setMore({ ...more, error });
+    }
+  };
+  const again = () => {
+    setMore({ items: [], next: null, error: null });
+    first.again();
+  };
+  return { ...first, again, isThere: first.data !== null, rows: [...(first.data?.items || []), ...more.items], next, follow, failure: more.error };
+}
+
+export function Pages({ list }) {
+  return html`${list.failure && html`<${Failed} error=${list.failure} what="The next page" />`}
+    ${list.next && html`<button class="btn" onClick=${list.follow}>Show more</button>`}`;
+}
+
+// Whether a stream or list is alive; where it is not, when it is tried again.
+export function Live({ live, again, words }) {
+  const [, setTick] = useState(0);
+  useEffect(() => {
+    if (live || !again) return undefined;
+    const timer = setInterval(() => setTick((tick) => tick + 1), 1000);
+    return () => clearInterval(timer);
+  }, [live, again]);
+  const left = again ? Math.ceil((again - Date.now()) / 1000) : 0;
+  return html`<span class="live ${live ? "" : "off"}" role="status">${live ? "live" : words || "reconnecting"}${!live && left > 0 && html`<span aria-hidden="true">, ${left} s</span>`}</span>`;
+}
+
 export function Failed({ error, what, again, since }) {
   return html`<div class="err" role="alert">
     <b>${what} could not be had.</b> ${error.message}
@@ -88,4 +149,8 @@ export const Empty = ({ title, children }) => html`<div class="empty"><b>${title
 
 export function sessionLink(session) {
   return `#/sessions/${encodeURIComponent(session.id)}?agent=${encodeURIComponent(session.agent)}`;
+}
+
+export function journalLink(session, at) {
+  return `#/journal/${encodeURIComponent(session.id)}?agent=${encodeURIComponent(session.agent)}${at ? `&at=${at}` : ""}`;
 }

@@ -1,8 +1,8 @@
 // One session: its turns as they grow, what it costs, and what a person may do: say, interrupt, decide.
 
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
-import { ask, follow, get, path } from "./api.js";
-import { Ago, Empty, Failed, Loading, Tag, count, html, money, sessionLink, usePolled } from "./parts.js";
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { ask, follow, get, path } from "../api.js";
+import { Ago, Empty, Failed, Live, Loading, Tag, count, html, journalLink, lasted, money, sessionLink, usePolled } from "../parts.js";
 import { Decision } from "./approvals.js";
 import { emptyStory, tell } from "./story.js";
 
@@ -72,11 +72,14 @@ function Turn({ turn, agent, growing, onDone, number }) {
     <div class="about"><b>Turn ${number}</b><${Ago} at=${turn.at} /><${Tag} state=${turn.phase} />
       <span class="sp"></span>
       <span>${turn.calls} model call${turn.calls === 1 ? "" : "s"}</span><span>${count(turn.tokens)} tokens</span><span>${money(turn.cost)}</span>
-      ${seconds !== null && html`<span>${seconds.toFixed(1)} s</span>`}</div>
+      ${seconds !== null && html`<span>${lasted(seconds * 1000)}</span>`}</div>
     ${turn.parts.map((part, place) => html`<${Part} key=${place} part=${part} agent=${agent} onDone=${onDone} />`)}
     ${growing && html`<div class="msg"><b>${agent}</b><p>${growing.text}<span class="caret"></span></p></div>`}
   </article>`;
 }
+
+// The state of the program; what begins with a line is actgent's own.
+const visible = (state) => Object.fromEntries(Object.entries(state).filter(([name]) => !name.startsWith("_")));
 
 function Timeline({ turn }) {
   if (!turn?.spans.length) return null;
@@ -87,7 +90,7 @@ function Timeline({ turn }) {
       ${turn.spans.map(
         (each) => html`<span>${each.label}</span>
           <svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class=${each.kind} x=${((each.begin - begin) / whole) * 100} width=${Math.max(0.7, ((each.end - each.begin) / whole) * 100)} height="10" /></svg>
-          <span>${((each.end - each.begin) / 1000).toFixed(1)} s</span>`,
+          <span>${lasted(each.end - each.begin)}</span>`,
       )}
     </div></section>`;
 }
@@ -158,7 +161,8 @@ export function Session({ id, agent }) {
   const status = story?.closed ? "closed" : about.status || about.state;
   return html`<div class="head"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
       <span class="sp"></span><${Tag} state=${status} />
-      ${link.live ? html`<span class="live" role="status">live</span>` : html`<span class="live off" role="status">${story?.closed ? "ended" : "reconnecting"}</span>`}
+      <${Live} live=${link.live} again=${link.again} words=${story?.closed ? "ended" : undefined} />
+      <a class="btn" href=${journalLink(about)}>Journal</a>
       <button class="btn" onClick=${act("POST", path("sessions", id, "interrupt"), { reason: "by a person" })}>Interrupt</button>
       <button class="btn bad" onClick=${close}>Close</button></div>
     ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
@@ -186,6 +190,6 @@ export function Session({ id, agent }) {
       </dl></div></section>
       ${about.children?.length > 0 && html`<section class="panel" aria-label="Children"><h2>Works through</h2><ul class="plain">${about.children.map((each) => html`<li><a class="mono" href=${sessionLink(each)}>${each.id}</a> <${Tag} state=${each.state} /></li>`)}</ul></section>`}
       ${about.schedules?.length > 0 && html`<section class="panel" aria-label="Schedules"><h2>Schedules</h2><ul class="plain">${about.schedules.map((each) => html`<li>${each.description} <span class="dim">${each.cron || new Date(each.due).toLocaleString()}</span></li>`)}</ul></section>`}
-      ${story && Object.keys(story.state).length > 0 && html`<section class="panel" aria-label="State"><h2>State</h2><pre class="b" tabindex="0">${JSON.stringify(story.state, null, 2)}</pre></section>`}
+      ${story && Object.keys(visible(story.state)).length > 0 && html`<section class="panel" aria-label="State"><h2>State</h2><pre class="b" tabindex="0">${JSON.stringify(visible(story.state), null, 2)}</pre></section>`}
     </div></div>`;
 }

@@ -1,8 +1,8 @@
 // Tool calls that wait for people: one at a time, the oldest first, by keys or buttons.
 
-import { useLayoutEffect, useState } from "./vendor/hooks.js";
-import { ask, path } from "./api.js";
-import { Ago, Empty, Failed, Loading, html } from "./parts.js";
+import { useLayoutEffect, useState } from "../vendor/hooks.js";
+import { ask, path } from "../api.js";
+import { Ago, Empty, Failed, Loading, html } from "../parts.js";
 
 export function Decision({ approval, onDone, keys = false }) {
   const [way, setWay] = useState("");
@@ -70,7 +70,8 @@ export function Decision({ approval, onDone, keys = false }) {
 export function Approvals({ asked }) {
   const [done, setDone] = useState([]);
   if (!asked.data && !asked.error) return html`<${Loading} what="approvals" />`;
-  const open = (asked.data?.items || []).filter((each) => !done.includes(each.id));
+  const oldestFirst = (one, other) => Date.parse(one.created_at) - Date.parse(other.created_at);
+  const open = (asked.data?.items || []).filter((each) => !done.includes(each.id)).sort(oldestFirst);
   const first = open[0];
   return html`<div class="head"><h1>Approvals</h1><p role="status">${open.length} wait${open.length === 1 ? "s" : ""} for a person</p></div>
     ${asked.error && html`<${Failed} error=${asked.error} what="The list of approvals" again=${asked.again} since=${asked.at} />`}

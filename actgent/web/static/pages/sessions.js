@@ -1,8 +1,8 @@
 // The list of sessions: filtered and paged by the server; new rows wait above and never move what is read.
 
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
-import { get } from "./api.js";
-import { Ago, Empty, Failed, Loading, Tag, count, html, sessionLink, usePolled } from "./parts.js";
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { get } from "../api.js";
+import { Ago, Empty, Failed, Loading, Tag, count, html, sessionLink, usePolled } from "../parts.js";
 
 const STATES = ["", "working", "suspended", "idle", "closed"];
 const WORDS = { "": "All", working: "Working", suspended: "Waiting for a person", idle: "Idle", closed: "Closed" };
@@ -32,18 +32,37 @@ function useArrows(rows) {
   return selected;
 }
 
+// What was typed: `owner:ada state:working agent:clerk`, and how an id or owner begins.
+function filterOf(text) {
+  const found = { q: "" };
+  for (const word of text.split(/\s+/).filter(Boolean)) {
+    const [, name, value] = /^(owner|state|agent):(.+)$/.exec(word) || [null, "q", word];
+    found[name] = value;
+  }
+  return found;
+}
+
 export function Sessions({ query, now }) {
-  const [state, setState] = useState("");
-  const [agent, setAgent] = useState(query.agent || "");
+  const typed = filterOf(query.q || "");
+  const [state, setState] = useState(typed.state || "");
+  const [agent, setAgent] = useState(typed.agent || query.agent || "");
   const [more, setMore] = useState({ items: [], next: null, error: null });
   const [shown, setShown] = useState(null);
-  const q = query.q || "";
-  const asked = { q, state, agent, limit: PAGE };
-  const list = usePolled((signal) => get("/sessions", asked, { signal }), [q, state, agent]);
+  const { q, owner } = typed;
+  const asked = { q, owner, state, agent, limit: PAGE };
+  const list = usePolled((signal) => get("/sessions", asked, { signal }), [q, owner, state, agent]);
   useEffect(() => {
     setShown(null);
     setMore({ items: [], next: null, error: null });
-  }, [q, state, agent]);
+  }, [q, owner, state, agent]);
+  useEffect(() => {
+    setState(typed.state || "");
+    setAgent(typed.agent || query.agent || "");
+  }, [query.q, query.agent]);
+  const find = (event) => {
+    event.preventDefault();
+    location.hash = `#/sessions?q=${encodeURIComponent(new FormData(event.target).get("q"))}`;
+  };
   useEffect(() => {
     if (list.data && (shown === null || scrollTop() < 40)) setShown(list.data);
   }, [list.data]);
@@ -60,8 +79,9 @@ export function Sessions({ query, now }) {
     }
   };
   const next = more.items.length ? more.next : shown?.next;
-  return html`<div class="head"><h1>Sessions</h1>${q && html`<p>whose id begins with <b class="mono">${q}</b> · <a href="#/sessions">all</a></p>`}</div>
+  return html`<div class="head"><h1>Sessions</h1>${query.q && html`<p>that fit <b class="mono">${query.q}</b> · <a href="#/sessions">all</a></p>`}</div>
     <div class="filters">
+      <form class="narrow" role="search" aria-label="Find sessions" onSubmit=${find}><input name="q" aria-label="Find sessions" placeholder="an id, owner:ada" defaultValue=${query.q || ""} /></form>
       <div class="seg" role="group" aria-label="State">
         ${STATES.map(
           (each) => html`<button aria-pressed=${state === each} onClick=${() => setState(each)}>
@@ -80,7 +100,7 @@ export function Sessions({ query, now }) {
       ? !list.error && html`<${Loading} what="sessions" />`
       : rows.length === 0
         ? html`<${Empty} title="No sessions here">${q || state || agent ? "Nothing fits this filter." : "They appear as soon as somebody talks to an agent."}</${Empty}>`
-        : html`<div class="panel scroll"><table>
+        : html`<div class="panel scroll" tabindex="0" role="group" aria-label="Sessions"><table>
             <caption class="hidden">Sessions, the newest change first</caption>
             <thead><tr><th scope="col">Session</th><th scope="col">Agent</th><th scope="col">Owner</th><th scope="col">State</th><th scope="col" class="r">Records</th><th scope="col" class="r">Changed</th></tr></thead>
             <tbody>

@@ -1,17 +1,22 @@
 // The agents: what is wrong first, a row opens the agent's sessions.
 
-import { get } from "./api.js";
-import { Empty, Failed, Loading, count, html, usePolled } from "./parts.js";
+import { get } from "../api.js";
+import { Empty, Failed, Loading, count, html, usePolled } from "../parts.js";
 
-function Warnings({ inbox }) {
-  if (inbox.senders) return html`<span class="tag bad">inbox full: ${inbox.senders} wait for room</span>`;
-  if (inbox.waiting) return html`<span class="tag warn">${inbox.waiting} messages wait</span>`;
-  return html`<span class="tag ok">well</span>`;
+function Warnings({ inbox, now }) {
+  const found = [
+    now && now.state !== "running" && ["bad", now.state],
+    inbox.senders && ["bad", `inbox full: ${inbox.senders} wait for room`],
+    now?.restarts && ["bad", `${now.restarts} restart${now.restarts === 1 ? "" : "s"}`],
+    inbox.waiting && ["warn", `${inbox.waiting} message${inbox.waiting === 1 ? "" : "s"} wait${inbox.waiting === 1 ? "s" : ""}`],
+    now?.suspended && ["wait", `${now.suspended} wait${now.suspended === 1 ? "s" : ""} for a person`],
+  ].filter(Boolean);
+  return found.length ? found.map(([kind, words]) => html`<span class="tag ${kind}">${words}</span>`) : html`<span class="tag ok">well</span>`;
 }
 
 const WORDS = { waiting: "Messages that wait", urgent: "Of them urgent", claimed: "Turns that run", senders: "Senders without room" };
 
-export function Agents() {
+export function Agents({ now }) {
   const agents = usePolled((signal) => get("/agents", {}, { signal }), []);
   if (!agents.data && !agents.error) return html`<${Loading} what="agents" />`;
   return html`<div class="head"><h1>Agents</h1></div>
@@ -20,7 +25,7 @@ export function Agents() {
     <div class="cards">
       ${agents.data?.items.map(
         (each) => html`<section class="panel" key=${each.name} aria-label=${each.name}>
-          <h2><a href="#/sessions?agent=${encodeURIComponent(each.name)}">${each.name}</a> <${Warnings} inbox=${each.inbox} /></h2>
+          <h2><a href="#/sessions?agent=${encodeURIComponent(each.name)}">${each.name}</a> <${Warnings} inbox=${each.inbox} now=${now?.agents[each.name]} /></h2>
           <div class="b">
             <p>${each.description || each.role || html`<span class="dim">It says nothing of itself.</span>`}</p>
             <dl class="kv">
@@ -28,7 +33,7 @@ export function Agents() {
               ${Object.entries(WORDS).map(([name, words]) => html`<dt>${words}</dt><dd>${count(each.inbox[name])}</dd>`)}
               ${each.modes && html`<dt>Modes</dt><dd>${each.modes.join(", ")}</dd>`}
             </dl>
-            <details><summary>${each.tools.length} tools</summary>
+            <details><summary>${each.tools.length} tool${each.tools.length === 1 ? "" : "s"}</summary>
               <ul>${each.tools.map((tool) => html`<li><b class="mono">${tool.name}</b> ${tool.description}</li>`)}</ul>
             </details>
           </div>

@@ -1,0 +1,38 @@
+// What sessions in memory, and their turns, may still take: what is close to its end first.
+
+import { get } from "../api.js";
+import { Bar, Empty, Failed, Loading, Pages, count, html, money, sessionLink, usePages } from "../parts.js";
+
+const amount = (name, value) => (name === "cost" ? money(value) : name === "seconds" ? `${value.toFixed(0)} s` : count(value));
+
+function rowsOf(budget) {
+  return Object.entries(budget.limits).map(([name, limit]) => {
+    const [used, apart] = [budget.spent[name] || 0, budget.reserved[name] || 0];
+    return { budget, name, limit, used, apart, share: limit ? (used + apart) / limit : 1 };
+  });
+}
+
+function Row({ row: { budget, name, limit, used, apart } }) {
+  const session = { id: budget.session_id, agent: budget.agent };
+  return html`<tr>
+    <td>${budget.turn && html`turn <span class="mono">${budget.turn}</span> of `}<a class="mono" href=${sessionLink(session)}>${budget.session_id}</a> <span class="dim">${budget.agent} for ${budget.owner}</span></td>
+    <td>${name.replaceAll("_", " ")}</td>
+    <td><${Bar} used=${used} apart=${apart} of=${limit} /></td>
+    <td class="r">${amount(name, used)}${apart ? ` + ${amount(name, apart)} set apart` : ""}</td><td class="r">${amount(name, limit)}</td>
+  </tr>`;
+}
+
+export function Budgets() {
+  const list = usePages((query, options) => get("/budgets", { ...query, limit: 100 }, options), []);
+  const rows = list.rows.flatMap(rowsOf).sort((one, other) => other.share - one.share);
+  return html`<div class="head"><h1>Budgets</h1><p>what turns and sessions in memory may still take, the closest to its end first</p></div>
+    ${list.error && html`<${Failed} error=${list.error} what="The list of budgets" again=${list.again} since=${list.at} />`}
+    ${!list.isThere && !list.error && html`<${Loading} what="budgets" />`}
+    ${list.isThere && rows.length === 0 && html`<${Empty} title="Nothing is bounded">Agents take limits=Limits(...); a session has its own when it is made with limits.</${Empty}>`}
+    ${rows.length > 0 &&
+    html`<div class="panel scroll" tabindex="0" role="group" aria-label="Budgets"><table>
+      <thead><tr><th scope="col">Whose</th><th scope="col">Limit</th><th scope="col">Share</th><th scope="col" class="r">Used</th><th scope="col" class="r">Of</th></tr></thead>
+      <tbody>${rows.map((row) => html`<${Row} key=${row.budget.agent + row.budget.session_id + row.budget.turn + row.name} row=${row} />`)}</tbody>
+    </table></div>`}
+    <${Pages} list=${list} />`;
+}

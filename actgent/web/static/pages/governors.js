@@ -1,0 +1,107 @@
+// What model calls pass before their providers: how many may be there, who waits, and why it is slow.
+
+import { useEffect, useRef } from "../vendor/hooks.js";
+import { get } from "../api.js";
+import { Bar, Empty, Failed, Loading, count, html, usePolled } from "../parts.js";
+import uPlot from "../vendor/uplot.js";
+
+const EVERY = 2000;
+const KEPT = 300; // samples of a door: ten minutes
+const samples = new Map(); // by door: [times, windows, running, waiting], since the page was first seen
+
+function keepSamples(doors) {
+  const now = Date.now() / 1000;
+  for (const { door, total } of doors) {
+    const kept = samples.get(door) || [[], [], [], []];
+    const values = [now, total.window, total.running, total.waiting];
+    samples.set(door, kept.map((before, place) => [...before.slice(1 - KEPT), values[place]]));
+  }
+}
+
+const LINES = [["window", "warn", [6, 4]], ["at the provider", "run", []], ["waiting", "wait", [2, 3]]];
+
+function Plot({ door, data }) {
+  const place = useRef(null);
+  const plot = useRef(null);
+  useEffect(() => {
+    const colored = (name) => () => getComputedStyle(place.current.querySelector(`.${name}`)).color;
+    const axis = { stroke: colored("dim"), grid: { stroke: colored("line"), width: 1 }, ticks: { show: false } };
+    const area = place.current.querySelector(".area");
+    plot.current = new uPlot(
+      {
+        width: area.clientWidth,
+        height: 140,
+        legend: { show: false },
+        cursor: { show: false },
+        scales: { x: { range: (_, __, last) => [Math.max(last - (KEPT * EVERY) / 1000, Math.min(data[0][0], last - 60)), last] }, y: { range: (_, __, most) => [0, Math.max(1, most) * 1.1] } },
+        axes: [axis, { ...axis, size: 36 }],
+        series: [{}, ...LINES.map(([, name, dash]) => ({ stroke: colored(name), width: 1.6, dash, points: { show: false } }))],
+      },
+      data,
+      area,
+    );
+    const sized = new ResizeObserver(() => plot.current.setSize({ width: area.clientWidth, height: 140 }));
+    sized.observe(area);
+    const recolored = () => plot.current.redraw();
+    const scheme = matchMedia("(prefers-color-scheme: dark)");
+    scheme.addEventListener("change", recolored);
+    const theme = new MutationObserver(recolored);
+    theme.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    return () => {
+      sized.disconnect();
+      theme.disconnect();
+      scheme.removeEventListener("change", recolored);
+      plot.current.destroy();
+    };
+  }, [door]);
+  useEffect(() => plot.current.setData(data), [data]);
+  const [, windows, running, waiting] = data.map((each) => each.at(-1));
+  const words = `since ${new Date(data[0][0] * 1000).toLocaleTimeString()}: a window of ${Math.floor(windows)}, ${running} at the provider and ${waiting} waiting now`;
+  return html`<div ref=${place} class="plot"><div class="area" role="img" aria-label=${words}></div>
+    <p class="legend" aria-hidden="true">${LINES.map(([label, name]) => html`<span class=${name}>${label}</span>`)}</p><span class="dim" hidden></span><span class="line" hidden></span></div>`;
+}
+
+const SPENT = (bucket) => Math.max(0, bucket.capacity - bucket.level);
+
+function Buckets({ buckets, of = "" }) {
+  return buckets.map((each) => html`<div class="bucket"><span>${each.kind}${of} <span class="dim">${count(Math.round(each.rate * 60))} a minute come back</span></span><${Bar} used=${SPENT(each)} apart=${0} of=${each.capacity} /></div>`);
+}
+
+function stateOf({ total, models }) {
+  const paused = Math.max(0, ...models.map((each) => each.paused));
+  if (paused) return ["bad", `asked to wait ${paused.toFixed(0)} s`];
+  return total.waiting ? ["warn", "slowed down"] : ["ok", "free"];
+}
+
+function DoorPanel({ door }) {
+  const { total, models } = door;
+  const [kind, words] = stateOf(door);
+  const urgent = models.reduce((sum, each) => sum + (each.waiting.urgent || 0), 0);
+  return html`<section class="panel" aria-label=${door.door}>
+    <h2>${door.door} <span class="sp"></span><span class="tag ${kind}">${words}</span></h2>
+    <div class="b stack"><dl class="kv">
+      <dt>At the provider</dt><dd>${count(total.running)} of a window of ${count(Math.floor(total.window))}</dd>
+      <dt>Wait for admission</dt><dd>${count(total.waiting)}${urgent ? ` (${urgent} urgent)` : ""}</dd>
+      <dt>Refused</dt><dd>${count(total.refused)} of ${count(total.admitted)}</dd>
+      <dt>Waited, on average</dt><dd>${total.admitted ? (total.waited / total.admitted).toFixed(2) : "0"} s</dd>
+      ${models.map((each) => html`<dt>${each.model}</dt><dd>${count(each.running)} of ${count(Math.floor(each.window))}</dd>`)}
+    </dl>
+    <${Buckets} buckets=${door.buckets} />
+    ${models.map((each) => html`<${Buckets} buckets=${each.buckets} of=${` of ${each.model}`} />`)}
+    ${samples.has(door.door) && html`<${Plot} door=${door.door} data=${samples.get(door.door)} />`}
+    </div></section>`;
+}
+
+export function Governors() {
+  const doors = usePolled(async (signal) => {
+    const found = await get("/governors", {}, { signal });
+    keepSamples(found.items);
+    return found;
+  }, [], EVERY);
+  return html`<link rel="stylesheet" href="static/vendor/uplot.css" />
+    <div class="head"><h1>Provider limits</h1>${doors.data && html`<p>${doors.data.items.length} key${doors.data.items.length === 1 ? "" : "s"}, which all agents share</p>`}</div>
+    ${doors.error && html`<${Failed} error=${doors.error} what="The list of provider limits" again=${doors.again} since=${doors.at} />`}
+    ${!doors.data && !doors.error && html`<${Loading} what="provider limits" />`}
+    ${doors.data?.items.length === 0 && html`<${Empty} title="No limits">Models of providers have them; those of a program's own do not.</${Empty}>`}
+    <div class="cards wide">${doors.data?.items.map((each) => html`<${DoorPanel} key=${each.door} door=${each} />`)}</div>`;
+}

@@ -1,0 +1,82 @@
+"""What failed in a runtime, kept for people who look later."""
+
+import pytest
+import trio
+
+from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, open_runtime
+from actgent.events import FAILURES
+
+
+def broken(_):
+    raise ZeroDivisionError("the secret of the program")
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+async def test_failures_are_kept(journal):
+    """Each message that failed is there with its kind and class; words are ours alone, and nobody has to read events."""
+    async with open_runtime(journal=journal) as runtime:
+        scout = await runtime.start(
+            BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("503"), "there"]))
+        )
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(broken)))
+        with pytest.raises(ProviderUnavailable):
+            await scout.run("What is there?")
+        assert (await scout.run("And now?")).text == "there"
+        with pytest.raises(ZeroDivisionError):
+            await clerk.run("Divide.")
+        first, second = runtime.failures
+        assert (first.agent, first.kind, first.error, first.words) == (
+            "scout",
+            "model",
+            "ProviderUnavailable",
+            "503",
+        )
+        assert (second.agent, second.kind, second.error, second.words) == (
+            "clerk",
+            "model",
+            "ZeroDivisionError",
+            "",
+        )
+        assert first.at <= second.at
+        assert first.message_id == first.turn != second.turn
+
+
+async def test_what_somebody_stopped_is_none():
+    """A turn that was interrupted, and messages that were dropped with it, are not among them."""
+    begun = trio.Event()
+
+    async def slow(_):
+        begun.set()
+        await trio.sleep_forever()
+
+    async with open_runtime() as runtime:
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(slow)))
+        session = await clerk.create_session("ada", "Begin.")
+        await begun.wait()
+        await session.chat("And then.")
+        await session.interrupt(drop_queued=True)
+        await session.wait_idle()
+        assert runtime.failures == ()
+
+
+async def test_the_newest_are_kept():
+    """Beyond the bound the oldest are gone."""
+    llm = ScriptedLLM([ProviderUnavailable("503")], repeat=True)
+    async with open_runtime() as runtime:
+        scout = await runtime.start(BareAgent("scout", llm=llm))
+        session = await scout.create_session("ada")
+        session.on_exception(lambda _: None)
+        for number in range(FAILURES + 5):
+            await session.chat(f"{number}")
+            await session.wait_idle()
+        assert len(runtime.failures) == FAILURES
+
+
+async def test_a_runtime_that_redacts_keeps_no_words():
+    """Errors are told by class alone."""
+    async with open_runtime(journal="memory:", redact=lambda _: "…") as runtime:
+        scout = await runtime.start(BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("of ada")])))
+        with pytest.raises(ProviderUnavailable):
+            await scout.run("What is there?")
+        (failure,) = runtime.failures
+        assert (failure.error, failure.words) == ("ProviderUnavailable", "")

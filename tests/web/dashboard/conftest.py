@@ -1,0 +1,121 @@
+"""A browser, and a gateway with something to see."""
+
+import importlib.util
+import json
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+import trio
+
+ROOT = Path(__file__).parents[3]
+WAIT = """new Promise(done => {
+  const begun = performance.now();
+  const look = () => {
+    let found;
+    try { found = %s } catch { found = false }
+    if (found) done(String(found));
+    else if (performance.now() - begun > 30000) done("too late: " + document.body.innerText.slice(0, 500));
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
+NAMED = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowRight": (39, "")}
+"""Keys that are no characters: their codes, and the texts that they make."""
+SETTLED = (
+    """document.querySelector("main h1") && !document.querySelector("main").innerText.includes("Loading")"""
+)
+
+
+def load(name, path):
+    """A module of the tests by its file."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, as the tests of the documentation speak to it; skips where there is none."""
+    module = load("browser", ROOT / "tests" / "docs" / "browser.py")
+    if module.CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine")
+    return module
+
+
+class Screen:
+    """What a person sees and does."""
+
+    def __init__(self, tab) -> None:
+        self.tab = tab
+
+    async def run(self, script):
+        done = await self.tab.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in done, done
+        return done["result"].get("value")
+
+    async def until(self, condition):
+        """Wait until something is to be seen; returns it as text."""
+        found = await self.run(WAIT % condition)
+        assert not found.startswith("too late"), (condition, found)
+        return found
+
+    async def open(self, address):
+        with trio.fail_after(60):
+            await self.tab.open(address)
+
+    async def go(self, place):
+        """Show another page of the dashboard, and wait until it has what it shows."""
+        await self.run(f"location.hash = {json.dumps(place)}")
+        await self.until(SETTLED)
+
+    async def fill(self, selector, text):
+        """Type a text into a field."""
+        await self.run(f"document.querySelector({json.dumps(selector)}).focus()")
+        await self.tab.call("Input.insertText", text=text)
+
+    async def press(self, *keys):
+        """Press keys one after the other, each by its name or its character."""
+        for key in keys:
+            code, text = NAMED.get(key, (0, key))
+            for kind in ("keyDown", "keyUp"):
+                said = {"text": text} if kind == "keyDown" and text else {}
+                await self.tab.call(
+                    "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **said
+                )
+
+    def complaints(self):
+        """What the console said; requests to the gateway are none."""
+        return [each for each in self.tab.complaints if not each.startswith("asked the network")]
+
+
+@pytest.fixture
+async def screen(browser):
+    """A browser with an empty page; it may not complain."""
+    async with browser.open_tab() as tab:
+        shown = Screen(tab)
+        await tab.look(1280, "light")
+        yield shown
+        assert shown.complaints() == []
+
+
+scene = load("scene", Path(__file__).with_name("scene.py"))
+
+
+@asynccontextmanager
+async def client_of(url, secret):
+    """A client of the gateway at a URL, with the token that is given."""
+    headers = {"authorization": f"Bearer {secret}"}
+    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+async def stage():
+    """The address of a gateway in which a scene was played, and the dashboard's pages by their names."""
+    async with scene.open_scene(client_of) as link:
+        yield link, scene.PAGES

@@ -1,0 +1,141 @@
+"""A gateway in which something is to be seen on each page: sessions at work and waiting, errors, schedules, budgets, provider limits."""
+
+import json
+from contextlib import asynccontextmanager
+
+from actgent import (
+    Ask,
+    BareAgent,
+    Governed,
+    Governor,
+    Limits,
+    ProviderUnavailable,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    open_gateway,
+    open_runtime,
+    tool,
+)
+from actgent.modes.modes import Modes
+from actgent.web.bounds import GatewayLimits
+from actgent.web.tokens import new_token
+
+PAGES = {
+    "agents": "#/agents",
+    "sessions": "#/sessions",
+    "session": "#/sessions/invoice-4711?agent=clerk",
+    "approvals": "#/approvals",
+    "errors": "#/errors",
+    "schedules": "#/schedules",
+    "budgets": "#/budgets",
+    "governors": "#/governors",
+    "journals": "#/journal",
+    "journal": "#/journal/invoice-4711?agent=clerk&at=12",
+}
+"""The dashboard's pages, by the names of their pictures."""
+
+
+@tool(effect="pure")
+async def find_invoice(number: int) -> str:
+    """Find an invoice by its number."""
+    return f"Invoice {number}: four pallets, 1,200 EUR, <b>to Ada & Sons</b>"
+
+
+@tool
+async def note(text: str, context: ToolContext) -> str:
+    """Write something down."""
+    notes = (*context.state.get("notes", ()), text)
+    context.state.dispatch(("notes", list(notes)))
+    return "It is written down."
+
+
+@tool(approval=Ask("Is the credit note right?"))
+async def credit(number: int, amount: float) -> str:
+    """Write a credit note for an invoice."""
+    return f"Invoice {number} was credited with {amount} EUR."
+
+
+def clerk(chat):
+    """Looks an invoice up, notes what it found, and asks before it credits."""
+    last = chat.messages[-1]
+    results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
+    if not results:
+        said = "".join(part.text for part in last.parts if type(part).__name__ == "Text")
+        if "credit" in said:
+            return ToolCall("credit", {"number": 4711, "amount": 600.0})
+        return ToolCall("find_invoice", {"number": 4711}) if "4711" in said else f"I have read: {said}"
+    if results[0].tool_name == "find_invoice":
+        return ToolCall("note", {"text": "4711 counts four pallets"})
+    return "The invoice counts four pallets.\nYou say that two have come: shall I write a credit note?"
+
+
+def agents():
+    governor = Governor(requests_per_minute=600, tokens_per_minute=200_000)
+    return [
+        BareAgent(
+            "clerk",
+            llm=Governed(ScriptedLLM(clerk, name="clerk-model"), governor),
+            tools=[find_invoice, note, credit],
+            role="a clerk",
+            goal="keep the invoices right",
+            modes=Modes(commands=False),
+            limits=Limits(model_calls=25, seconds=300),
+        ),
+        BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("503")], repeat=True)),
+        BareAgent(
+            "lead",
+            llm=ScriptedLLM(lambda chat: ToolCall("find_invoice", {"number": len(chat.messages)})),
+            tools=[find_invoice],
+            limits=Limits(model_calls=3),
+        ),
+    ]
+
+
+async def play(client):
+    """Say in the sessions what makes the scene."""
+
+    async def make(session_id, agent, **more):
+        answer = await client.put(f"/v1/sessions/{session_id}", json={"agent": agent, **more})
+        assert answer.status_code == 201, answer.text
+
+    async def say(session_id, words):
+        path, body = f"/v1/sessions/{session_id}/messages", {"content": words}
+        answer = await client.post(path, json=body, headers={"prefer": "wait=30"})
+        assert answer.status_code in (200, 202), answer.text
+        return answer.json()
+
+    for number in range(12):
+        await make(f"letter-{number:02}", "clerk", owner="grace")
+        await say(f"letter-{number:02}", f"Letter {number} has come.")
+    for name in ("north", "south", "west"):
+        await make(f"scout-{name}", "scout", owner="ada")
+        assert (await say(f"scout-{name}", "What is there?"))["status"] == "failed"
+    await make("lead-1", "lead", owner="ada")
+    assert (await say("lead-1", "Find them all."))["status"] == "failed"
+    await make("invoice-4711", "clerk", owner="ada", mode="act", limits={"tokens": 30_000, "tool_calls": 4})
+    await say("invoice-4711", "My invoice 4711 is wrong: <i>two</i> pallets came, not four.")
+    assert (await say("invoice-4711", "Yes, please credit the rest."))["status"] == "suspended"
+    await make("credit-12", "clerk", owner="grace", mode="act")
+    await say("credit-12", "Please credit 12.")
+    for what in (
+        {"description": "write the report", "cron": "0 9 * * mon", "zone": "Europe/Berlin"},
+        {"description": "call the bank", "after": 250},
+        {"description": "check the oven", "cron": "*/15 * * * *"},
+    ):
+        made = await client.post("/v1/sessions/letter-03/schedules", json=what)
+        assert made.status_code == 201, json.dumps(made.json())
+
+
+@asynccontextmanager
+async def open_scene(client_of):
+    """A gateway in which the scene was played; gives its address with the key of an admin."""
+    secret, token = new_token("root", owner="root", scopes=("admin",))
+    async with open_runtime(journal="memory:") as runtime:
+        for agent in agents():
+            await runtime.start(agent)
+        limits = GatewayLimits(grace=1, rate=1000, burst=1000)
+        async with open_gateway(runtime, bind="127.0.0.1:0", tokens=[token], limits=limits) as gateway:
+            async with client_of(gateway.url, secret) as client:
+                await play(client)
+            yield f"{gateway.url}/#key={secret}"

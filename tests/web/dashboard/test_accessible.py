@@ -1,0 +1,150 @@
+"""Each page for everybody: WCAG 2.2, A and AA, as far as axe-core can tell, and all of it by keyboard."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+RULES = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
+FOUND = f"""axe.run(document, {json.dumps(RULES)}).then(found => found.violations.flatMap(
+  each => each.nodes.map(node => [each.id, node.target.join(" "), node.failureSummary].join(" | "))))"""
+WIDTHS = (1280, 390)
+SCHEMES = ("light", "dark")
+
+
+@pytest.fixture
+async def axe(screen):
+    """What looks at the page that is shown, in both widths and themes, and lists what is wrong with it."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: npm ci in tests/web/dashboard")
+
+    async def look():
+        found = []
+        await screen.run(AXE.read_text(encoding="utf-8") + "; 0")
+        for width in WIDTHS:
+            for scheme in SCHEMES:
+                measured = await screen.tab.look(width, scheme)
+                assert measured["isDark"] == (scheme == "dark")
+                if measured["overflow"] > 0:
+                    found.append(f"{width}, {scheme}: {measured['overflow']} pixels too wide")
+                found += [f"{width}, {scheme}: {each}" for each in await screen.run(FOUND)]
+        return found
+
+    return look
+
+
+async def test_each_page(stage, screen, axe):
+    """No page has a finding, wide or narrow, light or dark; nor have the dialogs."""
+    link, pages = stage
+    await screen.open(link)
+    await screen.until("document.querySelector('nav')")
+    for name, place in pages.items():
+        await screen.go(place)
+        assert await axe() == [], name
+    await screen.press("F")
+    await screen.until("document.querySelector('dialog[open] textarea')")
+    assert await axe() == [], "fork"
+    await screen.press("Escape")
+    await screen.until("!document.querySelector('dialog')")
+    await screen.press("?")
+    await screen.until("document.querySelector('dialog[open]')")
+    assert await axe() == [], "keys"
+
+
+async def test_pages_without_anything(serving, screen, axe):
+    """Empty pages have none either, nor has the one that asks for a key."""
+    async with serving(agents=[]) as served:
+        await screen.open(served.gateway.url)
+        await screen.until("document.querySelector('#key')")
+        assert await axe() == []
+        await screen.fill("#key", served.tokens["root"])
+        await screen.press("Enter")
+        for place in (
+            "agents",
+            "sessions",
+            "approvals",
+            "errors",
+            "schedules",
+            "budgets",
+            "governors",
+            "journal",
+        ):
+            await screen.go(f"#/{place}")
+            await screen.until("document.querySelector('main .empty')")
+            assert await axe() == [], place
+
+
+async def test_the_way_in_by_keyboard(stage, screen):
+    """The first stop is the link over the pages to the content; all that is reached shows that it is."""
+    link, _ = stage
+    await screen.open(link)
+    await screen.until("document.querySelector('tbody a')")
+    await screen.press("Tab")
+    assert await screen.run("document.activeElement.className") == "skip"
+    await screen.press("Enter")
+    assert await screen.run("document.activeElement.id") == "main"
+    seen = set()
+    for _ in range(60):
+        await screen.press("Tab")
+        at = await screen.run(
+            "(() => { const e = document.activeElement, s = getComputedStyle(e); return e === document.body ? ['', true] :"
+            " [e.outerHTML.slice(0, 120), s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2]; })()"
+        )
+        assert at[1], at[0]
+        seen.add(at[0])
+    assert len(seen) > 20
+
+
+async def test_pages_by_keys(stage, screen):
+    """Two keys lead to each page; in a field they are letters."""
+    link, _ = stage
+    await screen.open(link)
+    await screen.until("document.querySelector('tbody a')")
+    letters = {"a": "agents", "s": "sessions", "p": "approvals", "e": "errors", "t": "schedules", "b": "budgets", "l": "governors", "j": "journal"}  # fmt: skip
+    for letter, place in letters.items():
+        await screen.press("g", letter)
+        await screen.until(f"document.querySelector('nav [aria-current]').hash === '#/{place}'")
+    await screen.press("/")
+    await screen.until("document.activeElement.id === 'find'")
+    await screen.press("g", "s")
+    assert await screen.run("[document.activeElement.value, location.hash]") == ["gs", "#/journal"]
+
+
+async def test_a_session_is_found_and_opened_by_keys(stage, screen):
+    """`/`, what it is, Enter; `j` and `k` go up and down the list, Enter opens."""
+    link, _ = stage
+    await screen.open(link)
+    await screen.until("document.querySelector('tbody a')")
+    await screen.press("/", *"owner:ada", "Enter")
+    await screen.until("document.querySelectorAll('tbody tr').length === 5")
+    await screen.press("Escape")
+    await screen.run("document.activeElement.blur()")
+    await screen.press("j", "j", "k", "Enter")
+    wanted = "document.querySelector('main h1').textContent === 'invoice-4711'"
+    await screen.until(wanted)
+    await screen.until("document.querySelectorAll('.turn').length === 2")
+
+
+async def test_a_dialog_keeps_the_focus_and_gives_it_back(stage, screen):
+    """While it is open nothing behind it is reached, and Escape leads back to where one was."""
+    link, _ = stage
+    await screen.open(link)
+    await screen.until("document.querySelector('tbody a')")
+    await screen.run("document.querySelector('button[aria-label=Keys]').focus()")
+    await screen.press("Enter")
+    await screen.until("document.querySelector('dialog[open]')")
+    for _ in range(4):
+        await screen.press("Tab")
+        inside = (
+            "document.activeElement === document.body || document.activeElement.closest('dialog') !== null"
+        )
+        assert await screen.run(inside)
+    await screen.press("g", "a")
+    assert await screen.run("document.querySelector('nav [aria-current]').hash") == "#/sessions"
+    await screen.press("Escape")
+    await screen.until("!document.querySelector('dialog')")
+    assert await screen.run("document.activeElement.getAttribute('aria-label')") == "Keys"

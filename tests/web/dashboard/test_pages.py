@@ -1,0 +1,159 @@
+"""What people do on the dashboard's further pages: errors, schedules, budgets, provider limits, and the journal."""
+
+import pytest
+
+
+@pytest.fixture
+async def shown(stage, screen):
+    """What shows a page of the scene by its name."""
+    link, pages = stage
+    await screen.open(link)
+    await screen.until("document.querySelector('tbody a')")
+
+    async def show(name):
+        await screen.go(pages[name])
+        return screen
+
+    return show
+
+
+def text_of(selector):
+    return f"[...document.querySelectorAll({selector!r})].map(each => each.innerText)"
+
+
+async def test_errors_are_grouped(shown):
+    """Each kind stands once, the newest first, with how often, what to do, and its sessions."""
+    screen = await shown("errors")
+    heads = await screen.run(text_of("main section h2"))
+    assert [each.split() for each in heads] == [
+        ["limit", "1", "LimitReached"],
+        ["model", "3", "ProviderUnavailable"],
+    ]
+    assert "raise Limits(model_calls=...)" in await screen.run(
+        "document.querySelector('main .err').innerText"
+    )
+    await screen.run("document.querySelectorAll('main summary')[1].click()")
+    links = await screen.run(
+        "[...document.querySelectorAll('main section')[1].querySelectorAll('a')].map(each => each.textContent)"
+    )
+    assert links == ["scout-west", "scout-south", "scout-north"]
+    await screen.run("document.querySelectorAll('main section')[1].querySelector('a').click()")
+    await screen.until("document.querySelector('main h1').textContent === 'scout-west'")
+    await screen.until("document.querySelector('.turn .err').innerText.includes('503')")
+
+
+async def test_a_schedule_can_be_had_back(shown):
+    """What is removed is struck out, and goes after a while; until then one key keeps it."""
+    screen = await shown("schedules")
+    button = "document.querySelector('button[aria-label=\"{} call the bank\"]')"
+    await screen.run(button.format("Remove") + ".click()")
+    await screen.until(button.format("Keep"))
+    await screen.run(button.format("Keep") + ".click()")
+    await screen.until(button.format("Remove"))
+    await screen.run(button.format("Remove") + ".click()")
+    await screen.until(f"document.querySelectorAll('tbody tr').length === 2 && !{button.format('Keep')}")
+    await screen.run("document.querySelectorAll('.seg button')[2].click()")
+    await screen.until("document.querySelector('main').innerText.includes('Nothing of this kind')")
+
+
+async def test_budgets_begin_with_what_is_close_to_its_end(shown):
+    """Each limit has a row, with a bar that says its share in words, too."""
+    screen = await shown("budgets")
+    rows = await screen.run("[...document.querySelectorAll('tbody tr')].map(each => [each.cells[1].innerText, each.querySelector('svg').getAttribute('aria-label')])")  # fmt: skip
+    shares = [int(words.split(" %")[0]) for _, words in rows]
+    assert [name for name, _ in rows[:2]] == ["tokens", "tool calls"]
+    assert (rows[1][1], shares) == ("75 % used", sorted(shares, reverse=True))
+
+
+async def test_provider_limits_are_drawn_as_they_go(shown):
+    """Windows and buckets have their figures, and what goes on is drawn and said."""
+    screen = await shown("governors")
+    assert "0 of a window of 100" in await screen.run("document.querySelector('main dl').innerText")
+    await screen.until("document.querySelector('.plot canvas')")
+    drawn = """(() => { const c = document.querySelector(".plot canvas");
+      return c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some(each => each > 0); })()"""
+    await screen.until(drawn)
+    assert "a window of 100, 0 at the provider" in await screen.run("document.querySelector('.plot [role=img]').getAttribute('aria-label')")  # fmt: skip
+
+
+async def test_a_session_as_it_was(shown):
+    """Keys go back and forth in the records; state, what changed of it, and what was said are those of then."""
+    screen = await shown("journal")
+    at = "document.querySelector('.scrub .mono').textContent"
+    assert await screen.run(at) == "12 / 47"
+    await screen.until("document.querySelector('.diff').innerText.includes('_mode')")
+    assert await screen.run("document.querySelectorAll('.diff .add, .diff .del').length") == 0
+    for number in range(13, 24):
+        await screen.press("]")
+        await screen.until(f"{at} === '{number} / 47'")
+    await screen.until("document.querySelector('.diff .add')?.innerText.includes('4711 counts four pallets')")
+    await screen.until("document.querySelector('.chat.bounded').innerText.includes('<b>to Ada & Sons</b>')")
+    assert await screen.run("document.querySelectorAll('.chat.bounded b b').length") == 0
+    await screen.press("[")
+    await screen.until("document.querySelectorAll('.diff .add').length === 0")
+    assert "at=22" in await screen.run("location.hash")
+    kinds = "[...document.querySelectorAll('.records .tag')].map(each => each.textContent)"
+    assert "spent" not in await screen.run(kinds)
+    await screen.run("document.querySelectorAll('.seg button')[1].click()")
+    await screen.until(f"{kinds}.filter(each => each === 'spent').length > 10")
+
+
+async def test_a_fork_goes_its_own_way(shown):
+    """A copy from a record is told other words, and answers them; the session that it was made of stays as it is."""
+    screen = await shown("journal")
+    await screen.run("document.querySelectorAll('.records button')[2].click()")  # before the first turn
+    await screen.until("document.querySelector('.scrub .mono').textContent === '3 / 47'")
+    await screen.press("F")
+    await screen.fill("#fork-message", "Hello from elsewhere")
+    await screen.fill("#fork-id", "copy-1")
+    await screen.press("Enter")
+    await screen.until("document.querySelector('main h1').textContent === 'copy-1'")
+    await screen.until("document.body.innerText.includes('I have read: Hello from elsewhere')")
+    assert await screen.run("document.querySelectorAll('.turn').length") == 1
+    await screen.go("#/sessions/invoice-4711?agent=clerk")
+    await screen.until("document.querySelectorAll('.turn').length === 2")
+
+
+async def test_a_fork_that_is_refused_keeps_what_was_typed(shown):
+    """An id that is taken is said in the dialog."""
+    screen = await shown("journal")
+    await screen.press("F")
+    await screen.fill("#fork-id", "letter-01")
+    await screen.press("Enter")
+    await screen.until("document.querySelector('dialog .err')")
+    assert await screen.run("document.querySelector('#fork-id').value") == "letter-01"
+    screen.tab.complaints.clear()  # the browser logs the 409
+
+
+async def test_a_key_that_is_too_old_keeps_what_was_typed(shown):
+    """The page asks for another one above what it shows, and goes on with it."""
+    screen = await shown("session")
+    await screen.fill("textarea[name=text]", "half a senten")
+    key = await screen.run("sessionStorage.getItem('actgent.key')")
+    await screen.run("sessionStorage.setItem('actgent.key', 'act_wrong')")
+    await screen.until("document.querySelector('dialog[open] #key')")
+    assert "too old" in await screen.run("document.querySelector('dialog .err').innerText")
+    await screen.fill("#key", key)
+    await screen.press("Enter")
+    await screen.until("!document.querySelector('dialog')")
+    assert await screen.run("document.querySelector('textarea[name=text]').value") == "half a senten"
+    screen.tab.complaints.clear()  # the browser logs each 401
+
+
+@pytest.mark.parametrize("place", ["errors", "schedules", "budgets", "governors", "journal"])
+async def test_a_server_that_is_away(serving, screen, place):
+    """A page keeps what it shows, says that it is old, and comes back by itself or when asked."""
+    async with serving() as served:
+        address = served.gateway.url
+        await screen.open(f"{address}/#key={served.tokens['root']}")
+        await screen.until("document.querySelector('nav')")
+        await screen.go(f"#/{place}")
+        await screen.until("document.querySelector('main .empty')")
+    await screen.until("document.querySelector('main .err')?.innerText.includes('What you see is from')")
+    await screen.until("document.querySelector('header .live').textContent.includes('reconnecting')")
+    assert await screen.run("document.querySelector('main .empty') !== null")
+    async with serving(bind=address.partition("//")[2]) as served:
+        await screen.run(f"sessionStorage.setItem('actgent.key', {served.tokens['root']!r})")
+        await screen.run("document.querySelector('main .err button').click()")
+        await screen.until("!document.querySelector('main .err')")
+    screen.tab.complaints.clear()  # of requests while there was no server
