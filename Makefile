@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYRIGHT := tests/typing/node_modules/.package-lock.json
-OTHERS := $(addsuffix /node_modules/.package-lock.json,tests/toolsets/mcp tests/toolsets/openapi)
+OTHERS := $(addsuffix /node_modules/.package-lock.json,tests/toolsets/mcp tests/toolsets/openapi tests/web/dashboard)
 # What flake8-async finds and ruff does not. ASYNC910-912 are left out: they want a checkpoint in every
 # private async function, and a checkpoint costs more than most of these steps.
 ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC913
