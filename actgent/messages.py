@@ -21,7 +21,15 @@ from typing_extensions import TypeVar
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.sentences import sentence_for
-from actgent.support.hints import for_failures, for_media, for_replies, for_results, for_tokens
+from actgent.support.leads import (
+    for_failures,
+    for_media,
+    for_replies,
+    for_results,
+    for_tokens,
+    for_tool_calls,
+    for_usage,
+)
 
 # --- identifiers -------------------------------------------------------------------------
 
@@ -222,6 +230,7 @@ class Opaque:
     """The provider's own block, unchanged."""
 
 
+@for_tool_calls
 @attrs.frozen
 class ToolCall:
     """A model's wish to run a tool."""
@@ -327,6 +336,7 @@ _CONTENT: Mapping[type, str] = {
 # --- usage -------------------------------------------------------------------------------
 
 
+@for_usage
 @attrs.frozen(kw_only=True)
 class Usage:
     """What model calls took. Adds up with `+`.

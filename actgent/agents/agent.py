@@ -51,7 +51,8 @@ from actgent.sessions.turn import Turn
 from actgent.sessions.waiting.turn_future import TurnReader, TurnStream
 from actgent.state.reducers import Reducer
 from actgent.support.deprecations import warn_deprecated
-from actgent.support.hints import async_block, for_agents
+from actgent.support.hints import async_block
+from actgent.support.leads import OF_STREAMS, for_agents
 from actgent.tools.base import DepsT, Tool, innermost
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.toolsets.gateway import registry_of
@@ -622,7 +623,7 @@ class Agent(Generic[DataT_co, DepsT]):
     def stream(
         self, content: Content, *, output: object, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery]]: ...
-    @async_block
+    @async_block(OF_STREAMS)
     async def stream(
         self,
         content: Content,
@@ -691,7 +692,7 @@ class Agent(Generic[DataT_co, DepsT]):
         session = await self._session_of(next(iter(decisions)))
         return await resume(session, self._defaults.options, decisions, by=by)
 
-    @async_block
+    @async_block()
     async def follow(
         self, session: Session
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery[DataT_co]], None]:

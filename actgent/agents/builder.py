@@ -11,7 +11,7 @@ from actgent.agents.steps.agent import StepsAgent
 from actgent.control.limits import Limits
 from actgent.definitions.instructions import read_folder
 from actgent.definitions.tools_file import load_tools
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, nearest
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings, load_settings
 from actgent.memory.base import ManageHistory, Memory
@@ -90,7 +90,7 @@ class SchemaBuilder:
         known = [instruction.name for instruction in self.instructions]
         if unknown := [name for name in names if name not in known]:
             raise ConfigurationError(
-                f"there is no instruction {unknown[0]!r} to remove (there are: {', '.join(known) or 'none'})"
+                f"there is no instruction {unknown[0]!r} to remove: {nearest(unknown[0], known) if known else 'there are none'}"
             )
         return attrs.evolve(self, instructions=[i for i in self.instructions if i.name not in names])
 

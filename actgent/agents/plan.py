@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from actgent.control.limits import Limits
-from actgent.errors import ConfigurationError, Suspended
+from actgent.errors import ConfigurationError, Suspended, nearest
 from actgent.memory.short_term import ShortTermMemory
 from actgent.memory.windowed import LimitedMemory, LimitedView
 from actgent.messages import NO_USAGE, DataT_co, Failure, Message, Reply, ToolCall, ToolResult, Usage
@@ -220,12 +220,14 @@ class PlanAgent(Agent[DataT_co, DepsT]):
 
     def _check_config(self, roles: list[str], models: Mapping[str, str], tools: Sequence[str]) -> None:
         for stage in models.keys() - set(ROLES.values()):
-            raise ConfigurationError(f"no stage {stage!r}: there are {', '.join(ROLES.values())}")
+            raise ConfigurationError(f"there is no stage {stage!r}: {nearest(stage, ROLES.values())}")
         for role in {*roles, *models.values()} - self._models.named.keys():
             raise ConfigurationError(f"agent {self.name!r} has no model {role!r}: add it to models=")
         for name in tools:
             if self.tools.get(name) is None:
-                raise ConfigurationError(f"agent {self.name!r} has no tool {name!r}")
+                raise ConfigurationError(
+                    f"agent {self.name!r} has no tool {name!r}: {nearest(name, [tool.name for tool in self.tools])}"
+                )
 
     def enabled_tools(self, session: Session) -> tuple[str, ...]:
         """The names of the tools that a session may call."""

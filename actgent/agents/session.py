@@ -59,7 +59,7 @@ from actgent.sessions.waiting.schedules import schedules, set_schedule, unset_sc
 from actgent.sessions.waiting.tasks import TASK_DEADLINE
 from actgent.state.handover import given_back, handover_in
 from actgent.state.store import Store
-from actgent.support.hints import for_sessions
+from actgent.support.leads import for_sessions
 
 from .validation import renamed_deadline
 

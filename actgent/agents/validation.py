@@ -21,7 +21,7 @@ def check_arguments(
         ConfigurationError: one of these is wrong; the text names it.
     """
     if not isinstance(name, str) or not name.strip():
-        raise ConfigurationError("name= must be a non-empty string")
+        raise ConfigurationError(f"name= is a text that is not empty, e.g. 'clerk', not {name!r:.200}")
     check_id("name", name)
     if isinstance(tools, str | Mapping | Toolset) or not isinstance(tools, Iterable):
         named = getattr(tools, "name", None) or getattr(tools, "__name__", None)

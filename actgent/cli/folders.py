@@ -90,5 +90,7 @@ def agents_at(target: str) -> list[Agent]:
         return [load_folder(target)]
     found = sorted(each.parent for each in Path(target).glob(f"*/{BRAIN}"))
     if not found:
-        raise ConfigurationError(f"{target} is no agent's folder, and has none in it")
+        raise ConfigurationError(
+            f"{target} is no agent's folder, and has none in it: it needs a {BRAIN} (`actgent new NAME` makes a folder)"
+        )
     return [load_folder(str(each)) for each in found]

@@ -87,7 +87,9 @@ def load_agents(place: str) -> list[Agent]:
     listed = [item for value in values if isinstance(value, list | tuple) for item in value]
     found = {id(each): each for each in (*values, *listed) if isinstance(each, Agent)}
     if not found:
-        raise ConfigurationError(f"{path} defines no agent at its top level")
+        raise ConfigurationError(
+            f"{path} defines no agent at its top level: write `agent = BareAgent(...)` there, outside of functions"
+        )
     return list(found.values())
 
 
@@ -224,7 +226,10 @@ async def _hold(main: Main, path: str, name: str) -> AsyncGenerator[Agent, None]
         _refuse(path, hold.error)
     if hold.agent is None:
         called = f" called {name!r}" if name else ""
-        raise ConfigurationError(f"{path} ran to its end without a conversation with an agent{called}")
+        raise ConfigurationError(
+            f"{path} ran to its end without a conversation with an agent{called}: let it open one, e.g. "
+            "`async with agent: await agent.create_session(...)`, or define the agent at its top level"
+        )
 
 
 async def _run_main(main: Main, hold: _Hold) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.hints import for_limits
+from actgent.support.leads import for_limits
 
 WEEK = 604_800.0
 

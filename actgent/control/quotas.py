@@ -6,6 +6,7 @@ from typing import Literal
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.leads import for_quotas
 
 from .cron import zone_of
 from .limits import Limits
@@ -25,6 +26,7 @@ class Period:
     """Unix time in seconds."""
 
 
+@for_quotas
 @attrs.frozen(kw_only=True)
 class Quotas:
     """The bounds of each owner over all sessions of a runtime; of them the calls, tokens and cost count.

@@ -187,10 +187,13 @@ class UsageError(ActgentError, RuntimeError):
 class NotRunning(UsageError):
     """The agent is not running: its `async with` block is not open."""
 
-    def __init__(self, agent: str) -> None:
+    def __init__(self, agent: str, running: Iterable[str] = ()) -> None:
+        """Args: `running` are the names of those that run in its place, where it was asked for by its name."""
         self.agent = agent
+        close = difflib.get_close_matches(agent, list(running), 1)
+        meant = f"did you mean {close[0]!r}? Else " if close else ""
         super().__init__(
-            f"agent {quoted(agent)} is not running: open it with `async with agent:` or `await runtime.start(agent)`"
+            f"agent {quoted(agent)} is not running: {meant}open it with `async with agent:` or `await runtime.start(agent)`"
         )
 
 
@@ -224,13 +227,16 @@ class SessionClosed(UsageError):
         )
 
 
+_NO_SESSION = ": ensure_session(owner, session_id) makes it where it is missing, runtime.sessions() lists those there are"
+
+
 class SessionNotFound(UsageError, LookupError):
     """The agent has no session of this id."""
 
     def __init__(self, agent: str, session_id: str) -> None:
         self.agent = agent
         self.session_id = session_id
-        super().__init__(f"agent {quoted(agent)} has no session {quoted(session_id)}")
+        super().__init__(f"agent {quoted(agent)} has no session {quoted(session_id)}{_NO_SESSION}")
 
 
 class CursorUnknown(UsageError):
@@ -257,7 +263,9 @@ class WrongOwner(SessionNotFound):
         super().__init__(agent, session_id)
         self.owner = owner
         """Whoever asked for it."""
-        self.args = (f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}",)
+        self.args = (
+            f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}{_NO_SESSION}",
+        )
 
 
 class DepsMissing(UsageError):

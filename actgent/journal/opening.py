@@ -2,6 +2,7 @@
 
 import importlib.util
 from contextlib import AbstractAsyncContextManager
+from os import PathLike
 from pathlib import Path
 
 from actgent.errors import ConfigurationError
@@ -53,7 +54,12 @@ def find_journal(place: str) -> str:
     return f"sqlite:///{path}"
 
 
-def _make_journal(url: str, *, read_only: bool) -> GroupedJournal:
+def _make_journal(url: object, *, read_only: bool) -> GroupedJournal:
+    if not isinstance(url, str):
+        meant = f": write 'sqlite:///{url}'" if isinstance(url, PathLike) else ""
+        raise ConfigurationError(
+            f"a journal is named by a text such as 'sqlite:///agents.db', not {url!r:.200}{meant}"
+        )
     if url in ("memory:", "memory://"):
         return _memory(read_only=read_only)
     if url.startswith("sqlite:///") and not url.endswith("/"):

@@ -59,7 +59,8 @@ def resolve_model(model: str | LLM, **options: Any) -> LLM:
         raise ConfigurationError(f"llm= takes an LLM object or a text, not {_named(model)}; {_ALLOWED}")
     provider, colon, name = split_model(model)
     if provider not in _CLIENTS or not name:
-        hint = f"{nearest(provider, PROVIDERS)} " if colon and provider not in _CLIENTS else _maker(model)
+        meant = nearest(provider, PROVIDERS) if colon and provider not in _CLIENTS else ""
+        hint = f"{meant} " if meant.endswith("?") else "" if meant else _maker(model)
         raise ConfigurationError(f"{model!r} is an unknown model: {hint}{_ALLOWED}")
     return _CLIENTS[provider](name, **options)
 

@@ -128,7 +128,9 @@ def load_settings(
     given = {name: value for name, value in arguments.items() if value is not None}
     for unknown in (*given, *in_file):
         if unknown not in attrs.fields_dict(LLMSettings):
-            raise ConfigurationError(f"a model has no setting {unknown!r}")
+            raise ConfigurationError(
+                f"a model has no setting {unknown!r}: {nearest(unknown, attrs.fields_dict(LLMSettings))}"
+            )
     model = str(given.get("model") or environment.get("LLM_MODEL", "").strip() or in_file.get("model", ""))
     return LLMSettings(**{**in_file, **_from_environment(environment, model), **given})
 

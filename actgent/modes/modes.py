@@ -138,9 +138,12 @@ class Modes(NoticeSource):
         modes = {mode.name: mode for mode in (ONBOARDING, INTEGRATION, PLAN, ACT) if self.is_ready}
         named = {mode.name: mode for mode in own}
         if len(named) < len(own):
-            raise ConfigurationError("two modes have the same name")
+            twice = next(mode.name for mode in own if named[mode.name] is not mode)
+            raise ConfigurationError(f"two modes are named {twice!r}: give one of them another name")
         if not modes and not named:
-            raise ConfigurationError("Modes(ready=False) needs modes of your own")
+            raise ConfigurationError(
+                "Modes(ready=False) needs modes of your own: Modes(Mode(...), ready=False)"
+            )
         return {**modes, **named}
 
     def _known(self, argument: str, name: str) -> str:

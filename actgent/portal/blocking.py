@@ -35,6 +35,7 @@ from actgent.sessions.following import Follow, Observed, ObservedType
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content
+from actgent.support.leads import for_portal_sessions
 from actgent.tools.base import DepsT
 
 from .attaching import AttachesHandlers, AttachesHooks, HandlerOptions
@@ -79,6 +80,7 @@ class Proxy:
         return self._portal.call(fn)
 
 
+@for_portal_sessions
 class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     """A `Session` for synchronous code: its methods take the same arguments, and wait.
 

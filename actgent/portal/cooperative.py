@@ -36,6 +36,7 @@ from actgent.sessions.following import Follow, Observed, ObservedType
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content
+from actgent.support.leads import for_asyncio_sessions
 from actgent.tools.base import DepsT
 
 from .attaching import AttachesHandlers, AttachesHooks, HandlerOptions
@@ -81,6 +82,7 @@ class AsyncProxy:
         return await self._portal.call(fn)
 
 
+@for_asyncio_sessions
 class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     """A `Session` for asyncio: its methods take the same arguments, and are awaited; attributes are asked for as methods.
 

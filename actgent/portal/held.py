@@ -93,7 +93,10 @@ class ChannelReading(Generic[T]):
 
         Cancelled, it has taken nothing, or all that it took is in `items`.
         """
-        assert self._channel is not None  # noqa: S101 - opened before
+        if self._channel is None:
+            raise TypeError(
+                "a stream is entered before it is read: `with agent.stream(...) as events`, in asyncio `async with`"
+            )
         try:
             self.items.append(await self._channel.receive())
         except trio.EndOfChannel:

@@ -13,6 +13,8 @@ from actgent.journal.base import Journal
 from actgent.journal.wrapped import Redact
 from actgent.runtime.retention import Retention
 from actgent.runtime.runtime import THREAD_GRACE, Durability, Runtime, open_runtime
+from actgent.support.hints import block
+from actgent.support.leads import OF_RUNTIMES
 from actgent.support.tracing import Tracing
 from actgent.tools.threads import ALL_THREADS
 
@@ -84,6 +86,7 @@ def _note(error: BaseException, raised: Exception) -> None:
     error.add_note(f"then the portal ended with {type(raised).__name__}: {raised}")
 
 
+@block(OF_RUNTIMES)
 def open_portal(
     *,
     journal: str | Journal | None = None,

@@ -8,6 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 import trio
 
 from actgent.errors import PortalClosed
+from actgent.support.leads import for_asyncio_streams, for_portal_streams
 
 from .held import ChannelReading, HeldBlock
 from .thread import TrioThread
@@ -40,6 +41,7 @@ class _Stream(Generic[T]):
             self._send(self._block.abandon)
 
 
+@for_portal_streams
 class PortalStream(_Stream[T]):
     """What comes of a message, for `with` and `for`: `with agent.stream("...") as events: for event in events: ...`.
 
@@ -70,6 +72,7 @@ class PortalStream(_Stream[T]):
         return self._reading.take()
 
 
+@for_asyncio_streams
 class AsyncPortalStream(_Stream[T]):
     """What comes of a message, for `async with` and `async for`.
 

@@ -41,7 +41,10 @@ async def decide(
     """Decide an approval; see `Session.answer`."""
     running.lifecycle.check_open(context)
     if not isinstance(decision, BY_PEOPLE):
-        raise ConfigurationError(f"a decision is Approve, Reject, Edit or Respond, not {decision!r:.200}")
+        meant = f"{decision.__name__}()" if isinstance(decision, type) else "Approve() or Reject(reason)"
+        raise ConfigurationError(
+            f"a decision is Approve, Reject, Edit or Respond, not {decision!r:.200}: write {meant}"
+        )
     approval = context.ledger().find(asked, context.id)
     decision = _checked(running, approval, decision)
     with running.lifecycle.kept(context):

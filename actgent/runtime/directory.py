@@ -114,7 +114,7 @@ class Directory(Mapping[str, AgentCard]):
             NotRunning: there is no such agent here.
         """
         if name not in self._openers:
-            raise NotRunning(name)
+            raise NotRunning(name, self._openers)
         return self._openers[name]
 
     async def wait_started(self, name: str, asker: SessionContext | None) -> None:

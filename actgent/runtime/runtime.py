@@ -45,6 +45,7 @@ from actgent.sessions.propagation import Propagation, propagation_of
 from actgent.sessions.restore import Rebuilt, rebuild
 from actgent.sessions.turn import is_inside
 from actgent.support.hints import async_block
+from actgent.support.leads import OF_RUNTIMES, for_runtimes
 from actgent.support.logs import logger_of
 from actgent.support.tracing import Tracing, check_tracing
 from actgent.tools.threads import ALL_THREADS, Threads
@@ -82,6 +83,7 @@ class Startable(typing.Protocol):
 A = TypeVar("A", bound=Startable)
 
 
+@for_runtimes
 class Runtime(Insight):
     """The agents that run in one block, and what they share."""
 
@@ -546,7 +548,7 @@ async def _owned(
             yield owned
 
 
-@async_block
+@async_block(OF_RUNTIMES)
 async def open_runtime(
     *,
     journal: str | Journal | None = None,

@@ -26,7 +26,7 @@ import trio
 from actgent.errors import NotSerializable, UsageError
 from actgent.journal.records import ActionFailed, Changed, RolledBack
 from actgent.support.foreign import failure_of
-from actgent.support.hints import for_states
+from actgent.support.leads import DISPATCH, for_states
 from actgent.support.logs import logger_of
 
 from .builder import StateBuilder
@@ -41,6 +41,7 @@ HISTORY = 1000
 ERROR_CHARACTERS = 500
 _STILL = frozenset({type(None), bool, int, float, complex, str, bytes, date, datetime})
 _log = logger_of(__name__)
+_set = object.__setattr__
 _NOT_RUN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
@@ -154,6 +155,12 @@ class Store(State):
         self._is_acting = False
         self._thread = threading.get_ident()
 
+    def __setattr__(self, name: str, value: object) -> None:
+        try:
+            _set(self, name, value)
+        except AttributeError:
+            raise AttributeError(f"{name!r} cannot be set: {DISPATCH}", name=name, obj=None) from None
+
     # --- what may happen to it -----------------------------------------------------------
 
     def add_reducer(self, key: str, reducer: Reducer) -> None:
@@ -235,7 +242,10 @@ class Store(State):
     def _action(self, name: str) -> Action:
         if name not in self._actions:
             known = ", ".join(self._actions) or "none"
-            raise UsageError(f"no action is named {name!r} (known: {known}): add it with add_action()")
+            raise UsageError(
+                f"no action is named {name!r} (known: {known}): add it with add_action(), or give a value as one pair, "
+                f"dispatch(({name!r}, value))"
+            )
         return self._actions[name]
 
     def _reduce(self, pairs: Sequence[Pair], name: str, once: str) -> tuple[dict[str, Any], Changed]:
@@ -481,9 +491,13 @@ def _to_pairs(returned: object) -> Sequence[Pair]:
             return ((key, value),)
         case list() | tuple() if all(_is_pair(item) for item in returned):
             return returned
+    meant = ""
     if inspect.iscoroutine(returned):
         returned.close()
-    raise UsageError(f"an action returns (key, value), a list of them, or None, not {returned!r:.200}")
+        meant = ": an action is a plain function, which does not await"
+    elif isinstance(returned, Mapping):
+        meant = ": write list(changes.items())"
+    raise UsageError(f"an action returns (key, value), a list of them, or None, not {returned!r:.200}{meant}")
 
 
 def _is_pair(item: object) -> bool:

@@ -12,6 +12,7 @@ from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments
+from actgent.support.leads import for_tools
 from actgent.support.logs import logger_of
 
 from .base import AskFor, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
@@ -25,9 +26,12 @@ P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
 
 
+_CONTEXT_WORDS = ("context", "ctx", "tool_context", "run_context")
+"""What the parameter for a `ToolContext` is called by those who forget to say so."""
 _log = logger_of(__name__)
 
 
+@for_tools
 class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
     """A function as a tool; calling it calls the function.
 
@@ -113,11 +117,13 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         if untyped := [
             name for name in taken if name not in hints and name not in (*leave_out, "self", "cls")
         ]:
+            meant = next((name for name in untyped if name in _CONTEXT_WORDS), untyped[0])
             _log.warning(
-                "tool %s: the type of %s is not known, so a model may pass anything: annotate it, e.g. `%s: str`, or say `Any`",
+                "tool %s: the type of %s is not known, so a model may pass anything: annotate it, e.g. `%s: %s`, or say `Any`",
                 self.name,
                 ", ".join(untyped),
-                untyped[0],
+                meant,
+                "ToolContext" if meant in _CONTEXT_WORDS else "str",
             )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

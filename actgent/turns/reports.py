@@ -13,6 +13,7 @@ import attrs
 from actgent.approvals import Approval
 from actgent.errors import (
     ConfigurationError,
+    ForeignExit,
     HandlerFailed,
     Interrupted,
     ModelError,
@@ -190,6 +191,8 @@ class Reports:
 
     def _trace(self, error: BaseException) -> _Traced | None:
         """Return the error with its traceback from the first step into code that is not ours; None if it leads to none."""
+        if isinstance(error, ForeignExit) and error.__cause__ is not None:
+            error = error.__cause__
         trace = None if self.is_redacted else error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             trace = trace.tb_next
@@ -200,4 +203,4 @@ def _is_mistake(error: Exception) -> bool:
     if isinstance(error, ToolError):
         return isinstance(error, UnusableResult)
     is_ours = type(error).__module__.partition(".")[0] == "actgent"
-    return not is_ours or isinstance(error, (ModelError, ConfigurationError, UsageError))
+    return not is_ours or isinstance(error, (ForeignExit, ModelError, ConfigurationError, UsageError))

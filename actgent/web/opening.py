@@ -48,7 +48,7 @@ class Gateway:
         return self._count()
 
 
-@async_block
+@async_block()
 async def open_gateway(
     runtime: Runtime,
     *,

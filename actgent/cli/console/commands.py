@@ -8,7 +8,7 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.cli.terminal import Terminal, one_line
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, nearest
 from actgent.messages import Part, Usage
 
 from .attachments import attachment, describe_attachment
@@ -50,7 +50,7 @@ async def run_command(talk: CommandTarget, word: str, rest: str) -> None:
     command = COMMANDS.get(word)
     if command is None:
         talk.terminal.complain(
-            f"there is no command {word}: /help lists them; to say it, put a space before it"
+            f"there is no command {word}: {nearest(word, COMMANDS)} /help tells of them; to say it, put a space before it"
         )
         return
     try:

@@ -13,7 +13,7 @@ from actgent.cli.terminal import Lines, Terminal, one_line
 from actgent.cli.tool_list import short_schema
 from actgent.definitions.instructions import BRAIN
 from actgent.definitions.toolset_files import SERVERS
-from actgent.errors import ActgentError, AskPerson, ConfigurationError, OutcomeUnknown, ParseError
+from actgent.errors import ActgentError, AskPerson, ConfigurationError, OutcomeUnknown, ParseError, nearest
 from actgent.messages import Part, Text
 from actgent.support.files import file_change
 from actgent.support.foreign import failure_of, leaves
@@ -222,8 +222,9 @@ def _servers(target: str) -> tuple[list[MCPServer], Path]:
 def _named(servers: Sequence[MCPServer], name: str) -> MCPServer:
     found = next((server for server in servers if server.name == name), None)
     if found is None:
-        known = ", ".join(server.name for server in servers) or "none"
-        raise ConfigurationError(f"there is no server {name!r} (there are: {known})")
+        known = [server.name for server in servers]
+        meant = nearest(name, known) if known else "none is configured"
+        raise ConfigurationError(f"there is no server {name!r}: {meant}")
     return found
 
 

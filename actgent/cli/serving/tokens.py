@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from actgent.cli.terminal import Terminal
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, nearest
 from actgent.web.tokens import AccessToken, days_from_now, new_token, read_tokens, write_tokens
 
 
@@ -36,7 +36,9 @@ def revoke_token(file: str, name: str, terminal: Terminal) -> int:
     known = _known(file)
     left = [token for token in known if token.name != name]
     if len(left) == len(known):
-        raise ConfigurationError(f"{file} has no token {name!r}")
+        raise ConfigurationError(
+            f"{file} has no token {name!r}: {nearest(name, sorted(token.name for token in known))}"
+        )
     write_tokens(Path(file), left)
     terminal.notice(f"{name} is not taken any more")
     return 0

@@ -38,7 +38,10 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
         """Return the journal's identity, where there is one of this version."""
         meta = psycopg.sql.Identifier(self._schema, "meta").as_string(connection)
         if one_row(connection, "SELECT to_regclass(%s)", meta)[0] is None:
-            raise ConfigurationError(f"the database has no journal in its schema {self._schema!r}")
+            raise ConfigurationError(
+                f"the database has no journal in its schema {self._schema!r}: the first runtime that is opened with its address "
+                "makes it; another one is named by ?schema=NAME"
+            )
         version, identity = one_row(connection, "SELECT version, identity FROM meta")
         if version != len(MIGRATIONS):
             raise JournalVersion(version, len(MIGRATIONS))

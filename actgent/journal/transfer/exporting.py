@@ -39,7 +39,9 @@ async def read_sessions(
     """
     found = [each for each in await journal.sessions(agent) if session_id in (None, each.session_id)]
     if session_id is not None and not found:
-        raise ConfigurationError(f"the journal has no session {session_id!r}")
+        raise ConfigurationError(
+            f"the journal has no session {session_id!r}: `actgent inspect` lists those that it has"
+        )
     return [
         ExportedSession(s.session_id, s.agent, await journal.load(s.session_id, agent=s.agent)) for s in found
     ]

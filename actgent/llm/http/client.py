@@ -31,6 +31,7 @@ from actgent.errors import (
     ModelTimeout,
     ParseError,
     ProviderUnavailable,
+    nearest,
 )
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.doors import Door
@@ -130,9 +131,11 @@ class Remote(LLM):
             ConfigurationError: the model's name, the key or the URL cannot be right.
         """
         if unknown := options.keys() - RemoteOptions.__annotations__.keys():
-            allowed = ", ".join(sorted(RemoteOptions.__annotations__))
+            name, allowed = min(unknown), sorted(RemoteOptions.__annotations__)
+            meant = nearest(name, allowed)
+            hint = f"{meant} T" if meant.endswith("?") else "t"
             raise ConfigurationError(
-                f"{type(self).__name__} has no option {unknown.pop()!r}; there are: {allowed}"
+                f"{type(self).__name__} has no option {name!r}: {hint}here are: {', '.join(allowed)}"
             )
         if not (model and model.strip()):
             raise ConfigurationError(f"{type(self).__name__}(model): the model's name is empty")

@@ -120,7 +120,9 @@ class Goal(Protocol):
         given = tuple(actions)
         self.actions = {action.name: action for action in given}
         if len(self.actions) != len(given):
-            raise ConfigurationError("two custom actions have the same name: each needs one of its own")
+            names = [action.name for action in given]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigurationError(f"two custom actions are named {twice!r}: each needs a name of its own")
         self._decisions = DecisionReader(self.actions)
         self._has_form = output is not None
         self._final: Protocol = WithOutput(_Final(), output) if self._has_form else _Final()

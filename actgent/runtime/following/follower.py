@@ -18,11 +18,13 @@ from actgent.journal.records import Closed, Ended, Said
 from actgent.messages import CallProgress
 from actgent.runtime.sessions.table import SessionTable
 from actgent.sessions.following import Follow, Followed, Growing, LiveText, TurnNames, Waker, turn_at_end
+from actgent.support.leads import for_readers
 
 PAGE = 500
 """Records that are read from the journal at once."""
 
 
+@for_readers
 class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
     """One reader's end: all records behind its cursor, in order and each once, and what grows in between."""
 

@@ -21,6 +21,7 @@ from actgent.sessions.following import (
     growing_thoughts,
     thoughts_id,
 )
+from actgent.support.leads import for_readers
 
 from .follower import PAGE, SessionFollower, follow_session
 
@@ -40,6 +41,7 @@ class Wanted:
         return is_typed and self.turn in (None, observed.turn)
 
 
+@for_readers
 class ObservationReader(trio.abc.ReceiveChannel[Observed]):
     """One subscriber's end; closed, it hears no more, and no other subscriber notices."""
 

@@ -31,11 +31,13 @@ from actgent.messages import (
 )
 from actgent.protocols.base import Protocol, WithOutput
 from actgent.structured.output import Output, form_output
+from actgent.support.leads import for_readers
 from actgent.tools.time_limits import TimeLimit, time_limits
 
 T = TypeVar("T")
 
 
+@for_readers
 class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
     """A receive channel whose writer waits for room only where it wants to.
 

@@ -30,7 +30,7 @@ async def open_login(
     """
     settings = server.oauth
     if settings is None:
-        raise ConfigurationError(f"{server!r} has no oauth=")
+        raise ConfigurationError(f"{server!r} has no oauth=: write MCPServer(..., oauth=OAuth(...))")
     if again:
         await forget(settings, server.url)
     listeners = await _listeners(server, settings)

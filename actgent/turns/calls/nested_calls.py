@@ -80,7 +80,10 @@ class NestedCalls:
         call = ToolCall(name, dict(arguments), id=f"{self.outer.id}/{self._count}")
         tool = self.registry.get(name)
         if tool is None or not _may_be_called(tool):
-            raise ToolError(f"there is no tool {name!r} to be called here")
+            there = sorted(each.name for each in self.registry if _may_be_called(each))
+            raise ToolError(
+                f"there is no tool {name!r} to be called here (there are: {', '.join(there[:20]) or 'none'})"
+            )
         known = self.context.state.get(_KEY + call.id)
         if known is not None and known["call"] != _digest(call):
             raise ToolError(f"call {self._count} was another one when this ran before, so it cannot go on")

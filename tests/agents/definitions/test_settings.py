@@ -143,7 +143,9 @@ def test_unknown_providers_are_refused(model, says, way, monkeypatch, tmp_path):
 def test_an_agent_says_the_nearest_provider_too(model):
     """Where no settings stand between."""
     for options in ({"llm": model}, {"llm": ScriptedLLM(["x"]), "models": {"planning": model}}):
-        with pytest.raises(ConfigurationError, match=r"did you mean 'openai'|choose one of openai"):
+        with pytest.raises(
+            ConfigurationError, match=r"did you mean 'openai'|the text is one of openai:MODEL"
+        ):
             BareAgent("x", **options)
 
 

@@ -666,7 +666,7 @@ async def test_words_are_words_by_default_and_only_users_command():
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda: Modes(Mode("a"), Mode("a")), "same name"),
+        (lambda: Modes(Mode("a"), Mode("a")), "two modes are named 'a'"),
         (lambda: Mode("two words"), "letters"),
         (lambda: Mode(""), "letters"),
         (lambda: Mode("a", who=("boss",)), "boss"),

@@ -1,0 +1,243 @@
+"""The words that newcomers type, by class and function, and what is meant by each."""
+
+from .hints import leads
+
+for_agents = leads(
+    {
+        "chat": "a session is talked to: session = await agent.create_session(owner), then await session.chat(text); "
+        "or await agent.run(text) for one answer",
+        **dict.fromkeys(
+            ("on_conversation", "on_reply", "on_response"),
+            "attach it to a session: session.on_conversation(fn)",
+        ),
+        **dict.fromkeys(
+            ("on_exception", "on_error", "on_failure"), "attach it to a session: session.on_exception(fn)"
+        ),
+        **dict.fromkeys(
+            ("on_token", "on_tool_result", "on_event", "on_routing", "on_approval"), "attach it to a session"
+        ),
+        **dict.fromkeys(
+            ("invoke", "ask", "generate", "complete", "arun", "kickoff", "query"),
+            "write await agent.run(text)",
+        ),
+        **dict.fromkeys(
+            ("start", "open", "close", "aclose", "stop"),
+            "an agent lives as long as its block: async with agent:",
+        ),
+        **dict.fromkeys(("session", "new_session"), "write await agent.create_session(owner)"),
+        "get_or_create_session": "write await agent.ensure_session(owner, session_id)",
+        "add_tool": "write Agent(..., tools=[...]), or agent.tools.add(tool)",
+        **dict.fromkeys(
+            ("history", "messages", "state", "memory", "usage"),
+            "each session has its own: session.history, session.state, session.usage",
+        ),
+        "sessions": "a runtime lists them: await runtime.sessions(agent=agent.name)",
+        **dict.fromkeys(("llm", "model"), "it is given when the agent is made: Agent(name, llm=...)"),
+        "instructions": "read agent.system_prompt, the whole prompt, or agent.profile",
+    },
+    keywords={
+        "name": "write it first, e.g. BareAgent('clerk', llm=...)",
+        "model": "write llm='openai:gpt-5.2'",
+        "llm": "write llm='openai:gpt-5.2' or llm='anthropic:MODEL'; without a key, llm=ScriptedLLM(['Hello.']) answers",
+        "system": "write system_prompt=",
+        **dict.fromkeys(
+            ("instruction", "system_message", "backstory", "description"),
+            "write system_prompt=, or role= and goal=",
+        ),
+        **dict.fromkeys(("functions", "toolkits"), "write tools=[...]"),
+        **dict.fromkeys(
+            ("output_type", "output_schema", "response_format", "result_type", "response_model"),
+            "write output=",
+        ),
+        **dict.fromkeys(("max_turns", "max_iterations", "max_steps"), "write limits=Limits(model_calls=...)"),
+        **dict.fromkeys(
+            ("timeout", "max_retries", "retries"),
+            "write limits=Limits(model_timeout=...), or give it to the model's client",
+        ),
+        **dict.fromkeys(
+            ("handoffs", "agents"),
+            "write tools=[handoff(to=agent)], tools=[agent.as_tool()], or RouterAgent(routes={action: agent})",
+        ),
+        **dict.fromkeys(
+            ("api_key", "base_url"), "give it to the client: llm=OpenAI(model, api_key=..., base_url=...)"
+        ),
+        "journal": "a runtime has it: async with open_runtime(journal='sqlite:///agents.db') as runtime, await runtime.start(agent)",
+        **dict.fromkeys(("verbose", "logging"), "write debug=True"),
+    },
+    methods=dict.fromkeys(("__enter__", "__exit__"), "an agent's block is async: write `async with agent:`"),
+)
+DISPATCH = "a session's state changes by actions: state.dispatch([(key, value)]), or state.dispatch(lambda state: [(key, value)])"
+_OF_SESSIONS = {
+    **dict.fromkeys(
+        ("on_message", "on_reply", "on_response", "on_answer"), "write session.on_conversation(fn)"
+    ),
+    **dict.fromkeys(("on_error", "on_failure"), "write session.on_exception(fn)"),
+    **dict.fromkeys(("on_tool", "on_tool_call"), "write session.on_tool_result(fn)"),
+    **dict.fromkeys(("on_stream", "on_chunk", "on_delta"), "write session.on_token(fn)"),
+    **dict.fromkeys(
+        ("send", "say", "ask", "post", "tell", "send_message", "message"),
+        "write await session.chat(text)",
+    ),
+    "run": "write await agent.run(text, session=session)",
+    "stream": "write async with agent.stream(text, session=session) as events",
+    **dict.fromkeys(("close", "end", "delete"), "write await session.aclose()"),
+    **dict.fromkeys(("conversation", "transcript"), "read session.history"),
+    **dict.fromkeys(("cancel", "stop", "abort"), "write await session.interrupt()"),
+    **dict.fromkeys(("wait", "join"), "write await session.wait_idle()"),
+    **dict.fromkeys(("approve", "reject"), "write await session.answer(approval, Approve()) or Reject()"),
+    **dict.fromkeys(("user", "user_id"), "read session.owner"),
+    "on": "write session.on_conversation(fn), on_event, on_tool_result, on_exception, on_routing, on_token or on_approval",
+}
+for_sessions = leads(
+    _OF_SESSIONS,
+    methods=dict.fromkeys(
+        ("__enter__", "__exit__", "__aenter__", "__aexit__"),
+        "a session is not a block: it lasts until await session.aclose(), or until its agent's block ends",
+    ),
+    setters={"state": DISPATCH},
+)
+for_portal_sessions = leads(
+    {
+        name: text.replace("async with", "with").replace("await ", "").replace("aclose", "close")
+        for name, text in _OF_SESSIONS.items()
+    }
+)
+"""Of synchronous code."""
+for_asyncio_sessions = leads(
+    {
+        name: text.replace("read session.history", "read await session.history()")
+        for name, text in _OF_SESSIONS.items()
+    }
+)
+for_states = leads(
+    {
+        **dict.fromkeys(("update", "set", "put", "setdefault", "pop"), DISPATCH),
+        **dict.fromkeys(("value", "values_", "data", "to_dict", "dict"), "it is a mapping: read dict(state)"),
+    },
+    methods=dict.fromkeys(("__setitem__", "__delitem__"), DISPATCH),
+)
+for_limits = leads(
+    keywords={
+        **dict.fromkeys(
+            ("max_tokens", "total_tokens"), "write tokens=; the longest answer is max_tokens= of the agent"
+        ),
+        **dict.fromkeys(("max_turns", "max_iterations", "requests", "turns", "calls"), "write model_calls="),
+        **dict.fromkeys(("retries", "max_retries", "output_retries"), "write repairs="),
+        **dict.fromkeys(
+            ("timeout", "deadline"), "write seconds= for a turn, model_timeout= or tool_timeout="
+        ),
+        **dict.fromkeys(("max_cost", "usd", "budget"), "write cost="),
+    }
+)
+for_media = leads(
+    keywords={
+        "*": "write Image(media_type='image/png', data=pathlib.Path('picture.png').read_bytes()), or url= for data=; File takes "
+        "the same",
+        **dict.fromkeys(
+            ("path", "file", "filename"), "write data=pathlib.Path(...).read_bytes() and media_type="
+        ),
+        **dict.fromkeys(("mime_type", "type", "content_type"), "write media_type="),
+        **dict.fromkeys(("content", "bytes"), "write data="),
+    }
+)
+for_replies = leads(
+    {
+        **dict.fromkeys(("content", "message", "output_text"), "read reply.text"),
+        **dict.fromkeys(("output", "result", "value", "parsed"), "read reply.data, or reply.text"),
+    }
+)
+for_tokens = leads(dict.fromkeys(("content", "delta", "token", "data"), "read token.text"))
+for_failures = leads(
+    dict.fromkeys(
+        ("message", "exception", "reason", "text"), "read failure.error, the exception, and failure.kind"
+    )
+)
+for_results = leads(
+    {
+        **dict.fromkeys(
+            ("result", "output", "text", "data", "value"), "read result.content, or result.error"
+        ),
+        "name": "read result.tool_name",
+    }
+)
+for_usage = leads(
+    {
+        **dict.fromkeys(("prompt_tokens", "request_tokens"), "read usage.input_tokens"),
+        **dict.fromkeys(("completion_tokens", "response_tokens"), "read usage.output_tokens"),
+        **dict.fromkeys(
+            ("total_tokens", "tokens"),
+            "add usage.input_tokens and usage.output_tokens; usage.total has those of children, too",
+        ),
+        **dict.fromkeys(("total_cost", "price", "usd"), "read usage.cost, or usage.total.cost"),
+    }
+)
+for_tool_calls = leads(dict.fromkeys(("args", "input", "parameters", "kwargs"), "read call.arguments"))
+for_quotas = leads(
+    keywords={
+        **dict.fromkeys(("daily", "per_day"), "write day=Limits(...)"),
+        **dict.fromkeys(("monthly", "per_month"), "write month=Limits(...)"),
+        **dict.fromkeys(
+            ("cost", "tokens", "model_calls", "limits"), "write day=Limits(...) or month=Limits(...)"
+        ),
+        **dict.fromkeys(("timezone", "tz"), "write zone='Europe/Oslo'"),
+        "*": "write Quotas(day=Limits(...)) or month=",
+    }
+)
+_START = "give it an agent: agent = await runtime.start(BareAgent(...)), then "
+for_runtimes = leads(
+    {
+        **dict.fromkeys(("run", "ask", "invoke", "stream", "chat"), f"{_START}await agent.run(text)"),
+        **dict.fromkeys(
+            ("create_session", "ensure_session", "open_session"),
+            f"{_START}await agent.create_session(owner), ensure_session(owner, id) or open_session(id)",
+        ),
+        **dict.fromkeys(
+            ("add", "register", "add_agent", "start_agent", "launch"), "write await runtime.start(agent)"
+        ),
+        **dict.fromkeys(
+            ("close", "aclose", "shutdown"),
+            "a runtime ends with its block: async with open_runtime() as runtime:",
+        ),
+        "agent": "write runtime.agents[name]; runtime.find(words) looks for what they can do",
+    }
+)
+OF_RUNTIMES = {
+    "*": "it has named arguments alone: open_runtime(journal='sqlite:///agents.db'), and inside of its block "
+    "await runtime.start(agent)",
+    **dict.fromkeys(("agents", "agent"), "start them inside of the block: await runtime.start(agent)"),
+    **dict.fromkeys(
+        ("db", "database", "url", "path", "store", "storage", "checkpointer", "persist"),
+        "write journal='sqlite:///agents.db'",
+    ),
+    **dict.fromkeys(("limits", "budget"), "write quotas=Quotas(day=Limits(...)); of one agent it is limits="),
+}
+OF_STREAMS = {
+    "*": "it takes the message alone without a name: stream(text, session=session)",
+    **dict.fromkeys(("owner", "user", "user_id"), "write session=await agent.create_session(owner)"),
+    "session_id": "write session=await agent.ensure_session(owner, session_id)",
+}
+_READ = "it is read by `async for`: async for event in events: ..."
+for_readers = leads(methods=dict.fromkeys(("__iter__", "__next__"), _READ))
+_PORTAL_BLOCK = "write `with agent.stream(...) as events: for event in events: ...`"
+_ASYNCIO_BLOCK = "write `async with agent.stream(...) as events: async for event in events: ...`"
+for_portal_streams = leads(
+    methods=dict.fromkeys(
+        ("__aenter__", "__aexit__", "__aiter__", "__anext__"),
+        f"this is the portal of synchronous code: {_PORTAL_BLOCK}",
+    )
+)
+for_asyncio_streams = leads(
+    methods=dict.fromkeys(
+        ("__enter__", "__exit__", "__iter__", "__next__"), f"this is the portal of asyncio: {_ASYNCIO_BLOCK}"
+    )
+)
+for_tools = leads(
+    keywords={
+        **dict.fromkeys(("desc", "doc", "help"), "write description=, or a docstring"),
+        **dict.fromkeys(
+            ("schema", "args_schema", "input_schema"), "write parameters=, or annotate the function"
+        ),
+        **dict.fromkeys(("confirm", "requires_approval", "needs_approval"), "write approval=True"),
+        **dict.fromkeys(("readonly", "read_only", "pure"), "write effect='pure'"),
+    }
+)

@@ -1,0 +1,432 @@
+"""Words that newcomers type, and blocks that they use in another way: the error leads to what is meant."""
+
+import pathlib
+import traceback
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    Agent,
+    Approve,
+    BareAgent,
+    ConfigurationError,
+    GoalAgent,
+    Limits,
+    Mode,
+    Modes,
+    NotRunning,
+    OpenAI,
+    PlanAgent,
+    Quotas,
+    Reject,
+    ScriptedLLM,
+    SessionNotFound,
+    Suspended,
+    ToolCall,
+    ToolContext,
+    Usage,
+    UsageError,
+    WrongOwner,
+    open_gateway,
+    open_portal,
+    open_runtime,
+    tool,
+)
+from actgent.protocols.goal.decisions import CustomAction
+
+
+@pytest.fixture
+def told(caplog):
+    """The log's records, as text."""
+    return lambda: [
+        f"{record.getMessage()}\n{record.exc_text or ''}"
+        for record in caplog.records
+        if record.name.startswith("actgent")
+    ]
+
+
+def clerk(*said, **options) -> BareAgent:
+    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+
+
+# --- blocks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [open_runtime, open_gateway, Agent.stream, clerk().stream, clerk().follow])
+async def test_an_async_block_whose_call_is_forgotten(make):
+    """`async with open_runtime as runtime`, `with`, `await` and `async for` of the function are told to call it."""
+    lead = rf"is a function that makes a block: call it, as in `async with {make.__qualname__}\(\.\.\.\) as"
+    with pytest.raises(TypeError, match=lead):
+        async with make:
+            pass
+    with pytest.raises(TypeError, match=lead), make:
+        pass
+    with pytest.raises(TypeError, match=lead):
+        await make
+    with pytest.raises(TypeError, match=lead):
+        async for _ in make:
+            pass
+
+
+def test_a_block_whose_call_is_forgotten_in_synchronous_code():
+    """The portal's is `with` there, and `async with` in asyncio."""
+    with pytest.raises(TypeError, match=r"`with open_portal\(\.\.\.\) as"), open_portal:
+        pass
+    with pytest.raises(TypeError, match=r"`async with open_portal\(\.\.\.\) as"):
+        trio.run(open_portal.__aenter__)
+
+
+async def test_a_block_that_is_awaited():
+    """It is entered."""
+    async with clerk() as agent:
+        for make in (open_runtime, lambda: agent.stream("hi")):
+            with pytest.raises(TypeError, match=r"is an async block: write `async with"):
+                await make()
+
+
+async def test_a_stream_that_is_read_without_async():
+    """Each kind of reader says how it is read."""
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(clerk())
+        session = await agent.create_session("ada")
+        for block in (agent.stream("hi"), session.follow(), session.observe()):
+            async with block as events:
+                with pytest.raises(TypeError, match="read by `async for`"):
+                    for _ in events:
+                        pass
+
+
+def test_streams_of_portals_in_the_wrong_world():
+    """Unentered, by `async with`, or by `async for`."""
+    with open_portal() as portal:
+        agent = portal.start(clerk())
+        with pytest.raises(TypeError, match=r"entered before it is read: `with agent.stream"):
+            next(agent.stream("hi"))
+
+        async def wrong():
+            async with agent.stream("hi"):
+                pass
+
+        with pytest.raises(TypeError, match=r"synchronous code: write `with agent.stream"):
+            portal.call(wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"db": "x.db"}, "open_runtime() has no argument 'db': write journal='sqlite:///agents.db'"),
+        ({"agents": []}, "await runtime.start(agent)"),
+        ({"jurnal": "memory:"}, "did you mean journal=?"),
+    ],
+)
+def test_an_argument_that_a_runtime_does_not_take(options, words):
+    """The error comes where it is written, and leads to the right one."""
+    with pytest.raises(TypeError) as caught:
+        open_runtime(**options)
+    assert words in str(caught.value)
+
+
+def test_a_runtime_that_is_given_its_agents():
+    """It has no arguments without a name."""
+    for make in (open_runtime, open_portal):
+        with pytest.raises(TypeError, match=r"inside of its block await runtime\.start\(agent\)"):
+            make(clerk())
+
+
+async def test_arguments_of_a_stream():
+    """Its keywords lead on, and other errors stay as they are."""
+    async with clerk() as agent:
+        with pytest.raises(TypeError, match=r"no argument 'owner': write session="):
+            agent.stream("hi", owner="ada")
+        with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'content'"):
+            agent.stream()
+
+
+async def test_a_block_function_is_a_function():
+    """What reads its name, text and signature finds those of the function."""
+    assert open_runtime.__name__ == "open_runtime"
+    assert "Open a block" in open_runtime.__doc__
+    async with clerk() as agent, agent.stream("hi") as events:
+        assert [type(event).__name__ async for event in events] == ["Token", "Reply"]
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("run", "agent = await runtime.start(BareAgent(...)), then await agent.run(text)"),
+        ("create_session", "await agent.create_session(owner)"),
+        ("add", "await runtime.start(agent)"),
+        ("close", "a runtime ends with its block"),
+    ],
+)
+async def test_a_name_that_a_runtime_has_not(name, words):
+    """Agents are started, and talked to."""
+    async with open_runtime() as runtime:
+        with pytest.raises(AttributeError) as caught:
+            getattr(runtime, name)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("item", "name", "words"),
+    [
+        (Usage(), "total_tokens", "usage.input_tokens and usage.output_tokens"),
+        (Usage(), "prompt_tokens", "read usage.input_tokens"),
+        (Usage(), "completion_tokens", "read usage.output_tokens"),
+        (ToolCall("f", {}), "args", "read call.arguments"),
+        (clerk(), "history", "session.history"),
+        (clerk(), "usage", "session.usage"),
+        (clerk(), "sessions", "runtime.sessions(agent=agent.name)"),
+        (clerk(), "llm", "given when the agent is made"),
+        (clerk(), "instructions", "agent.system_prompt"),
+    ],
+)
+def test_names_of_other_libraries(item, name, words):
+    """They lead to ours, and are no attributes."""
+    with pytest.raises(AttributeError) as caught:
+        getattr(item, name)
+    assert words in str(caught.value)
+    assert not hasattr(item, name)
+    assert name not in dir(item)
+
+
+def test_names_of_an_own_class_go_before():
+    """A class made from ours may use the words that lead elsewhere."""
+
+    class Own(BareAgent):
+        sessions = ("one",)
+
+        def __init__(self):
+            super().__init__("own", llm=ScriptedLLM([]))
+            self.history = ["mine"]
+
+    assert (Own().sessions, Own().history) == (("one",), ["mine"])
+
+
+def test_names_of_sessions_in_portals():
+    """Without `await` in synchronous code."""
+    with open_portal() as portal:
+        session = portal.start(clerk()).create_session("ada")
+        with pytest.raises(AttributeError, match=r"write session\.chat\(text\)"):
+            session.send  # noqa: B018 - the access is the test
+        with pytest.raises(AttributeError) as caught:
+            session.run  # noqa: B018
+        assert "write agent.run(text, session=session)" in str(caught.value)
+        assert "await" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"daily": Limits(tokens=3)}, "write day=Limits(...)"),
+        ({"cost": 1}, "write day=Limits(...) or month=Limits(...)"),
+        ({"timezone": "UTC"}, "write zone='Europe/Oslo'"),
+    ],
+)
+def test_quotas_that_are_called_otherwise(options, words):
+    """The argument that is meant is named."""
+    with pytest.raises(TypeError) as caught:
+        Quotas(**options)
+    assert words in str(caught.value)
+
+
+def test_options_of_tools_and_clients():
+    """Unknown ones lead to the nearest, or to what other libraries call so."""
+    with pytest.raises(TypeError, match=r"no argument 'desc': write description="):
+
+        @tool(desc="adds")
+        def add(a: int) -> int:
+            return a
+
+    with pytest.raises(
+        ConfigurationError, match=r"OpenAI has no option 'key': did you mean 'api_key'\? There are: api_key"
+    ):
+        OpenAI("gpt-5.2", key="k")
+    with pytest.raises(TypeError, match=r"BareAgent\(\) needs name=: write it first"):
+        BareAgent(llm=ScriptedLLM([]))
+
+
+def test_a_provider_that_is_not_known():
+    """Those that there are stand in the text once."""
+    with pytest.raises(ConfigurationError) as caught:
+        BareAgent("clerk", llm="cohere:command-r")
+    assert str(caught.value).count("mistral") == 1
+
+
+# --- states ----------------------------------------------------------------------------------
+
+
+async def test_a_state_whose_attributes_are_set():
+    """`state.x = 1` and `session.state = ...` change nothing, and say what does."""
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(
+            AttributeError, match=r"'x' cannot be set: .*state\.dispatch\(\[\(key, value\)\]\)"
+        ) as caught:
+            session.state.x = 1
+        assert "Did you mean" not in "".join(traceback.format_exception_only(caught.value))
+        with pytest.raises(AttributeError, match=r"state\.dispatch"):
+            session.state = {"x": 1}
+        assert dict(session.state) == {}
+        session.state.dispatch(("x", 1))
+        assert session.state["x"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (({"x": 1},), "write list(changes.items())"),
+        (("x", 1), "dispatch(('x', value))"),
+    ],
+)
+async def test_what_is_no_action(given, words):
+    """A mapping, or a pair that is not one."""
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(UsageError) as caught:
+            session.state.dispatch(*given)
+    assert words in str(caught.value)
+
+
+async def test_an_action_that_awaits():
+    """It is not run, and Python has nothing to warn of."""
+
+    async def act(state):
+        return ("x", 1)
+
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(UsageError, match="a plain function, which does not await"):
+            session.state.dispatch(act)
+
+
+# --- values ----------------------------------------------------------------------------------
+
+
+async def test_a_journal_by_its_path():
+    """The address that is meant is written out."""
+    path = pathlib.Path("/var/agents.db")
+    with pytest.raises(ConfigurationError, match=r"write 'sqlite:////var/agents\.db'"):
+        async with open_runtime(journal=path):
+            pass
+    with pytest.raises(ConfigurationError, match=r"a text such as 'sqlite:///agents\.db', not 7"):
+        async with open_runtime(journal=7):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("decision", "words"), [(True, "write Approve() or Reject(reason)"), (Reject, "write Reject()")]
+)
+async def test_what_is_no_decision(decision, words):
+    """A class, or a flag; the call waits on."""
+
+    @tool(approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async with clerk(ToolCall("pay", {}), "done", tools=[pay]) as agent:
+        with pytest.raises(Suspended) as waiting:
+            await agent.run("hi")
+        with pytest.raises(ConfigurationError) as caught:
+            await agent.resume({waiting.value.ids[0]: decision})
+        assert words in str(caught.value)
+        assert (await agent.resume({waiting.value.ids[0]: Approve()})).text == "done"
+
+
+async def test_sessions_and_agents_that_are_not_there():
+    """What makes or lists sessions, and the agent that was meant; another owner's session is told alike."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(clerk())
+        await runtime.start(BareAgent("writer", llm=ScriptedLLM([])))
+        session = await agent.create_session("ada", session_id="s")
+        with pytest.raises(SessionNotFound, match=r"ensure_session\(owner, session_id\) makes it") as missing:
+            await agent.open_session("t")
+        with pytest.raises(WrongOwner, match=r"ensure_session\(owner, session_id\) makes it"):
+            await agent.open_session("s", owner="eve")
+        assert "runtime.sessions()" in str(missing.value)
+        with pytest.raises(NotRunning, match=r"'wirter' is not running: did you mean 'writer'\?"):
+            await session.delegate("wirter", "Write.")
+
+
+async def test_a_tool_that_exits_the_program(told):
+    """It is told like any mistake in a tool, with the place; the agent goes on."""
+
+    @tool
+    async def leave() -> str:
+        """Leave."""
+        raise SystemExit(3)
+
+    async with clerk(ToolCall("leave", {}), "done", tools=[leave]) as agent:
+        assert (await agent.run("hi")).text == "done"
+    (record,) = told()
+    assert "tool leave failed, and its model was told" in record
+    assert "SystemExit" in record
+    assert "in leave" in record
+
+
+def test_a_parameter_that_is_to_be_the_context(told):
+    """Unannotated, a model fills it."""
+
+    @tool
+    def look(ctx) -> str:
+        """Look."""
+        return str(ctx)
+
+    (record,) = told()
+    assert "annotate it, e.g. `ctx: ToolContext`" in record
+
+    @tool
+    def see(ctx: ToolContext) -> str:
+        """See."""
+        return ctx.agent
+
+    assert len(told()) == 1
+
+
+def test_things_that_are_named_twice_or_not_at_all():
+    """The error names which."""
+    with pytest.raises(ConfigurationError, match="two modes are named 'a'"):
+        Modes(Mode("a", tools=[]), Mode("a", tools=[]))
+    with pytest.raises(ConfigurationError, match="two custom actions are named 'a'"):
+        GoalAgent(
+            "g",
+            llm=ScriptedLLM([]),
+            actions=[CustomAction("a", "Act.", run=print), CustomAction("a", "Act.", run=print)],
+        )
+    with pytest.raises(ConfigurationError, match=r"e\.g\. 'clerk', not ''"):
+        BareAgent("", llm=ScriptedLLM([]))
+
+
+async def test_what_a_plan_agent_is_configured_with():
+    """Tools and stages that are not there lead to those that are."""
+
+    @tool
+    def search(word: str) -> str:
+        """Search."""
+        return word
+
+    async with PlanAgent("p", llm=ScriptedLLM([]), tools=[search]) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match=r"no tool 'serch': did you mean 'search'\?"):
+            agent.configure(session, tools=["serch"])
+        with pytest.raises(ConfigurationError, match=r"no stage 'plann': did you mean 'planning'\?"):
+            agent.configure(session, models={"plann": "default"})
+
+
+@attrs.frozen
+class Unused:
+    """Keeps attrs' errors apart: unknown arguments of a program's own classes are Python's."""
+
+    size: int
+
+
+def test_classes_of_a_program_keep_their_errors():
+    """Only ours are worded anew."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
+        Unused(length=3)
