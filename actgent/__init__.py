@@ -16,6 +16,7 @@ _NAMES = {
         "AskPerson",
         "BadRequest",
         "BrokenAnswer",
+        "BrokerLost",
         "ConfigurationError",
         "ContentFiltered",
         "ContextOverflow",

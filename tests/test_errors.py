@@ -47,6 +47,7 @@ def some(cls):
         "DepsMissing": ("tutor", "s", "no deps were given"),
         "AddressRefused": ("localhost", "loopback"),
         "CursorUnknown": ("s", 7, 1),
+        "BrokerLost": ("mq1:5671", "it closed the connection"),
         "MemoryReplaced": ("old", "new"),
         "MemoriesFull": ("ada", 100),
     }

@@ -36,6 +36,7 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── ActorFailed                the asked actor raised
     ├── FeedLagged                 a reader of what is written fell behind, see `lost`; the journal has it
     ├── Suspended                  the turn waits for something outside, see `ids`
+    ├── BrokerLost                 no connection to a message broker, or it ended, see `place`
     ├── Fenced                     another process owns the session by now
     ├── JournalError               the journal, or what it stands on
     │   ├── JournalFull            no space: what was about to be written is not, and can be written again later
@@ -450,6 +451,15 @@ class Suspended(ActgentError):
 
 class Fenced(ActgentError):
     """Another process owns the session by now; what was about to be written is not."""
+
+
+class BrokerLost(ActgentError):
+    """There is no connection to a message broker, or it was lost; what was sent last may have arrived or not."""
+
+    def __init__(self, place: str, why: str) -> None:
+        self.place = place
+        """Which broker, without a password."""
+        super().__init__(f"the broker {place} is lost: {why}")
 
 
 class FeedLagged(ActgentError):

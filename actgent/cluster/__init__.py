@@ -1,0 +1,1 @@
+"""Several machines: RabbitMQ says where a message goes, PostgreSQL who may write."""

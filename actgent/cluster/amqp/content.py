@@ -1,0 +1,79 @@
+"""A message over several frames: a method, a header with its properties, and its body in pieces."""
+
+from collections.abc import Iterator
+
+import attrs
+from pamqp import body, commands, header
+
+from .failures import ProtocolError
+from .framing import OVERHEAD, AnyFrame
+
+MAX_MESSAGE = 16_000_000
+"""Bytes of the longest message that is sent or taken."""
+Carrier = commands.Basic.Deliver | commands.Basic.Return
+"""The methods that a message from the broker begins with."""
+
+
+@attrs.frozen
+class Content:
+    """A message that came, and how."""
+
+    method: Carrier
+    properties: commands.Basic.Properties
+    body: bytes
+
+
+class Assembly:
+    """Puts the messages of one channel together again."""
+
+    def __init__(self) -> None:
+        self._method: Carrier | None = None
+        self._properties: commands.Basic.Properties | None = None
+        self._missing = 0
+        self._pieces: list[bytes] = []
+
+    def add(self, frame: AnyFrame) -> Content | None:
+        """Take the next frame of the channel if it is of a message; returns the message that is whole with it.
+
+        Raises:
+            ProtocolError: this is not what comes next.
+        """
+        if isinstance(frame, commands.Basic.Deliver | commands.Basic.Return) and self._method is None:
+            self._method = frame
+            return None
+        if isinstance(frame, header.ContentHeader) and self._method is not None and self._properties is None:
+            self._begin(frame)
+        elif isinstance(frame, body.ContentBody) and self._properties is not None:
+            self._missing -= len(frame.value)
+            self._pieces.append(frame.value)
+        else:
+            raise ProtocolError(f"a {frame.name} came where a message goes on, or none was begun")
+        if self._missing < 0:
+            raise ProtocolError("a message is longer than it said")
+        return None if self._missing else self._end()
+
+    @property
+    def is_begun(self) -> bool:
+        """True if a message is in the middle."""
+        return self._method is not None
+
+    def _begin(self, frame: header.ContentHeader) -> None:
+        if frame.body_size > MAX_MESSAGE:
+            raise ProtocolError(f"a message of {frame.body_size:,} bytes; {MAX_MESSAGE:,} are the most")
+        self._properties, self._missing = frame.properties, frame.body_size
+
+    def _end(self) -> Content:
+        assert self._method is not None  # noqa: S101 - a header came behind it
+        assert self._properties is not None  # noqa: S101
+        whole = Content(self._method, self._properties, b"".join(self._pieces))
+        self._method = self._properties = None
+        self._pieces = []
+        return whole
+
+
+def cut(data: bytes, properties: commands.Basic.Properties, frame_max: int) -> Iterator[AnyFrame]:
+    """The frames of a message behind its method, none longer than `frame_max`."""
+    yield header.ContentHeader(body_size=len(data), properties=properties)
+    size = frame_max - OVERHEAD
+    for begin in range(0, len(data), size):
+        yield body.ContentBody(data[begin : begin + size])

@@ -1,0 +1,117 @@
+"""A broker on loopback, names of a test's own, and a way to the broker that can be cut, held up and encrypted."""
+
+import itertools
+import os
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+
+pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
+
+from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
+from actgent.errors import BrokerLost, ConfigurationError
+
+BROKER = "amqp://guest:guest@127.0.0.1:5672/"
+_names = itertools.count()
+
+
+@pytest.fixture
+async def broker():
+    """The address of RabbitMQ on loopback; skips where none lets us in."""
+    try:
+        async with open_connection(parse_broker(BROKER)):
+            return BROKER
+    except (BrokerLost, ConfigurationError) as error:
+        pytest.skip(f"no RabbitMQ with its guest at 127.0.0.1:5672: {error}")
+
+
+@pytest.fixture
+async def connection(broker):
+    """A connection to it."""
+    async with open_connection(parse_broker(broker)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def new_name(broker):
+    """`new_name()`: the name of a queue of this test, which is deleted afterwards."""
+    names = []
+
+    def make():
+        names.append(f"actgent.test-{os.getpid()}-{next(_names)}.g1.0")
+        return names[-1]
+
+    yield make
+    async with open_connection(parse_broker(broker)) as connection:
+        for name in names:
+            channel = await connection.open_channel()
+            with suppress(ChannelClosed):
+                await channel.delete_queue(name)
+
+
+class Relay:
+    """The way to a broker."""
+
+    def __init__(self, host, port):
+        self._server = (host, port)
+        self.flows = trio.Event()
+        """Nothing goes through while this is not set, and nobody hears of it."""
+        self.flows.set()
+        self.port = 0
+        self._scopes = set()
+
+    def cut(self):
+        """Break all connections."""
+        for scope in self._scopes:
+            scope.cancel()
+
+    def hold(self):
+        """Let nothing through."""
+        self.flows = trio.Event()
+
+    async def carry(self, client):
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            await client.send_all(b"")  # a client that does not trust us goes here
+            server = await trio.open_tcp_stream(*self._server)
+            async with client, server, trio.open_nursery() as nursery:
+                self._scopes.add(nursery.cancel_scope)
+                nursery.start_soon(self._pump, client, server, nursery.cancel_scope)
+                nursery.start_soon(self._pump, server, client, nursery.cancel_scope)
+
+    async def _pump(self, source, target, scope):
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            while data := await source.receive_some():
+                await self.flows.wait()
+                await target.send_all(data)
+        scope.cancel()
+
+
+@asynccontextmanager
+async def _open_relay(tls=None):
+    """A `Relay` to the broker, which its clients reach in plain text or by TLS."""
+    relay = Relay("127.0.0.1", 5672)
+    async with trio.open_nursery() as nursery:
+        if tls is None:
+            listeners = await nursery.start(trio.serve_tcp, relay.carry, 0)
+            relay.port = listeners[0].socket.getsockname()[1]
+        else:
+            listeners = await nursery.start(trio.serve_ssl_over_tcp, relay.carry, 0, tls)
+            relay.port = listeners[0].transport_listener.socket.getsockname()[1]
+        try:
+            yield relay
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def relay(broker):
+    """An open `Relay` in plain text."""
+    async with _open_relay() as opened:
+        yield opened
+
+
+@pytest.fixture
+def open_relay(broker):
+    """`open_relay(tls)`: a block with a `Relay` that its clients reach by TLS."""
+    return _open_relay
