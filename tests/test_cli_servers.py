@@ -81,26 +81,33 @@ async def test_lock_and_check(tmp_path, actgent):
     code, said, _ = await actgent("mcp", "lock")
     assert code == 0
     assert "good: + echo\n" in said
-    assert "10 tools of 1 servers are locked" in said
+    assert "good: + prompt greet0\n" in said
+    assert "10 tools and 3 prompts of 1 servers are locked" in said
     code, said, _ = await actgent("mcp", "check")
-    assert (code, "10 tools, as they were locked" in said) == (0, True)
+    assert (code, "10 tools and 3 prompts, as they were locked" in said) == (0, True)
     lock = tmp_path / "mcp.lock.json"
     data = json.loads(lock.read_text(encoding="utf-8"))
     data["servers"]["good"]["echo"] = "0" * 64
     data["servers"]["good"]["older"] = data["servers"]["good"].pop("env")
     data["servers"]["gone"] = {"x": "1"}
+    data["prompts"]["good"]["greet1"] = "0" * 64
     lock.write_text(json.dumps(data), encoding="utf-8")
     code, said, _ = await actgent("mcp", "check")
-    assert (code, said.splitlines()[1:]) == (1, ["  ~ echo", "  + env", "  - older"])
+    assert (code, said.splitlines()[1:]) == (1, ["  ~ echo", "  + env", "  - older", "  ~ prompt greet1"])
     code, said, _ = await actgent("mcp", "list")
     assert "echo(text?: string, bytes?: integer)  [withheld: it has changed since it was locked" in said
     code, _, complained = await actgent("mcp", "call", ".", "good", "echo")
     assert (code, "the lock withholds it" in complained) == (1, True)
+    code, said, _ = await actgent("mcp", "prompts")
+    assert [line.split("(")[0] for line in said.splitlines()] == ["good: greet0", "good: greet2"]
+    code, _, complained = await actgent("mcp", "prompts", ".", "good", "greet1", '{"who": "Ada"}')
+    assert (code, "the prompt 'greet1' is withheld: it has changed" in complained) == (1, True)
     code, said, _ = await actgent("mcp", "lock")
-    assert said.splitlines()[:4] == [
+    assert said.splitlines()[:5] == [
         "good: ~ echo",
         "good: + env",
         "good: - older",
+        "good: ~ prompt greet1",
         "gone: - the server is not in the file any more",
     ]
     assert (await actgent("mcp", "check"))[0] == 0
@@ -166,7 +173,11 @@ async def test_tools_of_files(tmp_path, actgent):
     )
     (tmp_path / "agents.py").write_text(agents, encoding="utf-8")
     code, said, _ = await actgent("tools", "agents.py")
-    assert (code, said.splitlines()[0]) == (0, "p_one()")
+    assert code == 0
+    assert [line for line in said.splitlines() if line.endswith(")")] == [
+        "read_result(id: string, start?: integer, length?: integer, search?: string)",
+        "p_one()",
+    ]
     assert "effect once; a person approves; from agents.py:3" in said
     (tmp_path / "actgent_tools.py").write_text(FOLDER["tools.py"], encoding="utf-8")
     (tmp_path / "sub").mkdir()
@@ -188,7 +199,7 @@ async def test_two_that_lock_at_once(tmp_path, actgent):
         for _ in range(2):
             nursery.start_soon(lock)
     assert [code for code, *_ in done] == [0, 0]
-    assert sorted(said.count("+ ") for _, said, _ in done) == [0, 10]
+    assert sorted(said.count("+ ") for _, said, _ in done) == [0, 13]
     locked = json.loads((tmp_path / "mcp.lock.json").read_text(encoding="utf-8"))
     assert len(locked["servers"]["good"]) == 10
 

@@ -575,7 +575,7 @@ def log_in(target: str, server: str, /, *, again: Flag = False) -> int:
 
 @servers.command(name="check")
 def check_servers(target: str = ".", /) -> int:
-    """Connect to each server, and compare its tools with the lock. 1 if one fails, or a tool is not as it was locked.
+    """Connect to each server, and compare its tools and prompts with the lock. 1 if one fails, or one is not as it was locked.
 
     Args:
         target: A file like mcp_config.json, or a folder with one.
@@ -587,9 +587,9 @@ def check_servers(target: str = ".", /) -> int:
 
 @servers.command(name="lock")
 def lock_servers(target: str = ".", /) -> int:
-    """Show how tools differ from the lock, and write them into it as they are now, beside the file of the servers.
+    """Show how tools and prompts differ from the lock, and write them into it as they are now, beside the file of the servers.
 
-    A server that fails keeps what it had. Where there is a lock, a tool that is not in it, or differs, is withheld.
+    A server that fails keeps what it had. Where there is a lock, a tool or prompt that is not in it, or differs, is withheld.
 
     Args:
         target: A file like mcp_config.json, or a folder with one.

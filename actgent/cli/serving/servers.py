@@ -21,7 +21,7 @@ from actgent.support.strict_json import loads
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.outputs.media import in_words
 from actgent.toolsets.mcp.config import mcp_servers
-from actgent.toolsets.mcp.lock import LOCK, ToolLock, tool_digest
+from actgent.toolsets.mcp.lock import LOCK, ToolLock, prompt_digest, tool_digest
 from actgent.toolsets.mcp.server import MCPServer
 
 _UNKNOWN = "; nobody knows whether the call took effect"
@@ -29,16 +29,23 @@ _UNKNOWN = "; nobody knows whether the call took effect"
 
 @attrs.frozen
 class Listing:
-    """What a server said of its tools, or why it said nothing."""
+    """What a server said of its tools and prompts, or why it said nothing."""
 
     tools: Sequence[Any] = ()
     """As the SDK has them."""
+    prompts: Sequence[Mapping[str, Any]] = ()
+    """As `MCPServer.prompts` lists them."""
     problem: str = ""
 
     @property
     def digests(self) -> dict[str, str]:
         """The digest of each tool, by name."""
         return {each.name: tool_digest(each) for each in self.tools}
+
+    @property
+    def prompt_digests(self) -> dict[str, str]:
+        """The digest of each prompt, by name."""
+        return {each["name"]: prompt_digest(each) for each in self.prompts}
 
 
 async def list_servers(target: str, terminal: Terminal, *, json: bool = False) -> int:
@@ -152,14 +159,14 @@ async def _authorize(server: MCPServer, terminal: Terminal, *, again: bool) -> i
 
 
 async def check_servers(target: str, terminal: Terminal) -> int:
-    """Connect to each server and compare its tools with the lock. 1 if one fails or differs."""
+    """Connect to each server and compare its tools and prompts with the lock. 1 if one fails or differs."""
     servers, _ = _servers(target)
     answers = await _ask(servers, terminal)
     wrong = False
     for server, answer in zip(servers, answers, strict=True):
         changes = _changes(server, answer)
         wrong = wrong or bool(answer.problem or changes)
-        state = answer.problem or f"{len(answer.tools)} tools, {_locked(server, changes)}"
+        state = answer.problem or f"{_counted(answer.tools, answer.prompts)}, {_locked(server, changes)}"
         terminal.line(f"{server.name}: {one_line(state)}")
         for change in changes:
             terminal.line(f"  {one_line(change)}")
@@ -167,7 +174,7 @@ async def check_servers(target: str, terminal: Terminal) -> int:
 
 
 async def lock_servers(target: str, terminal: Terminal) -> int:
-    """Show how the tools differ from the lock, and write it anew; a server that fails keeps what it had. 1 if one does."""
+    """Show how tools and prompts differ from the lock, and write it anew; a server that fails keeps what it had. 1 if one does."""
     servers, place = _servers(target)
     answers = await _ask(servers, terminal)
     for path in dict.fromkeys(server.lock or place / LOCK for server in servers):
@@ -181,17 +188,31 @@ def _lock(path: Path, its: Sequence[tuple[MCPServer, Listing]], terminal: Termin
     """Write one lock anew, with what its servers said; alone, since another process may do so at the same time."""
     old = ToolLock.read(path) if path.is_file() else ToolLock()
     new: dict[str, Mapping[str, str]] = {}
+    prompts: dict[str, Mapping[str, str]] = {}
     for server, answer in its:
-        before = old.servers.get(server.name, {})
+        before = old.of(server.name)
         if answer.problem:
             terminal.complain(f"{server.name} keeps what was locked: {answer.problem}")
-        new[server.name] = before if answer.problem else answer.digests
-        for change in differences(before, new[server.name]):
+        now = before if answer.problem else (answer.digests, answer.prompt_digests)
+        new[server.name], prompts[server.name] = now
+        for change in _all_differences(before, now):
             terminal.line(f"{server.name}: {one_line(change)}")
     for gone in sorted(old.servers.keys() - new.keys()):
         terminal.line(f"{gone}: - the server is not in the file any more")
-    ToolLock(new).write(path)
-    terminal.line(f"{path}: {sum(map(len, new.values()))} tools of {len(new)} servers are locked")
+    ToolLock(new, prompts).write(path)
+    counted = _counted(*([name for each in kind.values() for name in each] for kind in (new, prompts)))
+    terminal.line(f"{path}: {counted} of {len(new)} servers are locked")
+
+
+def _counted(tools: Sequence[Any], prompts: Sequence[Any]) -> str:
+    """Word how many there are; prompts only where there are any."""
+    return f"{len(tools)} tools" + (f" and {len(prompts)} prompts" if prompts else "")
+
+
+def _all_differences(old: Sequence[Mapping[str, str]], new: Sequence[Mapping[str, str]]) -> list[str]:
+    """Word how tools and prompts differ."""
+    prompts = [f"{change[0]} prompt {change[2:]}" for change in differences(old[1], new[1])]
+    return differences(old[0], new[0]) + prompts
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -269,7 +290,7 @@ async def _answer(server: MCPServer) -> Listing:
     with trio.move_on_after(server.connect_timeout):
         try:
             async with server.connected() as link:
-                answer = Listing(await link.tools())
+                answer = Listing(await link.tools(), await link.prompts() if link.has_prompts else ())
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
             answer = Listing(problem=_words_of(failure_of(raised, "MCP server", server.name)))
     return answer
@@ -292,7 +313,8 @@ def _words_of(error: Exception, *, has_begun: bool = False) -> str:
 def _changes(server: MCPServer, answer: Listing) -> list[str]:
     if server.lock is None or answer.problem:
         return []
-    return differences(ToolLock.read(server.lock).servers.get(server.name, {}), answer.digests)
+    locked = ToolLock.read(server.lock).of(server.name)
+    return _all_differences(locked, (answer.digests, answer.prompt_digests))
 
 
 def _locked(server: MCPServer, changes: Sequence[str]) -> str:

@@ -173,6 +173,12 @@ class Link:
             return not_asked("a model is asked during one call only")
         return await call.sampled.ask(params)
 
+    @property
+    def has_prompts(self) -> bool:
+        """Return True if the server suggests prompts."""
+        capabilities = self.session.server_capabilities
+        return capabilities is not None and capabilities.prompts is not None
+
     async def resources(self) -> list[dict[str, Any]]:
         """What documents the server has."""
         found: list[dict[str, Any]] = []
@@ -198,11 +204,18 @@ class Link:
         return _joined([_document(each) for each in result.contents])
 
     async def prompts(self) -> list[dict[str, Any]]:
-        """Which prompts the server suggests, with their arguments."""
+        """Which prompts the server suggests, with their arguments.
+
+        Raises:
+            ToolError: it cannot tell.
+        """
         found: list[dict[str, Any]] = []
         cursor = None
         for _ in range(PAGES):
-            listed = await self.session.list_prompts(params=_page(cursor))
+            try:
+                listed = await self.session.list_prompts(params=_page(cursor))
+            except MCPError as error:
+                raise ToolError(f"the server does not list its prompts: {error}") from error
             found += [_listed_prompt(each) for each in listed.prompts]
             cursor = listed.next_cursor
             if cursor is None or len(found) > MOST_PROMPTS:

@@ -1,7 +1,8 @@
-"""The lock: what tools of MCP servers looked like when somebody agreed to them.
+"""The lock: what tools and prompts of MCP servers looked like when somebody agreed to them.
 
 A server may say something else tomorrow: other words for the model, other parameters. The lock holds a digest of each
-tool's name, description and schema; a tool that differs is withheld until it is locked again.
+tool's name, description, schema and hints, and of each prompt's name, description and arguments; one that differs is
+withheld until it is locked again. What a prompt says with its arguments, like what a tool returns, no lock holds.
 """
 
 import hashlib
@@ -22,9 +23,11 @@ LOCK = "mcp.lock.json"
 
 @attrs.frozen
 class ToolLock:
-    """Digests of tools, by server and name."""
+    """Digests of tools and prompts, by server and name."""
 
     servers: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
+    """Of tools."""
+    prompts: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> "ToolLock":
@@ -37,7 +40,7 @@ class ToolLock:
             data = json.loads(path.read_text(encoding="utf-8"))
             if data["version"] != VERSION:
                 raise ConfigurationError(f"{path}: a newer actgent wrote this lock")
-            return cls({server: dict(tools) for server, tools in data["servers"].items()})
+            return cls(_by_server(data["servers"]), _by_server(data.get("prompts", {})))
         except FileNotFoundError as error:
             raise ConfigurationError(f"no such file: {path}; `actgent mcp lock` makes it") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -49,23 +52,47 @@ class ToolLock:
         """Write the lock's file whole, so that it reads well in a difference; in a block of `file_change(path)`."""
         data = {
             "version": VERSION,
-            "servers": {name: dict(sorted(tools.items())) for name, tools in self.servers.items()},
+            "servers": _by_server(self.servers),
+            "prompts": _by_server({name: each for name, each in self.prompts.items() if each}),
         }
         write_whole(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
+    def of(self, server: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The digests of a server's tools and of its prompts."""
+        return self.servers.get(server, {}), self.prompts.get(server, {})
+
     def why_withheld(self, server: str, tool: str, digest: str) -> str | None:
         """Tell why a tool may not be used; None: it is as it was when it was locked."""
-        locked = self.servers.get(server, {}).get(tool)
-        if locked is None:
-            return "it is not in the lock; `actgent mcp lock` adds it"
-        return (
-            None
-            if locked == digest
-            else "it has changed since it was locked; `actgent mcp lock` takes it as it is now"
-        )
+        return _why_withheld(self.servers.get(server, {}).get(tool), digest)
+
+    def why_prompt_withheld(self, server: str, prompt: Mapping[str, Any]) -> str | None:
+        """Tell why a prompt, as `MCPServer.prompts` lists it, may not be used; None: it is as it was."""
+        return _why_withheld(self.prompts.get(server, {}).get(prompt["name"]), prompt_digest(prompt))
+
+
+def _by_server(digests: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    return {server: dict(each) for server, each in digests.items()}
+
+
+def _why_withheld(locked: str | None, digest: str) -> str | None:
+    if locked is None:
+        return "it is not in the lock; `actgent mcp lock` adds it"
+    changed = "it has changed since it was locked; `actgent mcp lock` takes it as it is now"
+    return None if locked == digest else changed
 
 
 def tool_digest(listed: Any) -> str:
-    """The digest of what a model would read of a tool."""
+    """The digest of what a model would read of a tool, and of what the server says that it does outside."""
+    hints = listed.annotations
+    effects = [] if hints is None else [hints.read_only_hint, hints.idempotent_hint]
     said = [listed.name, listed.title, listed.description, listed.input_schema]
+    return _digest([*said, effects] if any(effects) else said)
+
+
+def prompt_digest(listed: Mapping[str, Any]) -> str:
+    """The digest of what a person reads who chooses a prompt, as `MCPServer.prompts` lists it."""
+    return _digest([listed["name"], listed["description"], listed["arguments"]])
+
+
+def _digest(said: Any) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()

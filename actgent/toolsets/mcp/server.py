@@ -12,15 +12,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import trio
 
 from actgent.approvals import FormAnswer
-from actgent.errors import ConfigurationError, ToolsetUnavailable
+from actgent.errors import ActgentError, ConfigurationError, ToolError, ToolsetUnavailable
 from actgent.errors.printable import shown
 from actgent.messages import ChatMessage
+from actgent.support.foreign import leaves
 from actgent.support.logs import logger_of
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.toolsets.http.guard import Guard
@@ -33,6 +34,7 @@ from .tokens import OAuthSettings
 LIST_PAUSE = 0.5
 """Seconds between two looks at the tools of a server that says that they changed, however often it says so."""
 _log = logger_of(__name__)
+T = TypeVar("T")
 
 
 class MCPServer(Toolset):
@@ -64,8 +66,8 @@ class MCPServer(Toolset):
         sampling: An async function `(messages, system_prompt, max_tokens)` that answers where the server wants a model asked
             during a call; None: it may not. What it asks of agents is paid by the turn that called.
         resources: Give the model `list_resources` and `read_resource`, where the server has any.
-        lock: A file of digests, made by `actgent mcp lock`: a tool that is not in it, or that has changed since, is
-            withheld and named in the log.
+        lock: A file of digests, made by `actgent mcp lock`: a tool or prompt that is not in it, or that has changed
+            since, is withheld and named in the log.
 
     Raises:
         ConfigurationError: neither or both of command and url are given.
@@ -190,9 +192,13 @@ class MCPServer(Toolset):
         Raises:
             ToolError: the server has none, or cannot tell.
         """
-        async with self._linked() as link:
-            found: list[dict[str, Any]] = await link.prompts()
-        return found
+        listed: list[dict[str, Any]] = await self._asked(lambda link: link.prompts())
+        withheld = self._withheld_prompts(listed)
+        for name, reason in withheld.items():
+            _log.warning(
+                "MCP server %s: prompt %s is withheld: %s", shown(self.name), shown(name), shown(reason)
+            )
+        return [each for each in listed if each["name"] not in withheld]
 
     async def prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Sequence[ChatMessage]:
         """The messages of a prompt, whose last is to be said and whose others came before it.
@@ -203,20 +209,49 @@ class MCPServer(Toolset):
         A stranger wrote them: say them where a person has chosen the prompt, and not for a model that asked for it.
 
         Raises:
-            ToolError: there is none of this name, or the arguments do not fit.
+            ToolError: there is none of this name, the lock withholds it, or the arguments do not fit.
         """
-        async with self._linked() as link:
-            messages: Sequence[ChatMessage] = await link.prompt(name, arguments or {})
-        return messages
 
-    @asynccontextmanager
-    async def _linked(self) -> AsyncGenerator[Any]:
+        async def ask(link: Any) -> Sequence[ChatMessage]:
+            if self.lock is not None:
+                self._check_prompt(name, await link.prompts())
+            messages: Sequence[ChatMessage] = await link.prompt(name, arguments or {})
+            return messages
+
+        return await self._asked(ask)
+
+    def _withheld_prompts(self, listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """Why the lock withholds prompts, by name; of two of one name both."""
+        if self.lock is None:
+            return {}
+        lock = ToolLock.read(self.lock)
+        reasons = [(each["name"], lock.why_prompt_withheld(self.name, each)) for each in listed]
+        return {name: reason for name, reason in reasons if reason is not None}
+
+    def _check_prompt(self, name: str, listed: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse a prompt that the lock withholds, and one that the server does not list."""
+        if all(each["name"] != name for each in listed):
+            raise ToolError(f"the server lists no prompt {name[:100]!r}, and so the lock has none")
+        if reason := self._withheld_prompts(listed).get(name):
+            raise ToolError(f"the prompt {name[:100]!r} is withheld: {reason}")
+
+    async def _asked(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """Ask by the connection that there is; where there is none, by one for this alone.
+
+        Raises:
+            ToolError: as `ask` does, without the groups of the connection round it; or the server cannot be connected.
+        """
         links = self._links.get(trio.lowlevel.current_trio_token())
         if links:
-            yield links[-1]
-            return
-        async with self.connected() as link:
-            yield link
+            return await ask(links[-1])
+        try:
+            async with self.connected() as link:
+                return await ask(link)
+        except Exception as error:
+            leaf = next(leaves(error))
+            if isinstance(leaf, ActgentError):
+                raise leaf from None
+            raise ToolsetUnavailable(self.name, f"{type(leaf).__name__}: {leaf}") from error
 
     def unlocked(self, listed: Sequence[Any], link: Any) -> list[Tool]:
         """The tools of a server as an agent has them, but for those that the lock withholds."""

@@ -364,6 +364,61 @@ async def test_a_tool_that_changed_since_it_was_locked(tmp_path, caplog):
     assert "tool slow is withheld: it is not in the lock" in caplog.text
 
 
+async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
+    """It is withheld and named, as is one that nobody has locked, or that the server does not even list."""
+    from actgent.toolsets.mcp.lock import ToolLock, prompt_digest
+
+    path = tmp_path / "mcp.lock.json"
+    listed = await faulty(tmp_path).prompts()
+    digests = {each["name"]: prompt_digest(each) for each in listed}
+    del digests["greet2"]
+    ToolLock({}, {"faulty": {**digests, "greet1": "0" * 64}}).write(path)
+    server = faulty(tmp_path, lock=path)
+    assert [each["name"] for each in await server.prompts()] == ["greet0"]
+    assert "prompt greet1 is withheld: it has changed since it was locked" in caplog.text
+    assert "prompt greet2 is withheld: it is not in the lock" in caplog.text
+    assert len(await server.prompt("greet0", {"who": "Ada"})) == 3
+    for name, words in (
+        ("greet1", "has changed"),
+        ("greet2", "not in the lock"),
+        ("hidden", "lists no prompt"),
+    ):
+        with pytest.raises(ToolError, match=words):
+            await server.prompt(name, {"who": "Ada"})
+
+
+@pytest.mark.parametrize("change", ["name", "description", "arguments"])
+def test_what_the_digest_of_a_prompt_holds(change):
+    """All that a person reads who chooses it."""
+    from actgent.toolsets.mcp.lock import prompt_digest
+
+    listed = {
+        "name": "a",
+        "description": None,
+        "arguments": [{"name": "x", "description": "", "required": True}],
+    }
+    other = {
+        "name": "b",
+        "description": "",
+        "arguments": [{"name": "x", "description": "", "required": False}],
+    }
+    assert prompt_digest(listed) != prompt_digest({**listed, change: other[change]})
+
+
+def test_the_digest_of_a_tool_holds_its_hints():
+    """Where they are trusted they decide what a restart repeats, and what a rule by effects lets through."""
+    from mcp_types import Tool, ToolAnnotations
+
+    from actgent.toolsets.mcp.lock import tool_digest
+
+    said = {"name": "pay", "description": "Pay.", "input_schema": {"type": "object"}}
+    hints = [None, ToolAnnotations(title="Pay"), ToolAnnotations(read_only_hint=False)]
+    silent = {tool_digest(Tool(**said, annotations=each)) for each in hints}
+    bold = [ToolAnnotations(read_only_hint=True), ToolAnnotations(idempotent_hint=True)]
+    assert len(silent) == 1
+    assert len(silent | {tool_digest(Tool(**said, annotations=each)) for each in bold}) == 3
+
+
 # --- sampling ----------------------------------------------------------------------------------
 
 
