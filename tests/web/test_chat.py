@@ -5,7 +5,7 @@ import base64
 import pytest
 import trio
 
-from actgent import BareAgent, ScriptedLLM
+from actgent import BareAgent, File, Image, ScriptedLLM, ToolCall, tool
 
 
 @pytest.fixture
@@ -168,6 +168,84 @@ async def test_parts_are_said(serving):
         "https://example.com/a.pdf",
         "a.pdf",
     )
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(30)
+PAGE = File(media_type="application/x-page", data=b"<script>alert(1)</script>", name="<b>.html")
+
+
+@pytest.fixture
+async def gallery(serving):
+    """A session in which a person sent a picture, and two tools at once returned some, as its clients read it."""
+
+    @tool(thread=False)
+    def show(name: str) -> list:
+        """Show something."""
+        return [name, Image(media_type="image/png", data=PNG + name.encode()), PAGE]
+
+    calls = [ToolCall("show", {"name": name}, id=name) for name in ("one", "two")]
+    agent = BareAgent(name="eye", llm=ScriptedLLM([calls, "seen"]), tools=[show])
+    sent = {"type": "image", "media_type": "image/png", "data": base64.b64encode(PNG).decode()}
+    linked = {"type": "file", "media_type": "text/plain", "url": "https://example.com/a"}
+    async with serving(agents=[agent]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "eye"})
+        said = await ada.post(
+            "/v1/sessions/s1/messages", json={"content": [sent, linked]}, headers={"prefer": "wait=10"}
+        )
+        assert said.status_code == 200, said.text
+        page = await ada.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
+        yield served, ada, page.json()["items"]
+
+
+async def test_pictures_and_files_are_fetched_by_what_events_call_them(gallery):
+    """Those of people and those of tools: by type and size in the events, and their bytes behind a link."""
+    _, ada, events = gallery
+    (picture, linked) = next(each["data"]["parts"] for each in events if each["event"] == "message")
+    assert (picture["type"], picture["media_type"], picture["bytes"]) == ("image", "image/png", len(PNG))
+    assert (linked["url"], "media_id" in linked) == ("https://example.com/a", False)
+    results = {each["data"]["call_id"]: each["data"] for each in events if each["event"] == "result"}
+    found = {name: results[name]["media"] for name in ("one", "two")}
+    expected = {picture["media_id"]: PNG}
+    for name, (shown, page) in found.items():
+        expected |= {shown["media_id"]: PNG + name.encode(), page["media_id"]: PAGE.data}
+        assert page["name"] == PAGE.name
+        assert "image/png" in results[name]["content"]
+    assert len(expected) == 5
+    for media_id, data in expected.items():
+        got = await ada.get(f"/v1/sessions/s1/media/{media_id}")
+        assert (got.status_code, got.content) == (200, data)
+        is_picture = data != PAGE.data
+        assert got.headers["content-type"] == ("image/png" if is_picture else "application/octet-stream")
+        assert got.headers["content-disposition"] == "attachment"
+        assert "sandbox" in got.headers["content-security-policy"]
+        assert got.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_what_is_no_picture_of_a_session_is_not_found(gallery):
+    """Numbers of other records, places that are not there, other forms, and the sessions of others."""
+    served, ada, events = gallery
+    (picture, _) = next(each["data"]["parts"] for each in events if each["event"] == "message")
+    known = picture["media_id"]
+    number = int(known.partition("-")[0])
+    for other in (
+        f"{number}-1",
+        f"{number}-2",
+        f"{number + 1}-0",
+        "0-0",
+        "99-0",
+        "1",
+        "1-0",
+        f"0{known}",
+        f"{known}/",
+        "9" * 40 + "-0",
+    ):
+        assert (await ada.get(f"/v1/sessions/s1/media/{other}")).status_code == 404, other
+    async with served.client("bob") as bob:
+        assert (await bob.get(f"/v1/sessions/s1/media/{known}")).status_code == 404
+    description = (await ada.get("/v1/openapi.json")).json()
+    operation = description["paths"]["/v1/sessions/{id}/media/{media_id}"]["get"]
+    assert operation["x-scope"] == "read"
+    assert operation["responses"]["200"]["content"] == {"application/octet-stream": {"schema": {}}}
 
 
 @pytest.mark.parametrize(

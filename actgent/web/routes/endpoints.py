@@ -49,6 +49,8 @@ class Endpoint:
     """Those of success."""
     headers: Mapping[str, str] = attrs.field(factory=dict)
     """Headers of the request that mean something, with what they do."""
+    gives: str = "application/json"
+    """The media type of its answer."""
     streams: bool = False
     """True: it also answers as `text/event-stream`."""
 

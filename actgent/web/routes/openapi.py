@@ -68,10 +68,14 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 def _success(endpoint: Endpoint, status: int) -> dict[str, Any]:
     if status in (204, 304):
         return {"description": "Done, without a body." if status == 204 else "Nothing is new."}  # noqa: PLR2004 - as said
-    kinds: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+    kinds: dict[str, Any] = {endpoint.gives: {"schema": _form_of(endpoint)}}
     if endpoint.streams:
         kinds["text/event-stream"] = {"schema": {"type": "string"}}
     return {"description": "Done.", "content": kinds}
+
+
+def _form_of(endpoint: Endpoint) -> dict[str, Any]:
+    return {"type": "object"} if endpoint.gives == "application/json" else {}
 
 
 def _in_path(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:

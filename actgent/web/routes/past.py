@@ -187,5 +187,12 @@ ENDPOINTS = (
         },
         statuses=(201,),
     ),
-    Endpoint(verb="GET", path="/sessions/{id}/export", answer=get_export, scope="journal", query=_ONE),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/export",
+        answer=get_export,
+        scope="journal",
+        query=_ONE,
+        gives="application/octet-stream",
+    ),
 )

@@ -1,9 +1,9 @@
 """All addresses of the gateway; those that are asked for most often first."""
 
-from . import agents, chat, events, insight, later, past, people, sessions
+from . import agents, chat, events, insight, later, media, past, people, sessions
 
 ENDPOINTS = tuple(
     endpoint
-    for module in (chat, events, sessions, people, later, past, insight, agents)
+    for module in (chat, events, sessions, people, later, media, past, insight, agents)
     for endpoint in module.ENDPOINTS
 )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -13,12 +14,13 @@ from actgent.control.budget import Budget
 from actgent.control.schedule import Schedule
 from actgent.errors import UsageError
 from actgent.journal.base import SessionSummary
-from actgent.messages import File, Image, Message, Part, Text, ToolCall, ToolResult, Usage
+from actgent.journal.records import Accepted, Finished, Record, Said
+from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.directory import AgentCard
 from actgent.runtime.sessions.opener import SessionOpener
 
 MAX_CONTENT = 4000
-"""Characters of a tool's result in a stream."""
+"""Characters of a tool's result or error in a stream."""
 
 
 def to_date(seconds: float) -> str | None:
@@ -138,23 +140,56 @@ def of_work(opener: SessionOpener) -> dict[str, Any]:
 
 # --- what is said ------------------------------------------------------------------------
 
+MediaIds = Mapping[int, str]
+"""What clients ask for pictures and files by, by the `id` of the object; empty where these are of no record."""
+NO_IDS: MediaIds = MappingProxyType({})
 
-def of_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+
+def media_in(record: Record) -> list[Medium]:
+    """The pictures and files of a record that a client may read, in their order."""
+    if isinstance(record, Finished):
+        return list(record.result.media)
+    if not isinstance(record, Accepted | Said):
+        return []
+    found: list[Medium] = []
+    for part in record.message.parts:
+        found += part.media if isinstance(part, ToolResult) else [part] if isinstance(part, Medium) else []
+    return found
+
+
+def media_ids(number: int, record: Record) -> MediaIds:
+    """What clients ask for the pictures and files of a record by: its number, and their place in it."""
+    media = media_in(record)
+    return {id(each): f"{number}-{place}" for place, each in enumerate(media)} if media else NO_IDS
+
+
+def of_parts(parts: Sequence[Part], ids: MediaIds = NO_IDS) -> list[dict[str, Any]]:
     """The parts of a message that a client may read: no thinking, no blocks of a provider's own."""
-    return [found for part in parts if (found := _of_part(part)) is not None]
+    return [found for part in parts if (found := _of_part(part, ids)) is not None]
 
 
-def _of_part(part: Part) -> dict[str, Any] | None:
+def _of_part(part: Part, ids: MediaIds) -> dict[str, Any] | None:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
-    if isinstance(part, Image | File):
-        name = {"name": part.name} if isinstance(part, File) else {}
-        size = {} if part.data is None else {"bytes": len(part.data)}
-        kind = "file" if isinstance(part, File) else "image"
-        return {"type": kind, "media_type": part.media_type, "url": part.url, **name, **size}
+    if isinstance(part, Medium):
+        return of_medium(part, ids)
     if isinstance(part, ToolCall):
         return {"type": "call", **of_call(part)}
-    return {"type": "result", **of_result(part)} if isinstance(part, ToolResult) else None
+    return {"type": "result", **of_result(part, ids)} if isinstance(part, ToolResult) else None
+
+
+def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> dict[str, Any]:
+    """A picture or file by its type and size; its bytes are asked for by its `media_id`."""
+    told: dict[str, Any] = {
+        "type": "file" if isinstance(medium, File) else "image",
+        "media_type": medium.media_type,
+        "url": medium.url,
+    }
+    if isinstance(medium, File):
+        told["name"] = medium.name
+    if medium.data is not None:
+        told |= {"bytes": len(medium.data), "media_id": ids.get(id(medium))}
+    return told
 
 
 def of_call(call: ToolCall) -> dict[str, Any]:
@@ -163,26 +198,28 @@ def of_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "name": call.name, "arguments": arguments}
 
 
-def of_result(result: ToolResult) -> dict[str, Any]:
+def of_result(result: ToolResult, ids: MediaIds = NO_IDS) -> dict[str, Any]:
     """What came of a call, its words cut where they are long."""
-    content = result.content
+    content, error = result.content, result.error
     return {
         "call_id": result.call_id,
         "tool": result.tool_name,
         "status": result.status,
         "content": content[:MAX_CONTENT],
-        "truncated": len(content) > MAX_CONTENT,
-        "error": result.error,
+        "truncated": max(len(content), len(error or "")) > MAX_CONTENT,
+        "error": None if error is None else error[:MAX_CONTENT],
+        "origin": result.origin or None,
+        "media": [of_medium(each, ids) for each in result.media],
     }
 
 
-def of_message(message: Message) -> dict[str, Any]:
+def of_message(message: Message, ids: MediaIds = NO_IDS) -> dict[str, Any]:
     """What was said from outside."""
     return {
         "message_id": message.id,
         "sender": {"name": message.sender.name, "kind": message.sender.kind},
         "text": message.text,
-        "parts": of_parts(message.parts),
+        "parts": of_parts(message.parts, ids),
         "priority": message.priority.name.lower(),
         "on_busy": message.on_busy,
     }

@@ -36,7 +36,15 @@ from actgent.journal.records import (
     Unscheduled,
 )
 from actgent.messages import Message
-from actgent.web.routes.views import of_approval, of_call, of_message, of_result, of_usage, to_date
+from actgent.web.routes.views import (
+    media_ids,
+    of_approval,
+    of_call,
+    of_message,
+    of_result,
+    of_usage,
+    to_date,
+)
 
 PAGE = 200
 """Records that are read at a time."""
@@ -68,7 +76,7 @@ class Teller:
         """The events of a record: mostly one; none of what only serves recovery."""
         if type(record) is Appended and not record.joins:
             self.turn = record.message_id
-        told = self._rows_of(record)
+        told = self._rows_of(record, number)
         data = {"turn": self.turn, "at": to_date(at or _time_of(record))}
         if type(record) is Ended and record.message_id == self.turn:
             self.turn, self._answer = None, None
@@ -81,26 +89,29 @@ class Teller:
             each for number, record in enumerate(records, first) for each in self.tell(number, record, at)
         ]
 
-    def _rows_of(self, record: Record) -> list[tuple[str, Data]]:
+    def _rows_of(self, record: Record, number: int) -> list[tuple[str, Data]]:
         if isinstance(record, Said):
-            return self._said(record)
+            return self._said(record, number)
+        if isinstance(record, Accepted):
+            return [("message", of_message(record.message, media_ids(number, record)))]
         if isinstance(record, Delivered):
             return self._delivered(record)
         if isinstance(record, Told):
             self._known.add(record.id)
         elif isinstance(record, Finished):
             self._known.add(record.result.call_id)
+            return [("result", of_result(record.result, media_ids(number, record)))]
         row = _ROWS.get(type(record))
         return [] if row is None else [row(record)]
 
-    def _said(self, record: Said) -> list[tuple[str, Data]]:
+    def _said(self, record: Said, number: int) -> list[tuple[str, Data]]:
         """An answer of the model, or results that were not told one by one; notes are told by what they are about."""
         message = record.message
         if message.sender.kind == "assistant":
             self._answer = message
             return [_answer(record)]
         new = [each for each in message.tool_results if each.call_id not in self._known]
-        return [("result", of_result(each)) for each in new]
+        return [("result", of_result(each, media_ids(number, record))) for each in new]
 
     def _delivered(self, record: Delivered) -> list[tuple[str, Data]]:
         """A reply that is just the words of the answer: handlers got it, and nothing else says so."""
@@ -166,7 +177,6 @@ def _fired(record: Fired) -> tuple[str, Data]:
 
 
 _ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
-    Accepted: lambda record: ("message", of_message(record.message)),
     Appended: lambda record: (
         "turn",
         {"phase": "started", "message_id": record.message_id, "joins": record.joins},
@@ -175,7 +185,6 @@ _ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
     Resumed: lambda record: ("turn", {"phase": "resumed", "came": list(record.ids)}),
     Told: _told,
     Started: lambda record: ("tools", {"call_ids": list(record.call_ids)}),
-    Finished: lambda record: ("result", of_result(record.result)),
     PersonAsked: lambda record: ("approval", of_approval(record.approval)),
     Decided: _decision,
     Changed: lambda record: ("state", {"changes": dict(record.changes), "action": record.action}),
