@@ -76,7 +76,7 @@ if __name__ == "__main__":
     async with talking(place) as (agent, session):
         reply = await agent.run("Look", session=session)
         assert "open: True" in reply.text
-        (tool,) = agent.tools
+        tool, _ = agent.tools
         first = session.history[0]
         assert first.parts == (Text("Look"),)
     assert "open: False" in str(tool.function() if hasattr(tool, "function") else tool())

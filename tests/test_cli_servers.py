@@ -175,8 +175,8 @@ async def test_tools_of_files(tmp_path, actgent):
     code, said, _ = await actgent("tools", "agents.py")
     assert code == 0
     assert [line for line in said.splitlines() if line.endswith(")")] == [
-        "read_result(id: string, start?: integer, length?: integer, search?: string)",
         "p_one()",
+        "read_result(id: string, start?: integer, length?: integer, search?: string)",
     ]
     assert "effect once; a person approves; from agents.py:3" in said
     (tmp_path / "actgent_tools.py").write_text(FOLDER["tools.py"], encoding="utf-8")

@@ -54,6 +54,7 @@ from actgent.support.deprecations import warn_deprecated
 from actgent.support.hints import async_block
 from actgent.support.leads import OF_STREAMS, for_agents
 from actgent.tools.base import DepsT, Tool, innermost
+from actgent.tools.outputs.kept import offer_read_result
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
 from actgent.toolsets.gateway import registry_of
 from actgent.toolsets.toolset import Toolset, static_tools
@@ -231,8 +232,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self.modes = modes
         check_call_rule("approval", approval)
         self.approval_rule = approval
-        if modes is not None:
-            equip(self.tools, modes)
+        self._complete_tools()
         self.profile = Profile(
             name=name,
             role=joined_text("role", role),
@@ -757,6 +757,13 @@ class Agent(Generic[DataT_co, DepsT]):
         tools = self._given_tools()
         called = [tool.agent for tool in tools if isinstance(tool, (AgentTool, HandoffTool))]
         return [*called, *self._beside]  # type: ignore[list-item]
+
+    def _complete_tools(self) -> None:
+        """Add the tools that come with others: those of modes, and `read_result`."""
+        if self.modes is not None:
+            equip(self.tools, self.modes)
+        if self.limits.kept_characters:
+            offer_read_result(self.tools)
 
     def _given_tools(self) -> Iterable[Tool]:
         """Its tools that are known before it starts, without their wrappers."""

@@ -232,7 +232,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
     def enabled_tools(self, session: Session) -> tuple[str, ...]:
         """The names of the tools that a session may call."""
         enabled = _enabled_in(session.state)
-        return tuple(tool.name for tool in self.tools if enabled is None or tool.name in enabled)
+        return tuple(tool.name for tool in self.tools if _is_enabled(tool, enabled))
 
     def enable_tools(self, session: Session, *names: str) -> None:
         """Let a session call further tools."""
@@ -246,9 +246,13 @@ class PlanAgent(Agent[DataT_co, DepsT]):
 def _not_enabled(_: ToolCall, tool: Tool, told: ToolContext) -> str | None:
     """The rule of access: the configuration of a session names the only tools that it may call."""
     enabled = _enabled_in(told.state or {})
-    if enabled is None or tool.name in enabled or isinstance(tool, SetMode):
+    if _is_enabled(tool, enabled):
         return None
     return f'Tool "{tool.name}" is not enabled for thread "{told.session_id}".'
+
+
+def _is_enabled(tool: Tool, enabled: Sequence[str] | None) -> bool:
+    return enabled is None or tool.name in enabled or tool.in_every_mode or isinstance(tool, SetMode)
 
 
 def _enabled_in(state: Mapping[str, Any]) -> Sequence[str] | None:

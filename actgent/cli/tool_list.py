@@ -12,6 +12,7 @@ from actgent.definitions.tools_file import load_tools
 from actgent.errors import InvalidFile
 from actgent.support.foreign import failure_of, leaves
 from actgent.tools.base import Tool
+from actgent.tools.outputs.kept import offer_read_result
 from actgent.tools.registry import ToolRegistry
 from actgent.toolsets.discovery import FILES, defined_at, discover
 from actgent.toolsets.gateway import registry_of
@@ -58,7 +59,10 @@ def _agents(target: str) -> tuple[list[Given], Sequence[InvalidFile]]:
     if path.name == BRAIN or (path / BRAIN).is_file():
         read = read_folder(path)
         mapped = [each.tool for each in read.instructions if each.tool]
-        return [(read.name, *registry_of(load_tools(read), mapped=mapped))], ()
+        toolsets, registry = registry_of(load_tools(read), mapped=mapped)
+        if read.limits.kept_characters:
+            offer_read_result(registry)
+        return [(read.name, toolsets, registry)], ()
     if path.is_dir() or path.name in FILES:
         found = discover(path if path.is_dir() else path.parent, recursive=path.is_dir())
         return [("", *registry_of(found.tools, mapped=()))], found.problems

@@ -114,7 +114,9 @@ class Limits:
     approval_timeout: float = _bound(WEEK, _Amount("seconds"))
     """Seconds a person has to decide over a tool call, where the question says nothing itself; then it is rejected."""
     result_characters: int = _bound(60_000, _Count(1))
-    """The longest tool result that the model is shown; longer ones are cut, with a notice."""
+    """The longest tool result that the model is shown; of longer ones it gets the beginning, and `read_result` for the rest."""
+    kept_characters: int = _bound(4_000_000, _Count(0))
+    """What a session keeps of longer results, in its whole life; 0: nothing, and its model is not offered `read_result`."""
 
     @cached_property
     def is_shared(self) -> bool:

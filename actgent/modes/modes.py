@@ -16,7 +16,6 @@ from actgent.protocols.prompts import fill_template
 from actgent.state.store import Store
 from actgent.support.logs import Each, logger_of
 from actgent.tools.base import Tool, ToolContext
-from actgent.tools.registry import FIND_TOOLS
 
 from .changes import START, STATE_KEY, ModeChange, changes_in, entered, mark_of, stored_name, untold
 from .mode import (
@@ -196,11 +195,7 @@ class Modes(NoticeSource):
         self, mode: str, tool: Tool, *, call: ToolCall | None = None, told: ToolContext | None = None
     ) -> bool:
         """Return True if a mode has a tool; `call` and `told` are for rules of your own that look at them."""
-        if (
-            tool.name in self.universal
-            or (tool.is_gateway and tool.name == FIND_TOOLS)
-            or tool.name in self._tools[mode]
-        ):
+        if tool.name in self.universal or tool.in_every_mode or tool.name in self._tools[mode]:
             return True
         if self._modes[mode] is ACT:
             return self._takes_rest and tool.name not in self._assigned

@@ -226,6 +226,8 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
 
     is_gateway = False
     """True for `find_tools` and `call_tool`, by which a model reaches other tools; one of a program's own is none."""
+    in_every_mode = False
+    """True for `find_tools` and `read_result`, which change nothing and tell nothing that a mode could hide."""
 
     @abc.abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> object:

@@ -295,11 +295,8 @@ class Batch:
             self._tell_raised(call, tool, error)
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
-            return _failed(call, self._capped(describe(error)), status=status)
-        if self.keep is not None and len(text) > self.max_characters:
-            result = _succeeded(call, self.keep(call, text, self.max_characters))
-        else:
-            result = _succeeded(call, self._capped(text))
+            return _failed(call, self._shortened(call, describe(error)), status=status)
+        result = _succeeded(call, self._shortened(call, text))
         return attrs.evolve(result, media=media) if media else result
 
     def _tell_raised(self, call: ToolCall, tool: Tool, error: Exception) -> None:
@@ -338,6 +335,12 @@ class Batch:
             time_limits.set((TimeLimit(scope),))
             return await _attempts(call, tool, arguments, told)
         raise ToolTimeout(tool.name, seconds)
+
+    def _shortened(self, call: ToolCall, text: str) -> str:
+        """The beginning of a text that is too long for the model; the rest is kept, where there is a place for it."""
+        if self.keep is not None and len(text) > self.max_characters:
+            return self.keep(call, text, self.max_characters)
+        return self._capped(text)
 
     def _capped(self, text: str) -> str:
         return capped(text, self.max_characters)

@@ -20,6 +20,10 @@ CALL_TOOL = "call_tool"
 """By which a model calls a tool that it was not offered; see `ToolRegistry.resolve`."""
 FIND_TOOLS = "find_tools"
 """By which it learns of such tools; it changes nothing, so it may be called in every mode."""
+READ_RESULT = "read_result"
+"""By which it reads on in a long result; see `outputs/kept.py`."""
+AIDS = frozenset((CALL_TOOL, FIND_TOOLS, READ_RESULT))
+"""The names of tools that come with others, and by which alone nothing is reached."""
 LONGEST_NAME = 64
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
 _log = logger_of(__name__)
@@ -47,6 +51,7 @@ class ToolRegistry:
     __slots__ = (
         "_all",
         "_groups",
+        "_last",
         "_mapped",
         "_own",
         "_settled",
@@ -66,6 +71,8 @@ class ToolRegistry:
         self._own: dict[str, Tool] = {}
         self._groups: dict[str, tuple[Tool, ...]] = {}
         """The tools of toolsets, by name of the toolset, in the order in which they were declared."""
+        self._last = ""
+        """The name of a tool of its own that stands behind those of toolsets; empty if there is none."""
         self._all = self._own
         """Its own tools and those of toolsets, by the names that the model calls them by."""
         self._unavailable: dict[str, str] = {}
@@ -91,8 +98,8 @@ class ToolRegistry:
                 f"or correct the name (there are: {', '.join(self._own) or 'none'})"
             )
 
-    def add(self, tool: Tool) -> None:
-        """Add a tool at the end.
+    def add(self, tool: Tool, *, last: bool = False) -> None:
+        """Add a tool at the end; `last`: behind those of toolsets, too.
 
         Raises:
             DuplicateTool: there is one of this name.
@@ -103,6 +110,8 @@ class ToolRegistry:
         if tool.name in self._own:
             raise DuplicateTool(tool.name)
         self._own[tool.name] = tool
+        if last:
+            self._last = tool.name
         self._merge()
 
     def remove(self, name: str) -> None:
@@ -238,6 +247,8 @@ class ToolRegistry:
                         shown(name),
                     )
                 self._all.setdefault(name, tool if name == tool.name else WrappedTool(tool, name=name))
+        if self._last in self._own:
+            self._all[self._last] = self._all.pop(self._last)
 
     @property
     def mapped(self) -> frozenset[str]:

@@ -37,6 +37,7 @@ class FindTools(Tool):
     effect: Effect = "pure"
     inline = True
     is_gateway = True
+    in_every_mode = True
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"query": {"type": "string", "description": "What the tool is to do, in a few words."}},

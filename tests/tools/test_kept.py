@@ -2,8 +2,19 @@
 
 import pytest
 
-from actgent import BareAgent, Limits, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.toolsets.ready import read_result
+from actgent import (
+    BareAgent,
+    Deferred,
+    Limits,
+    Mode,
+    Modes,
+    ScriptedLLM,
+    StaticToolset,
+    ToolCall,
+    ToolError,
+    open_runtime,
+    tool,
+)
 
 LONG = "".join(f"line {n}\n" for n in range(20_000))
 
@@ -14,7 +25,7 @@ def long_text() -> str:
     return LONG
 
 
-def agent_with(*steps, tools=(long_text, read_result)):
+def agent_with(*steps, tools=(long_text,)):
     return BareAgent(
         "a", llm=ScriptedLLM(list(steps)), tools=list(tools), limits=Limits(result_characters=1000)
     )
@@ -59,13 +70,86 @@ async def test_the_rest_is_read_and_searched_also_after_a_restart(journal, tmp_p
     assert sum(LONG in str(value) for value in session.state.values()) == 1
 
 
-async def test_without_read_result_nothing_is_kept():
-    """It is cut, as ever, and the state stays empty."""
-    async with agent_with([ToolCall("long_text", {})], "ok", tools=[long_text]) as agent:
+async def test_nothing_is_kept_where_nothing_may_be():
+    """Without room for it a result is cut, `read_result` is not offered, and the state stays empty."""
+    llm = ScriptedLLM([[ToolCall("long_text", {})], "ok"])
+    limits = Limits(result_characters=1000, kept_characters=0)
+    async with BareAgent("a", llm=llm, tools=[long_text], limits=limits) as agent:
         session = await agent.create_session("ada")
         await agent.run("go", session=session)
         assert "[cut: " in results_of(session)[0].content
         assert dict(session.state) == {}
+    assert [spec.name for spec in llm.chats[0].tools] == ["long_text"]
+
+
+async def test_a_turn_may_be_told_to_keep_nothing():
+    """The limits of one turn count for it: what it shortens is cut, and the tool stays where it is."""
+    async with agent_with([ToolCall("long_text", {})], "ok", [ToolCall("long_text", {})], "ok") as agent:
+        session = await agent.create_session("ada")
+        limits = Limits(result_characters=1000, kept_characters=0)
+        await agent.run("go", session=session, limits=limits)
+        await agent.run("go", session=session)
+        assert ["read_result" in each.content for each in results_of(session)] == [False, True]
+
+
+@pytest.mark.parametrize("tools", [[], [long_text], [Deferred(StaticToolset("all", [long_text]))]])
+async def test_every_agent_with_tools_is_offered_it(tools):
+    """From the start, so that no prefix ever moves for it; an agent without tools pays nothing."""
+    llm = ScriptedLLM(["hello"])
+    async with BareAgent("a", llm=llm, tools=tools) as agent:
+        await agent.run("hi")
+    names = [spec.name for spec in llm.chats[0].tools]
+    assert ("read_result" in names) is bool(tools)
+    assert bool(names) is bool(tools)
+
+
+async def test_a_tool_of_your_own_with_its_name_stays():
+    """It is the one that is offered, and nothing is kept, as nobody knows what it reads."""
+
+    @tool(thread=False, effect="pure")
+    def read_result(page: int) -> str:
+        """Read a page of exam results."""
+        return f"page {page}"
+
+    calls = [ToolCall("long_text", {}), ToolCall("read_result", {"page": 3})]
+    async with agent_with(calls, "ok", tools=[long_text, read_result]) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+        cut, page = results_of(session)
+        assert "[cut: " in cut.content
+        assert page.content == "page 3"
+        assert dict(session.state) == {}
+
+
+async def test_a_long_error_is_kept_too():
+    """What a tool raises may be as long as what it returns, as the output of a build that failed."""
+
+    @tool(thread=False, effect="pure")
+    def build() -> str:
+        """Build."""
+        raise ToolError(LONG)
+
+    steps = ([ToolCall("build", {}, id="c")], read(start=5000, length=100))
+    async with agent_with(*steps, "ok", tools=[build]) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+        failed, piece = results_of(session)
+        assert failed.status == "error"
+        assert len(failed.error) <= 1000
+        assert 'read_result with id "c"' in failed.error
+        assert LONG[5000:5100] in piece.content
+
+
+async def test_every_mode_may_read_on():
+    """It changes nothing and tells what the conversation began to tell; so do sessions whose other tools are off."""
+    modes = Modes(Mode("look", ["long_text"]), ready=False)
+    steps = ([ToolCall("long_text", {}, id="c")], read(start=5000, length=100))
+    llm = ScriptedLLM([*steps, "ok"])
+    limits = Limits(result_characters=1000)
+    async with BareAgent("a", llm=llm, tools=[long_text], modes=modes, limits=limits) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+        assert LONG[5000:5100] in results_of(session)[1].content
 
 
 async def test_another_session_reads_nothing_of_it():
@@ -86,7 +170,7 @@ async def test_what_is_kept_is_bounded():
         return str(n) * 1_500_000
 
     calls = [ToolCall("huge", {"n": n}) for n in range(5)]
-    async with agent_with(calls, "ok", tools=[huge, read_result]) as agent:
+    async with agent_with(calls, "ok", tools=[huge]) as agent:
         session = await agent.create_session("ada")
         await agent.run("go", session=session)
         kept = ["read_result" in result.content for result in results_of(session)]

@@ -86,7 +86,7 @@ async def test_tools_of_a_toolset_are_offered_and_run():
     async with BareAgent("tutor", llm=llm, tools=[add, StaticToolset("maths", [multiply])]) as agent:
         session = await agent.create_session("ada")
         assert await ask(session) == "42"
-        assert offered(llm) == ["add", "multiply"]
+        assert offered(llm) == ["add", "multiply", "read_result"]
         assert notices(session) == []
     assert agent.tools.get("multiply").origin == "maths"
 
@@ -145,7 +145,7 @@ async def test_late_tools_come_as_a_notice_and_can_be_called(autojump_clock):
         session.on_tool_result(results.append)
         await ask(session)
         before = offered(llm)
-        assert before == ["find_tools", "call_tool", "add"]
+        assert before == ["find_tools", "call_tool", "add", "read_result"]
         await trio.sleep(5)
         assert await ask(session) == "42"
         assert offered(llm) == before
@@ -154,7 +154,9 @@ async def test_late_tools_come_as_a_notice_and_can_be_called(autojump_clock):
         assert [(r.tool_name, r.content) for r in results] == [("multiply", "42")]
         other = await agent.create_session("bob")
         await ask(other)
-        assert offered(llm) == [*before, "multiply"], "a session that begins now is offered what is there now"
+        assert offered(llm) == [*before[:-1], "multiply", "read_result"], (
+            "a session that begins now is offered what is there now"
+        )
         assert notices(other) == []
 
 
@@ -256,7 +258,7 @@ async def test_who_comes_while_it_starts_waits(autojump_clock):
         await trio.sleep(1)
         session = await agent.create_session("ada", "early")
         await session.wait_idle()
-        assert offered(llm) == ["find_tools", "call_tool", "multiply"]
+        assert offered(llm) == ["find_tools", "call_tool", "multiply", "read_result"]
 
 
 async def test_tools_that_change(autojump_clock):
@@ -297,7 +299,7 @@ async def test_names_that_collide_or_do_not_fit():
     async with agent:
         names = [spec.name for spec in agent.tools.specs()]
     assert names[:3] == ["add", "one_add", "x" * 60]
-    assert names[-1] == "two_add"
+    assert names[-2:] == ["two_add", "read_result"]
     assert len(names) == len(set(names))
     assert all(0 < len(name) <= 64 for name in names)
 
@@ -343,7 +345,7 @@ def many(count):
 
 
 async def test_deferred_tools_are_found_and_called():
-    """Two tools stand for five hundred: the request grows by less than 2 KB, and what is found can be called."""
+    """Three tools stand for five hundred: the request grows by less than 2 KB, and what is found can be called."""
     sizes = {}
     for tools in ([], [Deferred(StaticToolset("all", many(500)), keep=["add"])]):
         script = [[ToolCall("find_tools", {"query": "multiplying numbers"})], "found"]

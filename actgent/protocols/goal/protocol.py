@@ -34,6 +34,7 @@ from actgent.protocols.prompts import WHO
 from actgent.protocols.renderings import tool_documentation
 from actgent.support.foreign import failure_of
 from actgent.tools.outputs.results import canonical, capped, describe, to_text
+from actgent.tools.registry import AIDS
 from actgent.tools.state import changes_of
 
 from .decisions import FORMS, CustomAction, Decision, DecisionReader
@@ -179,7 +180,7 @@ class Goal(Protocol):
             )
         if progress.plan:
             lines.append("The plan: " + " ".join(f"{n}. {step}" for n, step in enumerate(progress.plan, 1)))
-        unused = [tool.name for tool in view.tools if tool.name not in progress.used_tools]
+        unused = [tool.name for tool in view.tools if tool.name not in (*progress.used_tools, *AIDS)]
         if unused and progress.used_tools:
             lines.append(f"Tools that were not used yet: {', '.join(unused)}.")
         lines += _moved_tools(view)

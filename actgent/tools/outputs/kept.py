@@ -8,12 +8,11 @@ from typing import Any
 
 from actgent.errors import ToolError
 from actgent.messages import ToolCall
-from actgent.tools.base import Effect, HasState, Tool, ToolContext
+from actgent.tools.base import Effect, HasState, Tool, ToolContext, innermost
+from actgent.tools.registry import READ_RESULT, ToolRegistry
 
 from .results import capped
 
-MOST = 4_000_000
-"""Characters that a session keeps of long results, in its whole life; what comes after that is cut."""
 LONGEST_PIECE = 20_000
 FOUND = 20
 """How many places one search tells."""
@@ -24,15 +23,16 @@ _SIZE = "_results"
 
 
 class ReadResult(Tool):
-    """Reads more of a result of which the model was shown the beginning. Given to an agent, it has long results kept."""
+    """Reads more of a result of which the model was shown the beginning; agents with tools have it by themselves."""
 
-    name = "read_result"
+    name = READ_RESULT
     description = (
         "Read on in a long result of which you were shown the beginning only, or search it for a text."
     )
     effect: Effect = "pure"
     inline = True
     outside = True  # it may be what strangers wrote
+    in_every_mode = True
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
@@ -59,11 +59,27 @@ class ReadResult(Tool):
         return f"[characters {start} to {start + len(piece)} of {len(text)}]\n{piece}"
 
 
-def keep_result(source: HasState, call: ToolCall, text: str, limit: int) -> str:
-    """Keep a result that is longer than `limit`; returns its beginning, with where the rest is to be read."""
+def offer_read_result(registry: ToolRegistry) -> None:
+    """Add `read_result` behind the tools of an agent that has any, unless one of that name is there."""
+    has_tools = registry.has_toolsets or bool(registry.specs())
+    if has_tools and registry.get(ReadResult.name) is None:
+        registry.add(ReadResult(), last=True)
+
+
+def can_read_results(registry: ToolRegistry) -> bool:
+    """Return True if `read_result` is among the tools, and no other one of that name."""
+    tool = registry.get(ReadResult.name)
+    return tool is not None and isinstance(innermost(tool), ReadResult)
+
+
+def keep_result(source: HasState, call: ToolCall, text: str, limit: int, *, most: int) -> str:
+    """Keep a result that is longer than `limit`; returns its beginning, with where the rest is to be read.
+
+    `most` are the characters that a session keeps in its whole life; what comes after that is cut.
+    """
     state = source.state
     size = state.get(_SIZE, 0) + len(text)
-    if size > MOST:
+    if size > most:
         return capped(text, limit)
     rest = f'of {len(text)} characters; read_result with id "{call.id}" reads on, and searches]'
     shown = max(0, limit - len(rest) - len(f"\n[the first {limit} "))

@@ -22,4 +22,4 @@ __all__ = [
 ]
 
 read_result = ReadResult()
-"""Has results kept that are longer than `Limits(result_characters=...)`, and reads them in pieces."""
+"""Reads long results in pieces. Agents with tools have it behind them by themselves; one that is given stands where it was put."""

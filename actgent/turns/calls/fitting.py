@@ -68,7 +68,7 @@ class ContextFitter:
             counted = await self._count(context, turn, llm, chat)
             if counted is not None and counted <= room:
                 return chat
-        return self._cut(context, llm, chat, assemble, room)
+        return self._cut(context, turn, llm, chat, assemble, room=room)
 
     async def _count(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> int | None:
         """Ask the provider how long a request is, and remember it; within reach of an interruption."""
@@ -87,15 +87,19 @@ class ContextFitter:
             )
         return counted
 
-    def compact(self, context: SessionContext, llm: LLM, chat: Chat, assemble: Assemble) -> Chat | None:
+    def compact(
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble
+    ) -> Chat | None:
         """Return a request that takes half as much as the one that its provider found too long; None if there is none."""
         size = window.at_most(llm, chat, self._counted.get(context.conversation))
         try:
-            return self._cut(context, llm, chat, assemble, size // 2)
+            return self._cut(context, turn, llm, chat, assemble, room=size // 2)
         except ContextOverflow:
             return None
 
-    def _cut(self, context: SessionContext, llm: LLM, chat: Chat, assemble: Assemble, room: int) -> Chat:
+    def _cut(
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble, *, room: int
+    ) -> Chat:
         before = self._counted.get(context.conversation)
         size = window.at_most(llm, chat, before)
         view = context.conversation.view
@@ -104,7 +108,7 @@ class ContextFitter:
             size = window.at_most(llm, chat, before)
         for limit in SHORTENED:
             if size > room:
-                chat = attrs.evolve(chat, messages=_with_short_results(context, chat, limit))
+                chat = attrs.evolve(chat, messages=_with_short_results(context, turn, chat, limit))
                 size = window.at_most(llm, chat, before)
         if size > room:
             raise _overflow(llm, chat, size, room)
@@ -120,7 +124,7 @@ def _share(chat: Chat, room: int, size: int) -> float:
     return min(max(wanted / told, 0.0), HALF) if told else 0.0
 
 
-def _with_short_results(context: SessionContext, chat: Chat, limit: int) -> list[ChatMessage]:
+def _with_short_results(context: SessionContext, turn: Turn, chat: Chat, limit: int) -> list[ChatMessage]:
     """The messages with results of at most `limit` characters; the rest is kept where the model can read it."""
     can_read = any(tool.name == ReadResult.name for tool in chat.tools)
 
@@ -129,7 +133,10 @@ def _with_short_results(context: SessionContext, chat: Chat, limit: int) -> list
             return part
         if can_read and part.native:
             call = ToolCall(part.tool_name, {}, part.call_id)
-            return attrs.evolve(part, content=keep_result(context, call, part.content, limit))
+            return attrs.evolve(
+                part,
+                content=keep_result(context, call, part.content, limit, most=turn.limits.kept_characters),
+            )
         return attrs.evolve(part, content=capped(part.content, limit))
 
     return [

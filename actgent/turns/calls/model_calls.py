@@ -74,7 +74,10 @@ class ModelCaller:
         try:
             answered = await self.ask(context, turn, message, chat, model=model, prompt=prompt)
         except BadRequest as error:
-            if not is_too_long(error) or (shorter := fitter.compact(context, llm, chat, assemble)) is None:
+            if (
+                not is_too_long(error)
+                or (shorter := fitter.compact(context, turn, llm, chat, assemble)) is None
+            ):
                 raise
         else:
             fitter.note(context, llm, chat, answered[0])

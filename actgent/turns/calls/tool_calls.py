@@ -19,7 +19,7 @@ from actgent.sessions.turn import Turn, TurnCheckpoint
 from actgent.sessions.waiting.approval_ledger import PendingCalls, edited, grants_of
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import NO_GRANTS, Batch
-from actgent.tools.outputs.kept import ReadResult, keep_result
+from actgent.tools.outputs.kept import can_read_results, keep_result
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ThreadShare
 from actgent.turns.dispatcher import Dispatcher
@@ -251,8 +251,8 @@ class ToolCaller:
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
-            keep=partial(keep_result, context)
-            if type(self.registry.get(ReadResult.name)) is ReadResult
+            keep=partial(keep_result, context, most=limits.kept_characters)
+            if can_read_results(self.registry)
             else None,
             nest=partial(self._nest, context, turn),
             on_raise=partial(self.dispatcher.reports.tool_raised, context),

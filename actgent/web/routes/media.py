@@ -13,7 +13,7 @@ from actgent.web.problems import missing
 
 from .endpoints import Endpoint, HTTPCall
 from .schemas import AGENT
-from .views import media_in
+from .views import media_of_record
 
 _ID = re.compile(r"([1-9][0-9]{0,14})-(0|[1-9][0-9]{0,4})")
 _SHOWN = re.compile(r"image/(png|jpeg|gif|webp)|audio/[a-z0-9.+-]{1,40}|application/pdf")
@@ -30,7 +30,7 @@ async def get_medium(call: HTTPCall) -> Response:
     records = await call.gateway.reach.journal.read(
         head.session_id, agent=head.agent, after=number - 1, limit=1
     )
-    media: list[Medium] = media_in(records[0]) if records else []
+    media: list[Medium] = media_of_record(records[0]) if records else []
     place = int(found[2])
     if place >= len(media) or (data := media[place].data) is None:
         raise missing()

@@ -145,7 +145,7 @@ MediaIds = Mapping[int, str]
 NO_IDS: MediaIds = MappingProxyType({})
 
 
-def media_in(record: Record) -> list[Medium]:
+def media_of_record(record: Record) -> list[Medium]:
     """The pictures and files of a record that a client may read, in their order."""
     if isinstance(record, Finished):
         return list(record.result.media)
@@ -159,7 +159,7 @@ def media_in(record: Record) -> list[Medium]:
 
 def media_ids(number: int, record: Record) -> MediaIds:
     """What clients ask for the pictures and files of a record by: its number, and their place in it."""
-    media = media_in(record)
+    media = media_of_record(record)
     return {id(each): f"{number}-{place}" for place, each in enumerate(media)} if media else NO_IDS
 
 

@@ -161,7 +161,7 @@ async def test_a_folder_whose_agent_works_on_its_own(protocol, tmp_path):
     assert (made.protocol, made.instructions) == (protocol, ())
     agent = AgentBuilder.from_folder(made.path).llm(ScriptedLLM(script)).build()
     assert type(agent) is kind
-    assert [tool.name for tool in agent.tools] == ["add"]
+    assert [tool.name for tool in agent.tools] == ["add", "read_result"]
     async with agent:
         assert (await agent.run("Hi, I am Ada.")).text == "Hello, Ada!"
 
@@ -226,7 +226,7 @@ async def test_a_new_folder_runs(tmp_path):
     agent = AgentBuilder.from_folder(tmp_path / "tutor").llm(llm).build()
     async with agent:
         assert (await agent.run("Hi")).text == "Hello, Ada!"
-    assert [spec.name for spec in llm.chats[0].tools] == ["add"]
+    assert [spec.name for spec in llm.chats[0].tools] == ["add", "read_result"]
 
 
 def test_a_builder_goes_on_from_a_folder(tmp_path):

@@ -79,7 +79,10 @@ async def test_names_in_brain_choose_among_the_code(write):
         tools__more_py=more,
     )
     agent = AgentBuilder.from_folder(folder).llm(ScriptedLLM(["a"])).build()
-    assert ([tool.name for tool in agent.tools], [t.name for t in agent.toolsets]) == (["one"], ["maths"])
+    assert ([tool.name for tool in agent.tools], [t.name for t in agent.toolsets]) == (
+        ["one", "read_result"],
+        ["maths"],
+    )
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ async def spent_in(journal, session_id="s", turn=""):
 
 @pytest.mark.parametrize(
     "limits",
-    [Limits(model_calls=4), Limits(tool_calls=7), Limits(tokens=500)],
+    [Limits(model_calls=4), Limits(tool_calls=7), Limits(tokens=800)],
     ids=["model_calls", "tool_calls", "tokens"],
 )
 @pytest.mark.parametrize("scope", ["turn", "session"])

@@ -289,7 +289,8 @@ async def test_case_10_modes_of_your_own_have_a_first_one():
     modes = Modes(Mode("draft"), Mode("publish", [deploy]), ready=False)
     assert (modes.initial, modes.fallback) == ("draft", "draft")
     agent, _ = agent_of("ok", modes=modes, tools=[])
-    assert [each.name for each in agent.tools] == ["deploy", "set_mode", "get_mode_info", "get_agent_state"]
+    ours = ["set_mode", "get_mode_info", "get_agent_state", "read_result"]
+    assert [each.name for each in agent.tools] == ["deploy", *ours]
 
 
 @pytest.mark.parametrize(("target", "expected"), [("act", ["deploy here"]), ("plan", [])])

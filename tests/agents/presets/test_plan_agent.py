@@ -353,8 +353,8 @@ async def test_tools_are_enabled_and_disabled(plan_agent):
     async with agent:
         session, other = [await agent.create_session("ada") for _ in range(2)]
         agent.disable_tools(session, "search")
-        assert agent.enabled_tools(session) == ("offline", "add")
-        assert agent.enabled_tools(other) == ("search", "offline", "add")
+        assert agent.enabled_tools(session) == ("offline", "add", "read_result")
+        assert agent.enabled_tools(other) == ("search", "offline", "add", "read_result")
         results = []
         session.on_tool_result(results.append)
         await agent.process("q", session=session)

@@ -735,7 +735,7 @@ async def test_settings_change_while_it_runs():
     tail = llm.chats[0].messages[-1].parts[0].text
     assert "(Asia/Tokyo)" in tail
     assert "a limerick" in tail
-    assert [len(chat.tools) for chat in llm.chats] == [3, 2]
+    assert [len(chat.tools) for chat in llm.chats] == [4, 3]
     assert "add" not in [spec.name for spec in llm.chats[1].tools]
 
 

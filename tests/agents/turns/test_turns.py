@@ -173,7 +173,7 @@ async def test_a_mapped_instruction_gives_its_event_then_its_words_then_runs_its
         session = await agent.create_session("ada", "make Bob")
         heard = listen(session)
         await session.wait_idle()
-    assert [spec.name for spec in llm.chats[0].tools] == ["add"]
+    assert [spec.name for spec in llm.chats[0].tools] == ["add", "read_result"]
     refused, event, words, result, reply = heard
     assert (refused.status, "not found" in refused.error) == ("error", True)
     assert isinstance(event, Event)
