@@ -1,8 +1,8 @@
 """A running actor's place in its system: a name, a supervised life, an end.
 
 Theory. A cell runs a *body*, life after life, until it is stopped. The body knows how its messages are dispatched: a plain
-actor takes one at a time, an agent serves many lines of its inbox side by side. The cell knows nothing of that; it
-starts, restarts, escalates, stops and counts, and is the same for both.
+actor takes one at a time, or several side by side; an agent serves many lines of its inbox by turns. The cell knows
+nothing of that; it starts, restarts, escalates, stops and counts, and is the same for both.
 
     event                          life         then
     the body raises                ends         a pause, and the next life; or ActorFailed, to the parent

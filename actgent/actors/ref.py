@@ -14,6 +14,7 @@ from actgent.messages import Priority
 
 from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
+from .lines import MessageLines
 from .timer import Timer
 from .wait_graph import WaitNode, refuse_cycle, waiting
 
@@ -49,7 +50,7 @@ class Promise:
 
 @attrs.define(eq=False, kw_only=True)
 class Envelope:
-    """A payload on its way. All mail of an actor is one line of its inbox, so it takes one at a time."""
+    """A payload on its way, in a line of its actor's inbox; see `lines.py`."""
 
     payload: Any
     priority: Priority = Priority.NORMAL
@@ -96,6 +97,7 @@ class ActorRef(Address):
         name: str,
         inbox: PriorityInbox[Envelope],
         timer: Timer,
+        lines: MessageLines,
         *,
         stop: Callable[[], None],
         bury: Callable[[DeadLetter], None],
@@ -107,8 +109,7 @@ class ActorRef(Address):
         self._stop = stop
         self._bury = bury
         self._find_waiter = find_waiter
-        self.wait_node = WaitNode(name)
-        """The actor, as far as others wait for it, and it for others."""
+        self._lines = lines
         self._gone: str | None = None
 
     def __repr__(self) -> str:
@@ -131,13 +132,17 @@ class ActorRef(Address):
         """
         if self._gone is not None:
             self._refuse(payload, priority)
-        await self._inbox.put(Envelope(payload=payload, priority=priority, deadline=deadline))
+        line = self._lines.of(payload)
+        await self._inbox.put(
+            Envelope(payload=payload, priority=priority, deadline=deadline, session_id=line)
+        )
 
     def tell_nowait(self, payload: Any, *, priority: Priority = Priority.NORMAL) -> None:
         """`tell`, or `InboxFull` at once."""
         if self._gone is not None:
             self._refuse(payload, priority)
-        self._inbox.put_nowait(Envelope(payload=payload, priority=priority), now=trio.current_time())
+        envelope = Envelope(payload=payload, priority=priority, session_id=self._lines.of(payload))
+        self._inbox.put_nowait(envelope, now=trio.current_time())
 
     async def ask(self, payload: Any, *, priority: Priority = Priority.NORMAL, deadline: float = 30) -> Any:
         """Put a message into the inbox and wait for what the actor returns, `deadline` seconds in all.
@@ -146,21 +151,29 @@ class ActorRef(Address):
 
         Raises:
             DeadlineExceeded: no answer in time.
-            WaitCycle: the actor waits for the one that asks, itself or through others, so it could never answer.
+            WaitCycle: the actor waits for the one that asks, itself or through others, so it could never answer. One
+                that takes messages side by side could not if they are of one line.
             ActorFailed: the actor is gone, or gave the message up after repeated failures.
         """
         if self._gone is not None:
             raise ActorFailed(self.name, self._gone)
+        line = self._lines.of(payload)
+        promise = Promise()
+        envelope = Envelope(
+            payload=payload, priority=priority, deadline=deadline, promise=promise, session_id=line
+        )
         waiter = self._find_waiter()
         if waiter is None:
-            return await self._ask(payload, priority, deadline)
-        refuse_cycle(waiter, self.wait_node)
-        with waiting(waiter, self.wait_node):
-            return await self._ask(payload, priority, deadline)
+            return await self._ask(envelope, promise, deadline)
+        target = self._lines.node(line, self._inbox)
+        try:
+            refuse_cycle(waiter, target)
+            with waiting(waiter, target):
+                return await self._ask(envelope, promise, deadline)
+        finally:
+            self._lines.forget(line)
 
-    async def _ask(self, payload: Any, priority: Priority, deadline: float) -> Any:
-        promise = Promise()
-        envelope = Envelope(payload=payload, priority=priority, deadline=deadline, promise=promise)
+    async def _ask(self, envelope: Envelope, promise: Promise, deadline: float) -> Any:
         now = trio.current_time()
         handle = self._timer.call_at(now + deadline, partial(self._give_up, promise, deadline))
         try:

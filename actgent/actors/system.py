@@ -11,6 +11,7 @@ from actgent.events import EventStream
 from .actor import Actor, start, waiting_actor
 from .cell import GRACE, Body, Cell, Siblings, Surroundings
 from .dead_letters import DEAD_LETTERS, DeadLetter
+from .lines import LineOf
 from .ref import ActorRef, Address
 from .supervision import Supervision
 
@@ -43,6 +44,8 @@ class ActorSystem:
         name: str | None = None,
         children: Supervision | None = None,
         grace: float | None = None,
+        concurrency: int = 1,
+        line_of: LineOf | None = None,
     ) -> ActorRef:
         """Start an actor under the system's supervision; `factory` makes a new object at each restart.
 
@@ -53,12 +56,24 @@ class ActorSystem:
             name: Its address; None makes one up.
             children: How it supervises the actors that it starts; None is the system's supervision.
             grace: Seconds to end what is in its inbox when the system is left; None is the system's.
+            concurrency: How many messages it takes side by side, and one more that is URGENT; 1 is one after the other.
+            line_of: A function of the payload that returns its line, a text, e.g. a user's name: messages of one line are
+                taken one after the other. None lets each be a line of its own.
 
         Raises:
-            ConfigurationError: the name is taken.
+            ConfigurationError: the name is taken, or another argument is wrong.
         """
         await trio.lowlevel.checkpoint()
-        return start(factory, name, self._nursery, self._siblings, children=children, grace=grace)
+        return start(
+            factory,
+            name,
+            self._nursery,
+            self._siblings,
+            children=children,
+            grace=grace,
+            concurrency=concurrency,
+            line_of=line_of,
+        )
 
     def host(self, body: Body, *, grace: float) -> Cell:
         """Start an actor that dispatches its messages itself, e.g. many lines of its inbox side by side.

@@ -26,6 +26,8 @@ class WaitNode:
     waits_for: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
     """How many of its tools and handlers wait for each of these."""
     awaited_by: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
+    on_wait: Callable[[bool], object] | None = attrs.field(default=None, repr=False)
+    """Is told True when it begins to wait, and False when it waits for nobody any more."""
 
     @property
     def is_alone(self) -> bool:
@@ -45,6 +47,8 @@ class WayBack:
 @contextmanager
 def waiting(waiter: WaitNode, target: WaitNode) -> Iterator[None]:
     """The edge between two sessions, for as long as the block; look for a `way_back` first."""
+    if waiter.on_wait is not None and not waiter.waits_for:
+        waiter.on_wait(True)  # noqa: FBT003 - its only argument
     _count(waiter.waits_for, target, 1)
     _count(target.awaited_by, waiter, 1)
     try:
@@ -52,6 +56,8 @@ def waiting(waiter: WaitNode, target: WaitNode) -> Iterator[None]:
     finally:
         _count(waiter.waits_for, target, -1)
         _count(target.awaited_by, waiter, -1)
+        if waiter.on_wait is not None and not waiter.waits_for:
+            waiter.on_wait(False)  # noqa: FBT003 - as above
 
 
 def _count(edges: dict[WaitNode, int], other: WaitNode, change: int) -> None:

@@ -15,6 +15,7 @@ from actgent.actors.cell import GRACE, Surroundings
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop
 from actgent.actors.gc_tuning import tuned_gc
+from actgent.actors.lines import LineOf
 from actgent.actors.ref import ActorRef, Address
 from actgent.actors.supervision import Supervision
 from actgent.actors.system import ActorSystem
@@ -226,6 +227,8 @@ class Runtime(Insight):
         name: str | None = None,
         children: Supervision | None = None,
         grace: float = GRACE,
+        concurrency: int = 1,
+        line_of: LineOf | None = None,
     ) -> ActorRef:
         """Start a plain actor beside the agents, under the same supervision; cancelled, it starts nothing.
 
@@ -234,13 +237,18 @@ class Runtime(Insight):
             name: Its address, which no agent and no other actor here has; None makes one up.
             children: How it supervises the actors that it starts; None is as the runtime supervises it.
             grace: Seconds to end what is in its inbox when the runtime's block is left.
+            concurrency: How many messages it takes side by side, and one more that is URGENT; 1 is one after the other.
+            line_of: A function of the payload that returns its line, a text, e.g. a user's name: messages of one line are
+                taken one after the other. None lets each be a line of its own.
 
         Raises:
-            ConfigurationError: the name is taken.
+            ConfigurationError: the name is taken, or another argument is wrong.
             UsageError: the runtime's block is being left, or was.
         """
         self._check_open()
-        return await self._system.spawn(factory, name=name, children=children, grace=grace)
+        return await self._system.spawn(
+            factory, name=name, children=children, grace=grace, concurrency=concurrency, line_of=line_of
+        )
 
     def find(self, name: str) -> Address | None:
         """The address of the agent or actor of this name, for `tell` and `ask`; None if none runs here."""
