@@ -24,6 +24,7 @@ from actgent.errors.sentences import sentence_for
 from actgent.support.leads import (
     for_failures,
     for_media,
+    for_messages,
     for_replies,
     for_results,
     for_tokens,
@@ -186,6 +187,11 @@ class Media:
     def __attrs_post_init__(self) -> None:
         if (self.data is None) == (self.url is None):
             raise ValueError(f"{type(self).__name__} takes either data= (bytes) or url=, not both")
+        data: object = self.data
+        if isinstance(data, str):
+            raise TypeError(
+                f"{type(self).__name__}(data=...) takes bytes, not a text: write data=text.encode(), or url= for an address"
+            )
 
 
 @for_media
@@ -420,6 +426,7 @@ def _as_tuple(parts: "Sequence[str | Part] | str | Part") -> tuple[Part, ...]:
     return parts if type(parts) is tuple else to_parts(parts)
 
 
+@for_messages
 @attrs.frozen(kw_only=True)
 class Message:
     """One thing said in one session: a user's words, a model's answer, tool results, a timer."""

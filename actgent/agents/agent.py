@@ -436,7 +436,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
     def on_session(self, fn: Hears[Session[DataT_co], R]) -> Hears[Session[DataT_co], R]:
         """Have `fn(session)` called, and awaited if it is async, before the first message of every session."""
-        check_called("on_session()", fn)
+        check_called("on_session()", fn, is_alone=True)
         self._on_session.append(fn)
         return fn
 

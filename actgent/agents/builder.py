@@ -30,6 +30,7 @@ from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.runtime.sessions.opener import OnSession
 from actgent.sessions.handlers import Handler
+from actgent.support.leads import for_builders
 from actgent.tools.base import Tool
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.guards import GuardedKind
@@ -103,6 +104,7 @@ class SchemaBuilder:
         return types_from(tuple(self.instructions)) if self.instructions else DEFAULT_TYPES
 
 
+@for_builders
 @attrs.frozen
 class AgentBuilder:
     """An agent in the making.

@@ -309,8 +309,8 @@ class ApprovalNotFound(UsageError, LookupError):
         self.approval_id = approval_id
         self.session_id = session_id
         super().__init__(
-            f"invalid suspension id: nothing waits for approval {quoted(approval_id)} in session {shown(session_id)}; "
-            "see session.approvals"
+            f"invalid suspension id: nothing waits for approval {quoted(approval_id)}"
+            f"{f' in session {shown(session_id)}' if session_id else ''}; see session.approvals, or await agent.approvals()"
         )
 
 

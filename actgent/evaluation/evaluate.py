@@ -72,6 +72,13 @@ def _check(
     concurrency: int,
     judge: LLM | str | None,
 ) -> None:
+    if isinstance(cases, Case):
+        raise ConfigurationError("an evaluation takes a list of cases: write [case]")
+    if wrong := next((each for each in variants.values() if isinstance(each, type)), None):
+        raise ConfigurationError(
+            f"an evaluation takes agents, or functions that make one, not the class {wrong.__name__}: write "
+            f"{wrong.__name__}(...), or lambda: {wrong.__name__}(...)"
+        )
     if not cases or not variants:
         raise ConfigurationError("an evaluation takes at least one case and one agent")
     if runs < 1 or concurrency < 1:

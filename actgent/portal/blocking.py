@@ -477,7 +477,7 @@ class Portal:
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
         """Make a hook of this world into one that an agent can call."""
         if method is Agent.on_session:
-            check_called("on_session()", hook)
+            check_called("on_session()", hook, is_alone=True)
             return CrossingForSession(self._world, hook, self._face)
         if options.get("on") == "input":
             return hook

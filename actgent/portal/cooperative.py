@@ -474,7 +474,7 @@ class AsyncPortal:
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
         """Make a hook of the running loop into one that an agent can call."""
         if method is Agent.on_session:
-            check_called("on_session()", hook)
+            check_called("on_session()", hook, is_alone=True)
             return CrossingForSession(LoopWorld(_running_loop()), hook, self._face)
         if options.get("on") == "input":
             return hook

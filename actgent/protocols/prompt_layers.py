@@ -56,8 +56,16 @@ Prompt = PromptLayer | str
 
 
 def to_layer(prompt: Prompt) -> PromptLayer:
-    """The layer that a prompt stands for."""
-    return PromptLayer(prompt) if isinstance(prompt, str) else prompt
+    """The layer that a prompt stands for.
+
+    Raises:
+        ConfigurationError: it stands for none.
+    """
+    if isinstance(prompt, PromptLayer):
+        return prompt
+    if not isinstance(prompt, str):
+        raise ConfigurationError(f"prompt= takes a text or a PromptLayer(...), not {prompt!r:.200}")
+    return PromptLayer(prompt)
 
 
 def _joined(*texts: str) -> str:

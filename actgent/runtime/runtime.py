@@ -556,6 +556,17 @@ async def _owned(
             yield owned
 
 
+def _check_kinds(**given: tuple[object, type]) -> None:
+    """Refuse arguments of another class than theirs.
+
+    Raises:
+        ConfigurationError: the text names it.
+    """
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind | None):
+            raise ConfigurationError(f"{name}= takes {kind.__name__}(...), not {value!r:.200}")
+
+
 @async_block(OF_RUNTIMES)
 async def open_runtime(
     *,
@@ -600,6 +611,9 @@ async def open_runtime(
     check_loop("open_runtime()")
     propagation = propagation_of(context)
     check_tracing(telemetry)
+    _check_kinds(
+        retention=(retention, Retention), quotas=(quotas, Quotas), supervision=(supervision, Supervision)
+    )
     pool = Threads(at_least_one("threads", threads))
     error: BaseException | None = None
     with tuned_gc(), open_watch() as watch, _ending(EventStream(telemetry)) as events:

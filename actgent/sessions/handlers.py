@@ -132,7 +132,7 @@ def takes_session(handler: Handler) -> bool:
     return _inspected(handler)
 
 
-def check_called(name: str, handler: Handler) -> None:
+def check_called(name: str, handler: Handler, *, is_alone: bool = False) -> None:
     """Refuse what would be called and never run.
 
     Raises:
@@ -142,6 +142,10 @@ def check_called(name: str, handler: Handler) -> None:
         raise ConfigurationError(f"{name} takes a function, not {handler!r:.200}")
     if is_generator(handler):
         raise ConfigurationError(f"{name}, {name_of(handler)}: {NO_GENERATOR}")
+    if takes_session(handler) and is_alone:
+        raise ConfigurationError(
+            f"{name}, {name_of(handler)}: it is called with the session alone: write def fn(session)"
+        )
 
 
 def _required(function: FunctionType) -> int:

@@ -62,6 +62,7 @@ def output_of(output: Any) -> Output:
     if isinstance(output, Output):
         return output
     if isinstance(output, Mapping):
+        _refuse_types(output)
         return form_output(_name(output.get("title")), output)
     if isinstance(output, str) or hasattr(type(output), "__dataclass_fields__") or attrs.has(type(output)):
         given = (
@@ -74,6 +75,22 @@ def output_of(output: Any) -> Output:
     if compiled.has_placeholders:
         compile_schema(compiled.schema, owner="output=")
     return Output(_name(getattr(output, "__name__", None)), compiled.schema, compiled.convert)
+
+
+def _refuse_types(form: Mapping[str, Any]) -> None:
+    """Refuse Python types where JSON is said.
+
+    Raises:
+        ConfigurationError: the text names the first.
+    """
+    wrong = next(
+        (f"{key!r}: {value.__name__}" for key, value in form.items() if isinstance(value, type)), None
+    )
+    if wrong is not None:
+        raise ConfigurationError(
+            f"output= has {{{wrong}}}, a Python type in a dict: write a class with these fields "
+            "(a dataclass, TypedDict, attrs or pydantic class), or a JSON Schema"
+        )
 
 
 def _form_converter(schema: Mapping[str, Any]) -> Callable[[Any], Any]:

@@ -62,6 +62,10 @@ for_agents = leads(
             ("api_key", "base_url"), "give it to the client: llm=OpenAI(model, api_key=..., base_url=...)"
         ),
         "journal": "a runtime has it: async with open_runtime(journal='sqlite:///agents.db') as runtime, await runtime.start(agent)",
+        **dict.fromkeys(
+            ("quotas", "retention", "telemetry", "supervision"),
+            "a runtime has it: open_runtime(quotas=..., retention=..., telemetry=..., supervision=...)",
+        ),
         **dict.fromkeys(("verbose", "logging"), "write debug=True"),
     },
     methods=dict.fromkeys(("__enter__", "__exit__"), "an agent's block is async: write `async with agent:`"),
@@ -143,7 +147,10 @@ for_media = leads(
 for_replies = leads(
     {
         **dict.fromkeys(("content", "message", "output_text"), "read reply.text"),
-        **dict.fromkeys(("output", "result", "value", "parsed"), "read reply.data, or reply.text"),
+        **dict.fromkeys(
+            ("output", "result", "value", "parsed", "json", "model_dump"),
+            "read reply.data, the value of an agent or run with output=, or reply.text",
+        ),
     }
 )
 for_tokens = leads(dict.fromkeys(("content", "delta", "token", "data"), "read token.text"))
@@ -239,5 +246,39 @@ for_tools = leads(
         ),
         **dict.fromkeys(("confirm", "requires_approval", "needs_approval"), "write approval=True"),
         **dict.fromkeys(("readonly", "read_only", "pure"), "write effect='pure'"),
+    }
+)
+for_messages = leads(
+    {
+        **dict.fromkeys(("content", "body"), "read message.text, or message.parts"),
+        **dict.fromkeys(
+            ("role", "author", "name", "source"), "read message.sender.kind, and message.sender.name"
+        ),
+        "tool_calls": "read message.parts: each ToolCall is one",
+    }
+)
+for_tool_contexts = leads(
+    {
+        **dict.fromkeys(("user", "user_id", "owner_id"), "read context.owner"),
+        **dict.fromkeys(("messages", "history", "conversation"), "read context.session.history"),
+        **dict.fromkeys(("dispatch", "update"), "write context.state.dispatch([(key, value)])"),
+        **dict.fromkeys(("context", "dependencies", "ctx"), "read context.deps, which Agent(deps=...) gives"),
+        **dict.fromkeys(("log", "info", "report_progress"), "write context.progress(done, total, text)"),
+    }
+)
+for_builders = leads(
+    {
+        **dict.fromkeys(("model", "with_llm", "with_model"), "write builder.llm('openai:gpt-5.2')"),
+        **dict.fromkeys(("system", "with_system_prompt"), "write builder.system_prompt(text), or role(text)"),
+        **dict.fromkeys(("tool", "add_tool", "with_tools"), "write builder.tools(first, second)"),
+        **dict.fromkeys(("create", "make", "run"), "write agent = builder.build()"),
+    }
+)
+for_servers = leads(
+    keywords={
+        "*": "write MCPServer(command='npx', args=['-y', 'SERVER']), or MCPServer(url='https://...')",
+        **dict.fromkeys(("cmd", "program", "executable"), "write command="),
+        **dict.fromkeys(("endpoint", "address", "host"), "write url="),
+        "token": "write headers={'Authorization': 'Bearer ...'}, or oauth=",
     }
 )

@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 from actgent.approvals import Ask, Grant
 from actgent.errors import DepsMissing
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
+from actgent.support.leads import for_tool_contexts
 
 from .outputs.results import ResultCache
 from .schemas.validation import ArgumentsValidator
@@ -60,6 +61,7 @@ class CallsTools(typing.Protocol):
         ...
 
 
+@for_tool_contexts
 @attrs.define(kw_only=True, eq=False)
 class ToolContext(Generic[DepsT_co]):
     """What a tool may know of the call it serves. Made for that call alone, and only to be read.

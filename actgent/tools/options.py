@@ -56,15 +56,25 @@ def _check_texts(tool: Tool) -> None:
 
 def _check_numbers(tool: Tool) -> None:
     _require(
-        tool.timeout is None or 0 < tool.timeout < math.inf, tool, "timeout= is a number of seconds above 0"
+        tool.timeout is None or 0 < tool.timeout < math.inf,
+        tool,
+        f"timeout= is a number of seconds above 0, not {tool.timeout!r}",
     )
-    _require(tool.retries >= 0, tool, "retries= is 0 or more")
-    _require(0 <= tool.retry_delay < math.inf, tool, "retry_delay= is a number of seconds, 0 or more")
-    _require(tool.cache >= 0, tool, "cache= is a number of results, 0 or more")
+    _require(tool.retries >= 0, tool, f"retries= is 0 or more, not {tool.retries!r}")
+    _require(
+        0 <= tool.retry_delay < math.inf,
+        tool,
+        f"retry_delay= is a number of seconds, 0 or more, not {tool.retry_delay!r}",
+    )
+    _require(tool.cache >= 0, tool, f"cache= is a number of results, 0 or more, not {tool.cache!r}")
 
 
 def _check_repetition(tool: Tool) -> None:
-    _require(tool.effect in get_args(Effect), tool, f"effect= is one of {', '.join(get_args(Effect))}")
+    _require(
+        tool.effect in get_args(Effect),
+        tool,
+        f"effect= is one of {', '.join(get_args(Effect))}, not {tool.effect!r}",
+    )
     _require(all(map(_is_exception_class, tool.retry_on)), tool, "retry_on= takes exception classes")
     _require(
         not tool.retries or tool.retry_on, tool, "retries= needs retry_on=, the exceptions worth a repetition"

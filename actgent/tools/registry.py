@@ -31,7 +31,8 @@ _log = logger_of(__name__)
 
 def _remedy(given: object) -> str:
     if isinstance(given, type):
-        return f"write {given.__name__}()" if issubclass(given, Tool) else "decorate a function with @tool"
+        is_made = issubclass(given, Tool) or hasattr(given, "tools_from")
+        return f"write {given.__name__}()" if is_made else "decorate a function with @tool"
     if hasattr(given, "as_tool"):
         return "an agent is given to another as agent.as_tool()"
     if isinstance(given, Mapping):

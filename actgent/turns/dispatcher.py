@@ -107,15 +107,28 @@ class Dispatcher:
             await self._report(context, handler, delivery, error)
 
     async def consult(
-        self, context: SessionContext, hook: Handler, message: Message, *, takes_session: bool
+        self,
+        context: SessionContext,
+        hook: Handler,
+        message: Message,
+        *,
+        takes_session: bool,
+        wanted: str = "",
     ) -> object:
-        """Return a hook's result for a message; None if it fails, which is reported as a handler's failure."""
+        """Return a hook's result for a message; None if it fails, which is reported as a handler's failure.
+
+        Where a text is `wanted`, this says so, and anything else than that or None is a failure.
+        """
         try:
             result = self._call(context, hook, message, takes_session=takes_session)
             awaitable = to_awaitable(result)
-            return result if awaitable is None else await self._finish(hook, awaitable)
+            said = result if awaitable is None else await self._finish(hook, awaitable)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
             error = failure_of(raised, "hook", name_of(hook))
+        else:
+            if not wanted or isinstance(said, str | None):
+                return said
+            error = self.unusable(hook, said, wanted)
         await self._report(context, hook, message, error)
         return None
 

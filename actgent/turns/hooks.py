@@ -10,6 +10,7 @@ from actgent.sessions.turn import Turn
 from .dispatcher import Dispatcher
 
 LAST = float("inf")
+_ADDED = "a function of on_query returns None, or a text"
 
 
 @attrs.define(eq=False)
@@ -37,7 +38,7 @@ class Hooks:
     async def context_of(self, context: SessionContext, message: Message, dispatcher: Dispatcher) -> str:
         """Collect what the pre-processors add to a query; one that fails adds nothing."""
         texts = [
-            await dispatcher.consult(context, entry[0], message, takes_session=entry[1])
+            await dispatcher.consult(context, entry[0], message, takes_session=entry[1], wanted=_ADDED)
             for entry in self.queries
             if entry in self.queries  # one of those before may have removed it
         ]

@@ -82,6 +82,11 @@ async def open_gateway(
             address cannot be taken.
     """
     check_loop("open_gateway()")
+    if not isinstance(runtime, Runtime):
+        raise ConfigurationError(
+            f"open_gateway(runtime) takes a Runtime, not {runtime!r:.200}: async with open_runtime(journal='memory:') as runtime, "
+            "and await runtime.start(agent)"
+        )
     check_extra()
     from .gateway import opened_gateway  # noqa: PLC0415 - of the extra
 

@@ -22,6 +22,7 @@ from actgent.errors import ActgentError, ConfigurationError, ToolError, ToolsetU
 from actgent.errors.printable import shown
 from actgent.messages import ChatMessage
 from actgent.support.foreign import leaves
+from actgent.support.leads import for_servers
 from actgent.support.logs import logger_of
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.toolsets.http.guard import Guard
@@ -37,6 +38,7 @@ _log = logger_of(__name__)
 T = TypeVar("T")
 
 
+@for_servers
 class MCPServer(Toolset):
     """The tools of a server that speaks MCP: a program that is started, or an address.
 
@@ -95,7 +97,9 @@ class MCPServer(Toolset):
         lock: str | Path | None = None,
     ) -> None:
         if (command is None) == (url is None):
-            raise ConfigurationError("an MCP server has either command=, a program to start, or url=")
+            raise ConfigurationError(
+                "an MCP server has either command=, a program to start, or url=: write MCPServer(command='npx', args=[...])"
+            )
         if isinstance(args, str):
             raise ConfigurationError(f"args= is a list: args=[{args!r}]")
         self.command, self.args, self.env, self.cwd = command, tuple(args), dict(env or {}), cwd

@@ -1,0 +1,190 @@
+"""Values of the wrong kind, which passed in silence or failed far away: each is refused where it is given, with what to write."""
+
+import pytest
+
+from actgent import (
+    AgentBuilder,
+    ApprovalNotFound,
+    Approve,
+    BareAgent,
+    ConfigurationError,
+    File,
+    Image,
+    MCPServer,
+    Reply,
+    ScriptedLLM,
+    ToolContext,
+    Toolset,
+    open_gateway,
+    open_portal,
+    open_runtime,
+    tool,
+)
+from actgent.evaluation import Case, evaluate
+
+
+def clerk(*said, **options) -> BareAgent:
+    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retention": 30}, "retention= takes Retention(...), not 30"),
+        ({"quotas": {"day": 3}}, "quotas= takes Quotas(...)"),
+        ({"supervision": "one_for_one"}, "supervision= takes Supervision(...), not 'one_for_one'"),
+    ],
+)
+async def test_what_a_runtime_is_opened_with(options, words):
+    """It would have failed later, in a task of its own."""
+    with pytest.raises(ConfigurationError) as caught:
+        async with open_runtime(**options):
+            pass
+    assert words in str(caught.value)
+
+
+async def test_a_gateway_of_something_else():
+    """It serves a runtime, not one agent."""
+    async with clerk() as agent:
+        with pytest.raises(
+            ConfigurationError, match=r"takes a Runtime, not <BareAgent 'clerk'>: async with open_runtime"
+        ):
+            async with open_gateway(agent):
+                pass
+
+
+@pytest.mark.parametrize("said", [5, ["rain"], True])
+async def test_what_a_function_of_queries_returns(said):
+    """Neither a text nor None: that is told, and the message is answered without it."""
+    model, failures = ScriptedLLM(["Yes."]), []
+    agent = BareAgent("clerk", llm=model)
+    agent.on_query(lambda _: said)
+    async with agent:
+        session = await agent.create_session("ada")
+        session.on_exception(failures.append)
+        assert (await agent.run("hi", session=session)).text == "Yes."
+    (failure,) = failures
+    assert failure.kind == "handler"
+    assert f"it returned {said!r}, but a function of on_query returns None, or a text" in str(failure.error)
+    assert "Context" not in str(model.chats[0].messages)
+
+
+@pytest.mark.parametrize("attach", ["agent", "portal"])
+def test_a_function_of_sessions_with_a_second_parameter(attach):
+    """It is called with the session alone, and refused where it is attached."""
+    agent = clerk()
+    with open_portal() as portal:
+        face = portal.start(agent) if attach == "portal" else agent
+        with pytest.raises(
+            ConfigurationError, match=r"called with the session alone: write def fn\(session\)"
+        ):
+            face.on_session(lambda _, more: more)
+        face.on_session(lambda _, more=1: more)
+
+
+@pytest.mark.parametrize("output", [{"a": int}, {"type": "object", "properties": dict}])
+def test_an_output_of_python_types_in_a_dict(output):
+    """A class says it, or JSON Schema."""
+    with pytest.raises(ConfigurationError, match=r"a Python type in a dict: write a class with these fields"):
+        clerk(output=output)
+
+
+async def test_a_prompt_that_is_no_text():
+    """On an agent, a session and a call."""
+    with pytest.raises(ConfigurationError, match=r"prompt= takes a text or a PromptLayer\(\.\.\.\), not 5"):
+        clerk(prompt=5)
+    async with clerk() as agent:
+        for call in (lambda: agent.run("hi", prompt=5), lambda: agent.create_session("ada", prompt=5)):
+            with pytest.raises(ConfigurationError, match="prompt= takes a text"):
+                await call()
+
+
+def test_media_of_text():
+    """Bytes are sent, so a text is encoded by whoever has it."""
+    for kind in (Image, File):
+        with pytest.raises(
+            TypeError,
+            match=rf"{kind.__name__}\(data=\.\.\.\) takes bytes, not a text: write data=text\.encode",
+        ):
+            kind(media_type="text/plain", data="hello")
+    assert File(media_type="text/plain", data=bytearray(b"hello")).data == b"hello"
+
+
+async def test_what_is_evaluated():
+    """Cases come in a list, and agents are made."""
+    case = Case(input="hi", expected="Yes.")
+    with pytest.raises(ConfigurationError, match=r"a list of cases: write \[case\]"):
+        await evaluate(case, clerk())
+    with pytest.raises(ConfigurationError, match=r"not the class BareAgent: write BareAgent\(\.\.\.\)"):
+        await evaluate([case], BareAgent)
+    assert (await evaluate([case], clerk())).meets(1.0)
+
+
+async def test_an_approval_that_nobody_asked_for():
+    """The error has no session where there is none, and says where those that wait are listed."""
+    async with clerk() as agent:
+        with pytest.raises(ApprovalNotFound) as caught:
+            await agent.resume({"abc": Approve()})
+    assert "nothing waits for approval 'abc'; see session.approvals, or await agent.approvals()" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": -1}, "timeout= is a number of seconds above 0, not -1"),
+        ({"retries": -1}, "retries= is 0 or more, not -1"),
+        ({"cache": -1}, "cache= is a number of results, 0 or more, not -1"),
+        ({"effect": "read"}, "effect= is one of pure, idempotent, once, not 'read'"),
+    ],
+)
+def test_options_of_tools_name_what_was_given(options, words):
+    """And not only what may be."""
+    with pytest.raises(ConfigurationError) as caught:
+        tool(**options)(look)
+    assert words in str(caught.value)
+
+
+def look(day: str) -> str:
+    """Look."""
+    return day
+
+
+def test_a_toolset_that_is_passed_as_its_class():
+    """It is made, like a tool."""
+
+    class Weather(Toolset):
+        """Tools of one's own."""
+
+    with pytest.raises(ConfigurationError, match=r"is not a tool: write Weather\(\)"):
+        clerk(tools=[Weather])
+
+
+def test_names_of_messages_contexts_builders_and_servers():
+    """Words of other libraries lead to ours."""
+    for item, name, words in (
+        (Reply(text="hi"), "json", "read reply.data"),
+        (ToolContext(), "user", "read context.owner"),
+        (ToolContext(), "history", "context.session.history"),
+        (AgentBuilder("clerk"), "with_llm", "builder.llm('openai:gpt-5.2')"),
+        (AgentBuilder("clerk"), "system", "builder.system_prompt(text)"),
+    ):
+        with pytest.raises(AttributeError) as caught:
+            getattr(item, name)
+        assert words in str(caught.value)
+    with pytest.raises(TypeError, match=r"write MCPServer\(command='npx'"):
+        MCPServer("npx -y server")
+    with pytest.raises(TypeError, match=r"has no argument 'quotas': a runtime has it: open_runtime\(quotas="):
+        clerk(quotas=None)
+
+
+async def test_names_of_what_was_said():
+    """A message of the history has a text, parts and a sender."""
+    async with clerk() as agent:
+        session = await agent.create_session("ada", "hi")
+        await session.wait_idle()
+        for name, words in (("content", "message.text"), ("role", "message.sender.kind")):
+            with pytest.raises(AttributeError) as caught:
+                getattr(session.history[0], name)
+            assert words in str(caught.value)
