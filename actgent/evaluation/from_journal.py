@@ -6,10 +6,12 @@ from typing import Any
 from actgent.errors import JournalDamaged, WireError
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionFilter
-from actgent.journal.records import Record
+from actgent.journal.records import Accepted, Rated, Record
 from actgent.messages import Message
 from actgent.sessions.restore import rebuild
 
+GOOD = 0.5
+"""From which score on a recorded answer is what is expected."""
 CRITERIA = "The answer says in substance what the expected answer says, and contradicts it nowhere."
 
 
@@ -18,6 +20,7 @@ async def cases_from_journal(
 ) -> list[dict[str, Any]]:
     """At most `limit` plain cases, the latest sessions first: what users said, the last answer, and the tools that were called.
 
+    What a reader said to be right is expected instead of the answer; an answer that was judged bad without that makes none.
     Sessions without an answer, below others, or that cannot be read are left out.
     """
     cases: list[dict[str, Any]] = []
@@ -40,10 +43,29 @@ async def _case(journal: Journal, agent: str, session_id: str) -> list[dict[str,
     answer = _last_answer(history)
     if not asked or not answer:
         return []
+    rating = _last_rating(records)
+    if rating is not None and rating.expected:
+        answer = rating.expected
+    elif rating is not None and rating.score < GOOD:
+        return []  # nobody knows what would have been right
     case: dict[str, Any] = {"name": session_id, "input": asked, "expected": answer, "judge": CRITERIA}
+    if rating is not None:
+        case["tags"] = ["good" if rating.score >= GOOD else "bad"]
+        case["judge"] += f" A reader said of the recorded one: {rating.comment}" if rating.comment else ""
     if names := list(dict.fromkeys(call.name for message in history for call in message.tool_calls)):
         case["calls"] = names
     return [case]
+
+
+def _last_rating(records: Iterable[Record]) -> Rated | None:
+    """The latest judgement of the last message, if there is one."""
+    rating, last = None, None
+    for record in records:
+        if isinstance(record, Accepted):
+            rating, last = None, record.message.id
+        elif isinstance(record, Rated) and record.message_id == last:
+            rating = record
+    return rating
 
 
 def _last_answer(history: Iterable[Message]) -> str:

@@ -309,6 +309,23 @@ class Ended:
 
 
 @attrs.frozen(kw_only=True)
+class Rated:
+    """A reader has judged what came of a message."""
+
+    message_id: str
+    """The outside message."""
+    score: float
+    """From 0, which is bad, to 1."""
+    comment: str = ""
+    expected: str | None = None
+    """What would have been right."""
+    by: str = ""
+    """Who judges; a later word of the same reader replaces this one."""
+    at: float
+    """Unix time in seconds."""
+
+
+@attrs.frozen(kw_only=True)
 class Due:
     """From now on the earliest thing of the session that has a date is due then: whoever lists it wakes the session."""
 
@@ -428,6 +445,7 @@ Record = (
     | Guarded
     | Answered
     | Ended
+    | Rated
     | Due
     | PersonAsked
     | Decided
@@ -476,6 +494,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "led": Led,
     "guarded": Guarded,
     "told": Told,
+    "rated": Rated,
 }
 
 WIRE = Wire({Medium: MEDIA_TAGS, Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})

@@ -59,6 +59,7 @@ from .delegation import Delegation
 from .directory import Directory
 from .insight import Insight, fork_session, need_journal, records_up_to
 from .retention import Retention, Sweeper
+from .sessions.feedback import Ratings
 from .sessions.lists import filter_of, page_of
 from .slots import find_waiter
 
@@ -85,7 +86,7 @@ A = TypeVar("A", bound=Startable)
 
 
 @for_runtimes
-class Runtime(Insight):
+class Runtime(Insight, Ratings):
     """The agents that run in one block, and what they share."""
 
     def __init__(

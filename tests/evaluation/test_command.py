@@ -162,6 +162,34 @@ def test_cases_of_a_journal(run, tmp_path):
     assert run("other.jsonl", "--from-journal", "agents.db", "--agent", "nobody")[0] == 2
 
 
+def test_cases_of_judged_answers(run, tmp_path):
+    """What a reader said to be right is expected; what was only bad makes no case; the last word of a reader counts."""
+
+    async def talk():
+        async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
+            clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["It is 3."] * 4)))
+            for name in ("fine", "wrong", "bad", "unjudged"):
+                session = await clerk.create_session("ada", session_id=name)
+                await session.chat("1 + 2?", message_id="m1")
+                await session.wait_idle()
+            await runtime.rate("fine", "m1", score=0, by="bob")
+            await runtime.rate("fine", "m1", score=1, by="bob")
+            await runtime.rate(
+                "wrong", "m1", score=0.2, comment="too short", expected="It is three.", by="bob"
+            )
+            await runtime.rate("bad", "m1", score=0, by="bob")
+
+    trio.run(talk)
+    assert run("made.jsonl", "--from-journal", "agents.db")[0] == 0
+    rows = map(json.loads, (tmp_path / "made.jsonl").read_text(encoding="utf-8").splitlines())
+    made = {row["name"]: (row["expected"], row.get("tags"), row["judge"]) for row in rows}
+    assert made.keys() == {"fine", "wrong", "unjudged"}
+    assert made["fine"][:2] == ("It is 3.", ["good"])
+    assert made["unjudged"][:2] == ("It is 3.", None)
+    assert made["wrong"][:2] == ("It is three.", ["bad"])
+    assert made["wrong"][2].endswith("too short")
+
+
 def test_ctrl_c_reports_what_has_ended(tmp_path, lives, commands):
     """The runs that have not are named by their number, and the exit code is that of the signal."""
     (tmp_path / "slow.py").write_text(

@@ -36,6 +36,7 @@ from actgent.journal.records import (
     Opened,
     PersonAsked,
     Prompted,
+    Rated,
     Record,
     Resumed,
     RolledBack,
@@ -207,8 +208,9 @@ def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
                 yield from _parts(step, message)
             case Ended(failed=str(failed)):
                 yield _Line(step, "failure", failed, "red")
-            case Changed() | ActionFailed() | RolledBack():
-                yield _Line(step, "state", _describe(record), "dim")
+            case Changed() | ActionFailed() | RolledBack() | Rated():
+                who = "feedback" if isinstance(record, Rated) else "state"
+                yield _Line(step, who, _describe(record), "dim")
             case PersonAsked() | Decided() | SuspendedRecord() | Resumed():
                 yield _waiting(step, record)
             case Closed():
@@ -285,6 +287,9 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Told: lambda r: " ".join(filter(None, (r.id, r.kind, r.name, r.text, r.data))),
     Delivered: lambda r: ", ".join(r.ids),
     Ended: lambda r: f"{r.message_id} {'answered' if r.failed is None else f'{r.failed} {r.error}'.rstrip()}",
+    Rated: lambda r: (
+        f"{r.message_id} {r.score:g} by {r.by}: {' | '.join(filter(None, (r.comment, r.expected)))}"
+    ),
     Prompted: lambda r: f"{len(r.system)} characters",
     Due: lambda r: f"at {_time(r.at)}" if r.at else "nothing",
     Answered: lambda r: f"{r.message_id} {'' if r.failed is None else r.failed}: {r.text}",

@@ -25,6 +25,7 @@ from actgent.journal.records import (
     Finished,
     Guarded,
     PersonAsked,
+    Rated,
     Record,
     Said,
     Scheduled,
@@ -192,5 +193,6 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     Guarded: _fields(refused=_value, text=_value),
     Told: _fields(text=_value, data=_json_text),
     Ended: _fields(words=_value),
+    Rated: _fields(comment=_value, expected=_value),
     Scheduled: _fields(description=_value, baggage=_value),
 }

@@ -17,12 +17,14 @@ from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Erased, FeedReader, Written
 from actgent.journal.records import Record
 from actgent.messages import File, Image, Part, Text, new_id, to_parts
+from actgent.runtime.sessions.feedback import MAX_TEXT, read_ratings
 from actgent.sessions.incoming import message_to
 from actgent.web.problems import Problem, missing
 from actgent.web.streaming.happenings import MessageStory, find_message
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .schemas import AGENT, ID, IDEMPOTENCY, ON_BUSY, PRIORITY, check_client_id
+from .views import of_rating
 
 MAX_WAIT = 300
 """Seconds that `Prefer: wait=` waits at most."""
@@ -81,6 +83,18 @@ _SAID = {
         },
     },
     "required": ["content"],
+    "additionalProperties": False,
+}
+
+
+_RATING = {
+    "type": "object",
+    "properties": {
+        "score": {"type": "number", "minimum": 0, "maximum": 1, "description": "0 is bad, 1 is good."},
+        "comment": {"type": "string", "maxLength": MAX_TEXT},
+        "expected": {"type": "string", "maxLength": MAX_TEXT, "description": "What would have been right."},
+    },
+    "required": ["score"],
     "additionalProperties": False,
 }
 
@@ -247,6 +261,29 @@ async def get_message(call: HTTPCall) -> Response:
     return JSON(_document(call, head, story))
 
 
+async def get_feedback(call: HTTPCall) -> Response:
+    """What readers think of the answer to a message."""
+    head = await call.head()
+    found = await read_ratings(call.gateway.reach.journal, head.key, call.path["m"])
+    return JSON({"items": [of_rating(found[by]) for by in sorted(found)], "next": None})
+
+
+async def give_feedback(call: HTTPCall) -> Response:
+    """Judge the answer to a message; a later word of the same owner replaces the one before."""
+    head = await call.head()
+    runtime, body = call.gateway.reach.runtime, call.body
+    await runtime.rate(
+        head.session_id,
+        call.path["m"],
+        agent=head.agent,
+        score=body["score"],
+        comment=body.get("comment", ""),
+        expected=body.get("expected"),
+        by=call.caller.owner,
+    )
+    return Response(status_code=204)
+
+
 ENDPOINTS = (
     Endpoint(
         verb="POST",
@@ -265,5 +302,21 @@ ENDPOINTS = (
         answer=get_message,
         scope="read",
         query={"agent": AGENT},
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/messages/{m}/feedback",
+        answer=get_feedback,
+        scope="read",
+        query={"agent": AGENT},
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/messages/{m}/feedback",
+        answer=give_feedback,
+        scope="chat",
+        query={"agent": AGENT},
+        body=_RATING,
+        statuses=(204,),
     ),
 )

@@ -14,7 +14,7 @@ from actgent.control.budget import Budget
 from actgent.control.schedule import Schedule
 from actgent.errors import UsageError
 from actgent.journal.base import SessionSummary
-from actgent.journal.records import Accepted, Finished, Record, Said
+from actgent.journal.records import Accepted, Finished, Rated, Record, Said
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.directory import AgentCard
 from actgent.runtime.sessions.opener import SessionOpener
@@ -136,6 +136,12 @@ def of_work(opener: SessionOpener) -> dict[str, Any]:
     """What waits for an agent, and how many of its sessions are in memory."""
     running = opener.running
     return {"inbox": attrs.asdict(running.inbox.statistics()), "sessions": len(running.sessions)}
+
+
+def of_rating(rating: Rated) -> dict[str, Any]:
+    """What a reader thinks of an answer."""
+    shown = ("message_id", "score", "comment", "expected", "by")
+    return {name: getattr(rating, name) for name in shown}
 
 
 # --- what is said ------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from actgent.journal.records import (
     Finished,
     Fired,
     PersonAsked,
+    Rated,
     Record,
     Resumed,
     RolledBack,
@@ -41,6 +42,7 @@ from actgent.web.routes.views import (
     of_approval,
     of_call,
     of_message,
+    of_rating,
     of_result,
     of_usage,
     to_date,
@@ -194,6 +196,7 @@ _ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
     Fired: _fired,
     Unscheduled: lambda record: ("schedule", {"action": "removed", "id": record.schedule_id}),
     Ended: _ended,
+    Rated: lambda record: ("feedback", of_rating(record)),
     Closed: lambda _: ("closed", {}),
 }
 

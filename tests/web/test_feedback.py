@@ -1,0 +1,102 @@
+"""What readers think of answers, over HTTP."""
+
+import pytest
+
+from actgent import ConfigurationError, SessionNotFound, UsageError
+
+PLACE = "/v1/sessions/s1/messages/m1/feedback"
+
+
+@pytest.fixture
+async def ada(served):
+    """Ada, who was answered."""
+    async with served.client() as client:
+        await answered(client)
+        yield client
+
+
+async def answered(client):
+    """Have the message `m1` answered."""
+    await client.put("/v1/sessions/s1", json={"agent": "clerk"})
+    body = {"content": "hello", "message_id": "m1"}
+    said = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
+    assert said.status_code == 200
+
+
+async def records(client):
+    """The number of the session's records."""
+    return (await client.get("/v1/sessions/s1")).json()["records"]
+
+
+async def test_a_judgement_is_kept_once_and_the_last_word_counts(ada, served):
+    """The same again writes nothing; another one of the same owner replaces it, one of somebody else stands beside it."""
+    good = {"score": 1, "comment": "right"}
+    assert (await ada.post(PLACE, json=good)).status_code == 204
+    number = await records(ada)
+    assert (await ada.post(PLACE, json=good)).status_code == 204
+    assert await records(ada) == number
+    assert (await ada.post(PLACE, json={"score": 0, "expected": "other"})).status_code == 204
+    async with served.client("root") as root:
+        assert (await root.post(PLACE, json={"score": 0.5})).status_code == 204
+    items = (await ada.get(PLACE)).json()["items"]
+    assert [(each["by"], each["score"], each["expected"]) for each in items] == [
+        ("ada", 0, "other"),
+        ("root", 0.5, None),
+    ]
+    page = await ada.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
+    told = [each for each in page.json()["items"] if each["event"] == "feedback"]
+    assert [each["data"]["score"] for each in told] == [1, 0, 0.5]
+
+
+async def test_a_closed_session_is_judged_and_an_open_one_goes_on(ada):
+    """A judgement between two messages, and one behind the end, change nothing of the conversation."""
+    assert (await ada.post(PLACE, json={"score": 1})).status_code == 204
+    said = await ada.post("/v1/sessions/s1/messages", json={"content": "more"}, headers={"prefer": "wait=20"})
+    assert said.json()["outcome"]["text"] == "you said: more"
+    await ada.post("/v1/sessions/s1/close", json={})
+    assert (await ada.post(PLACE, json={"score": 0})).status_code == 204
+    assert (await ada.get("/v1/sessions/s1")).json()["state"] == "closed"
+    assert (await ada.get(PLACE)).json()["items"][0]["score"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message_id", "body", "status"),
+    [
+        ("reader", "m1", {"score": 1}, 403),
+        ("bob", "m1", {"score": 1}, 404),
+        ("ada", "m1", {"score": 2}, 422),
+        ("ada", "m1", {}, 422),
+        ("ada", "m1", {"score": 1, "by": "bob"}, 422),
+        ("ada", "m2", {"score": 1}, 409),
+    ],
+)
+async def test_who_may_not_or_says_nothing_is_refused(served, name, message_id, body, status):
+    """A wrong scope, a session of another owner, what is no judgement, and what was never said."""
+    async with served.client() as ada, served.client(name) as client:
+        await answered(ada)
+        number = await records(ada)
+        place = PLACE.replace("m1", message_id)
+        assert (await client.post(place, json=body)).status_code == status
+        assert await records(ada) == number
+
+
+async def test_a_judgement_survives_and_is_refused_where_it_belongs_to_nothing(serving, tmp_path):
+    """After a restart it is there; a message that is not answered, and a session that is not there, take none."""
+    journal = f"sqlite:///{tmp_path}/a.db"
+    async with serving(journal=journal) as served, served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
+        for content, message_id in (("hello", "m1"), ("deploy", "m2")):
+            body = {"content": content, "message_id": message_id}
+            await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
+        assert await served.runtime.rate("s1", "m1", score=1, by="ada")
+        with pytest.raises(UsageError, match="dealt with"):
+            await served.runtime.rate("s1", "m2", score=1, by="ada")
+        with pytest.raises(SessionNotFound):
+            await served.runtime.rate("s2", "m1", score=1, by="ada")
+        with pytest.raises(ConfigurationError, match="from 0"):
+            await served.runtime.rate("s1", "m1", score=float("nan"), by="ada")
+    async with serving(journal=journal) as served, served.client() as client:
+        assert (await client.get(PLACE)).json()["items"][0]["score"] == 1
+        assert not await served.runtime.rate("s1", "m1", score=1, by="ada")
+        said = await client.get("/v1/sessions/s1/messages/m2")
+        assert said.json()["status"] == "suspended"
