@@ -1,0 +1,192 @@
+"""Conversations of all sorts, cut anywhere, that go on with any memory and any window: every request is one that a provider takes."""
+
+import contextlib
+import json
+import os
+import random
+import re
+from collections import Counter
+
+import attrs
+
+from actgent import (
+    Answer,
+    BareAgent,
+    ContextOverflow,
+    Relevance,
+    ScriptedLLM,
+    SlidingWindow,
+    Summarizing,
+    Text,
+    TimeDecay,
+    ToolCall,
+    Usage,
+    open_runtime,
+    tool,
+)
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Opened
+from actgent.journal.transfer import read_sessions, write_sessions
+from actgent.llm.clients.anthropic import Anthropic
+from actgent.llm.clients.openai import OpenAI
+from actgent.llm.clients.openai_responses import OpenAIResponses
+from actgent.llm.http import to_json
+from actgent.memory.short_term import ShortTermMemory
+from actgent.messages import Image, Thinking
+from actgent.testing import check_transcript
+from actgent.testing.dialects import DIALECTS
+from actgent.toolsets.ready import read_result
+
+SOAK = bool(os.environ.get("ACTGENT_SOAK"))
+CONVERSATIONS, CUTS = (500, 20) if SOAK else (10, 8)
+WINDOWS = (6_000, 16_000, 64_000)
+ANSWER = 1_000
+MILLION = 1_000_000
+_TOKEN = re.compile(r"[A-Za-z]{1,6}|\d{1,3}|[^\sA-Za-z\d]")
+SENDING = [kind("m", api_key="k") for kind in (OpenAI, OpenAIResponses, Anthropic)]
+"""What writes requests as their providers get them; they are never sent."""
+
+
+def tokens(text):
+    """What a provider counts: words, groups of digits and signs, and never less than one in five characters."""
+    if len(text) > MILLION // 2:  # only ever in pieces of what was said; one whole would not fit anyway
+        return len(text) // 5
+    return max(len(text) // 5, len(_TOKEN.findall(text)) if text.isascii() else len(text))
+
+
+def size_of(chat):
+    """The tokens of a request, with some that nobody sees."""
+    found = 60 + tokens(chat.system) + sum(tokens(str(each)) // 2 for each in chat.tools)
+    for said in chat.messages:
+        found += 4
+        for part in said.parts:
+            if isinstance(part, Image):
+                found += 1_400
+            elif not isinstance(part, Thinking):
+                found += tokens(getattr(part, "text", "") or str(getattr(part, "arguments", "")))
+    return found
+
+
+PROSE = "the weather is going to be fine in most parts of the country "
+NUMBERS = "".join(f"{n * 7919 % 1_000_003},{n * 104_729 % 9_999_991}\n" for n in range(5_000))
+CHINESE = "今天天气很好，我们去公园散步。"
+
+
+def text(rng, size):
+    kind = rng.choice((PROSE, PROSE, PROSE, NUMBERS, CHINESE))
+    return (kind * (size // len(kind) + 1))[:size]
+
+
+@tool
+def look(number: int) -> str:
+    """Look something up."""
+    rng = random.Random(number)
+    return text(rng, rng.choice((0, 10, 600, 600, 5_000, 5_000, 40_000, MILLION)))
+
+
+def said(rng):
+    """One answer of the model: words, calls, nothing, or one that is cut off in the middle of a call."""
+    kind = rng.choice(("words", "words", "calls", "calls", "empty", "cut", "thought"))
+    calls = tuple(ToolCall("look", {"number": rng.randrange(10**6)}) for _ in range(rng.randrange(1, 4)))
+    thought = Thinking(
+        "Let me see.", rng.choice(("anthropic", "openai")), {"type": "thinking", "signature": "s"}
+    )
+    if kind == "empty":
+        return Answer(parts=())
+    if kind == "cut":
+        return Answer(parts=(Text("I was"), *calls), stop="length")
+    if kind == "thought":
+        return Answer(parts=(thought, *calls), stop="tool_calls")
+    if kind == "calls":
+        return Answer(parts=calls, stop="tool_calls")
+    return Answer(parts=(Text(text(rng, rng.choice((1, 80, 2_000, 9_000)))),))
+
+
+def asked(rng):
+    parts = [Text(text(rng, rng.choice((1, 60, 60, 900, 7_000))))]
+    return [*parts, Image(media_type="image/png", data=b"x" * 99)] if rng.random() < 0.2 else parts
+
+
+async def conversation(rng):
+    """The records of some turns of an agent with tools, some of which fail."""
+    journal = MemoryJournal()
+    llm = ScriptedLLM(lambda _: said(rng))
+    async with journal.running(), open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=llm, tools=[look, read_result]))
+        session = await agent.create_session("ada", session_id="s")
+        for _ in range(rng.randrange(1, 6)):
+            await session.chat(asked(rng))
+            await session.wait_idle()
+        (found,) = await read_sessions(journal, session_id="s")
+    return found
+
+
+def memory(rng):
+    """Any of them, with any bounds."""
+    few = rng.randrange(1, 5)
+    return rng.choice(
+        (
+            None,
+            ShortTermMemory(max_tokens=rng.choice((2_000, 50_000))),
+            SlidingWindow(turns=few),
+            SlidingWindow(tokens=few * 2_000),
+            Summarizing(keep=few, trigger=500, llm=ScriptedLLM(["They talked."], repeat=True)),
+            TimeDecay(half_life=60),
+            Relevance(recent=few),
+            lambda history: history[-few:],
+            lambda history: history[::2],
+        )
+    )
+
+
+async def go_on(rng, whole, records, seen, refused):
+    """Open the session as its first records make it, and say more."""
+    window = rng.choice(WINDOWS)
+    tells = rng.random() < 0.7
+
+    def answer(chat):
+        seen["requests"] += 1
+        size = size_of(chat)
+        seen["refused"] += bool(check_transcript(chat.messages))
+        for model in SENDING:
+            seen["refused"] += bool(
+                DIALECTS[model.dialect].check_request({"model": "m", **model.encode(chat)})
+            )
+        seen["too long"] += size > window - ANSWER
+        calls = seen["requests"] % 3 == 0 and (ToolCall("look", {"number": rng.randrange(10**6)}),)
+        parts = calls or (Text("Yes."),)
+        usage = Usage(input_tokens=size, output_tokens=20) if tells else Usage()
+        return Answer(parts=parts, stop="tool_calls" if calls else "end", usage=usage)
+
+    journal = MemoryJournal()
+    async with journal.running():
+        await write_sessions(journal, [attrs.evolve(whole, records=records)], epoch=await journal.acquire())
+        llm = ScriptedLLM(answer, context_window=window, keep=0)
+        async with open_runtime(journal=journal) as runtime:
+            agent = BareAgent("a", llm=llm, memory=memory(rng), max_tokens=ANSWER, tools=[look, read_result])
+            await runtime.start(agent)
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            for _ in range(2):
+                with contextlib.suppress(ContextOverflow):
+                    await agent.run(asked(rng), session=session)
+            seen["histories"] += 1
+
+
+async def test_any_history_cut_at_any_record_goes_on_with_requests_that_a_provider_takes():
+    """Calls without results, results of 1 MB, empty and cut answers, pictures: none refused by any of three APIs, none above the window.
+
+    80 histories in the tests, 10,000 with the soak switch.
+    """
+    seen, refused = Counter(), []
+    for seed in range(CONVERSATIONS):
+        rng = random.Random(seed)
+        whole = await conversation(rng)
+        opened = sum(isinstance(record, Opened) for record in whole.records)
+        for _ in range(CUTS):
+            end = rng.randrange(opened, len(whole.records) + 1)
+            await go_on(rng, whole, whole.records[:end], seen, refused)
+    assert seen["histories"] == CONVERSATIONS * CUTS
+    assert seen["requests"] > seen["histories"]
+    assert refused == []
+    assert seen["too long"] == 0
