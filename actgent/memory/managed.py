@@ -42,11 +42,13 @@ class ManagedView(ModelView):
     """What is shown; only grows until the next turn makes another list."""
     _is_due: bool = False
     """True: a turn has begun since the function was asked."""
+    _begun: int = 0
+    """The place behind the message that began it; more stands there where the session was opened in the middle of a turn."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._record.append(message)
         if answered and message.correlation_id is None:
-            self._is_due = True
+            self._is_due, self._begun = True, len(self._record)
         if not self._is_due:
             self._chat.extend(to_chat(message, answered=answered))
 
@@ -76,8 +78,8 @@ class ManagedView(ModelView):
         return Shown(chat, front=(OPENING,) if chat and chat[0].role == "assistant" else ())
 
     def _managed(self) -> list[ChatMessage]:
-        """Ask the function."""
-        record = tuple(self._record)
+        """Ask the function, and add what was said since the turn began."""
+        record = tuple(self._record[: self._begun])
         kept: list[Any] = list(self._manage(record))
         if wrong := next((each for each in kept if not isinstance(each, Message)), None):
             raise ConfigurationError(
@@ -88,7 +90,9 @@ class ManagedView(ModelView):
         asked = _asked(record)
         kept = [*(each for each in kept if each.id not in {said.id for said in asked}), *asked]
         newest = record[-1].id
-        return [said for each in whole(kept) for said in to_chat(each, answered=each.id == newest)]
+        shown = [said for each in whole(kept) for said in to_chat(each, answered=each.id == newest)]
+        since = (said for each in self._record[self._begun :] for said in to_chat(each, answered=False))
+        return [*shown, *since]
 
 
 def _asked(record: Sequence[Message]) -> Sequence[Message]:

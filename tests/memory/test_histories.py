@@ -147,11 +147,10 @@ async def go_on(rng, whole, records, seen, refused):
     def answer(chat):
         seen["requests"] += 1
         size = size_of(chat)
-        seen["refused"] += bool(check_transcript(chat.messages))
+        refused.extend(check_transcript(chat.messages))
         for model in SENDING:
-            seen["refused"] += bool(
-                DIALECTS[model.dialect].check_request({"model": "m", **model.encode(chat)})
-            )
+            body = json.loads(to_json({"model": "m", **model.encode(chat)}))
+            refused.extend(DIALECTS[model.dialect].check_request(body))
         seen["too long"] += size > window - ANSWER
         calls = seen["requests"] % 3 == 0 and (ToolCall("look", {"number": rng.randrange(10**6)}),)
         parts = calls or (Text("Yes."),)

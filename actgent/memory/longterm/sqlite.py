@@ -16,7 +16,7 @@ import apsw
 
 from actgent.errors import ConfigurationError, MemoriesFailed
 
-from .operations import Search
+from .operations import Erase, ForgetThese, Operation, Search, Together
 from .ranking import check_dimensions, telling
 from .scope import owner_key, owner_word
 from .store import TABLES, MemoryStore, Row
@@ -33,8 +33,8 @@ FLOAT = 4
 """Bytes of a number of a vector."""
 NEAR_POOL = 10
 """How many times as many candidates are taken by signs of vectors as are wanted by their angles."""
-BUSY = 10_000
-"""Milliseconds to wait for another process that writes."""
+BUSY, SHORTLY = 10_000, 500
+"""Milliseconds to wait for another process that writes, or that reads what is to be taken out of the log."""
 
 _INDEXES = """
     CREATE VIRTUAL TABLE words USING fts5 (
@@ -63,6 +63,8 @@ class SQLiteStore(MemoryStore):
     ) -> None:
         super().__init__(capacity=capacity, half_life=half_life)
         self._frequencies: OrderedDict[str, int] = OrderedDict()
+        self._has_remains = False
+        """True: what was removed stands in the log."""
         self._counted_at = 0
         """How many memories there were when words were counted first."""
         if path:
@@ -125,6 +127,22 @@ class SQLiteStore(MemoryStore):
 
     def attempt(self) -> apsw.Connection:  # its block is a savepoint
         return self._db
+
+    def apply(self, operations: Sequence[Operation]) -> list[object]:
+        results = super().apply(operations)
+        self._has_remains |= any(map(_removes, operations))
+        if self._has_remains:
+            self._empty_log()
+        return results
+
+    def _empty_log(self) -> None:
+        """Take what was removed out of the file's log (-wal), too; while somebody reads there, the next write does that."""
+        self._db.set_busy_timeout(SHORTLY)
+        try:
+            is_busy, *_ = self.run("PRAGMA wal_checkpoint(TRUNCATE)")[0]
+        finally:
+            self._db.set_busy_timeout(BUSY)
+        self._has_remains = bool(is_busy)
 
     # --- words ---------------------------------------------------------------------------
 
@@ -224,6 +242,12 @@ class SQLiteStore(MemoryStore):
             (limit,),
         )
         return [(number, text) for number, text in rows]
+
+
+def _removes(todo: Operation) -> bool:
+    if isinstance(todo, Together):
+        return any(map(_removes, todo.operations))
+    return isinstance(todo, Erase | ForgetThese)
 
 
 def _check_file(path: Path) -> None:
