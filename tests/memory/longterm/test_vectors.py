@@ -10,17 +10,10 @@ from actgent import ConfigurationError, Memories, MemoryFilter
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def vector_url(request, tmp_path):
-    """An address whose database has vectors; skips PostgreSQL where it has no pgvector."""
+    """An address whose database has vectors; skips PostgreSQL where no package carries pgvector."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/memories.db"
-    url = request.getfixturevalue("postgres_url")
-    import psycopg
-
-    with psycopg.connect(url.partition("?")[0]) as db:
-        found = db.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
-    if found is None:
-        pytest.skip("this PostgreSQL has no pgvector")
-    return url
+    return request.getfixturevalue("vector_postgres_url")
 
 
 async def test_meaning_is_found_without_a_common_word(vector_url, embed_words):
