@@ -2,15 +2,21 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from actgent import Memories, MemoryNotFound
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Accepted, Appended, Said
 
+CONVERSING = Path(__file__).with_name("conversing.py")
 SCRIPT = Path(__file__).with_name("remembering.py")
 KILLS = 100 if os.environ.get("ACTGENT_SOAK") else 8
 
@@ -67,3 +73,61 @@ def _is_right(number, found):
         return found == []
     texts = [f"note {number}"] + ([f"note {number} again"] if number % 3 == 0 else [])
     return [each.text for each in found] == texts
+
+
+async def test_kills_while_conversations_are_remembered_summarized_and_read(tmp_path, lives):
+    """Nothing that was answered is lost, nothing is there twice, and no summary covers what it did not read.
+
+    8 kills in the tests, 100 with the soak switch, anywhere in lives of an agent with memories, summaries and consolidation.
+    """
+    rng = random.Random(5)
+    confirmed = set()
+
+    def command(last):
+        return [sys.executable, str(CONVERSING), str(tmp_path), str(_unconfirmed(confirmed)), str(last)]
+
+    for _ in range(KILLS):
+        with lives.popen(command(0), stdout=subprocess.PIPE) as life:
+            told = [life.stdout.readline() for _ in range(rng.randrange(1, 8))]
+            time.sleep(rng.uniform(0, 0.3))  # noqa: ASYNC251 - the moment of the kill
+            os.kill(life.pid, signal.SIGKILL)
+            told += life.stdout.readlines()
+        confirmed |= {int(line) for line in told if line.endswith(b"\n")}
+    last = max(confirmed) + 3  # the other session may have been one further
+    assert lives.run(command(last), stdout=subprocess.DEVNULL, timeout=120).returncode == 0
+    async with Memories(f"sqlite:///{tmp_path}/memories.db") as memories:
+        known = Counter(each.text for each in await memories.export("ada"))
+    assert known == Counter(f"{what} #{number}" for what in ("heard", "read") for number in range(last))
+    summaries = 0
+    async with open_journal(f"sqlite:///{tmp_path}/agents.db", read_only=True) as journal:
+        for place in range(2):
+            said = await _said(journal, f"s{place}")
+            asked = [each.text.split()[2] for each in said if each.sender.kind == "user"]
+            assert asked == [f"#{number}" for number in range(place, last, 2)]
+            for at, each in enumerate(said):
+                if each.sender.name == "summary":
+                    summaries += 1
+                    covered = {
+                        number
+                        for one in said[: int(each.causation_id)]
+                        for number in NUMBER.findall(one.text)
+                    }
+                    assert int(each.causation_id) <= at
+                    assert covered == set(NUMBER.findall(each.text))
+    assert summaries > 1
+
+
+NUMBER = re.compile(r"#\d+")
+
+
+async def _said(journal, session_id):
+    """All messages of a session in their order, as its records have them."""
+    accepted, said = {}, []
+    for record in await journal.load(session_id, agent="clerk"):
+        if isinstance(record, Said):
+            said.append(record.message)
+        elif isinstance(record, Accepted):
+            accepted[record.message.id] = record.message
+        elif isinstance(record, Appended) and not record.again:
+            said.append(accepted[record.message_id])
+    return said

@@ -1,0 +1,73 @@
+"""A life that converses until it is killed: `conversing.py FOLDER FIRST LAST`.
+
+Each message of a session says a number. The agent's model remembers it by a tool, summaries are made of what was said, and idle
+sessions are read. Every model here writes the numbers that it was shown, so that what they made tells what they have read. It
+prints the numbers whose messages were answered; where LAST is not 0 it ends when all of them were said, and read.
+"""
+
+import json
+import os
+import re
+import sys
+
+import trio
+
+from actgent import BareAgent, Consolidation, Memories, ScriptedLLM, Summarizing, ToolCall, open_runtime
+
+SESSIONS = 2
+NUMBER = re.compile(r"#\d+")
+
+
+def text_of(message):
+    return "\n".join(getattr(part, "text", "") for part in message.parts)
+
+
+def clerk(chat):
+    """Remembers the number of the newest message, and says that it is noted."""
+    last = chat.messages[-1]
+    if last.role == "tool":
+        return "Noted."
+    (number,) = NUMBER.findall(text_of(last))
+    return ToolCall("remember", {"text": f"heard {number}"})
+
+
+def summarizer(chat):
+    """Writes all numbers that it was shown, those of the last summary among them."""
+    return " ".join(dict.fromkeys(NUMBER.findall(text_of(chat.messages[0]))))
+
+
+def reader(chat):
+    """A memory of each number that a user said in the part that it was shown."""
+    part = text_of(chat.messages[-1]).partition("Remembered already:")[0]
+    said = [line for line in part.splitlines() if "] user: " in line]
+    found = [{"text": f"read {number}"} for line in said for number in NUMBER.findall(line)]
+    return json.dumps({"memories": found})
+
+
+async def converse(agent, session_id, numbers):
+    session = await agent.ensure_session("ada", session_id)
+    for number in numbers:
+        await session.chat(f"It is #{number} " + "and so on " * 10, message_id=f"m{number}")
+        await session.wait_idle()
+        os.write(1, f"{number}\n".encode())
+
+
+async def live(folder, first, last):
+    """Say all numbers from FIRST on, and tell of each that was answered."""
+    memories = Memories(f"sqlite:///{folder}/memories.db")
+    shown = Summarizing(llm=ScriptedLLM(summarizer), keep=2, trigger=100)
+    agent = BareAgent("clerk", llm=ScriptedLLM(clerk), memories=memories, memory=shown)
+    Consolidation(agent, memories, llm=ScriptedLLM(reader), idle=0.2)
+    async with memories, open_runtime(journal=f"sqlite:///{folder}/agents.db") as runtime:
+        await runtime.start(agent)
+        async with trio.open_nursery() as nursery:
+            for place in range(SESSIONS):
+                end = last or 1_000_000
+                numbers = range(first + (place - first) % SESSIONS, end, SESSIONS)
+                nursery.start_soon(converse, agent, f"s{place}", numbers)
+        while len(await memories.page(owner="ada", limit=100_000)) < 2 * last:  # noqa: ASYNC110 - told nowhere else
+            await trio.sleep(0.05)
+
+
+if __name__ == "__main__":
+    trio.run(live, sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
