@@ -16,7 +16,7 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/definitions/test_instructions.py \
 	tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py \
 	tests/agents/turns/test_double_texting.py \
-	tests/memory/longterm
+	tests/memory/longterm tests/memory/test_histories.py
 
 .PHONY: help demo test soak check docs format bench clean
 .DEFAULT_GOAL := help

@@ -129,6 +129,12 @@ class Accounts:
         own = self.open(key, limits, log=context.log, spent=spent)
         turn.budget = gather(own, shared, accounts)
 
+    def beside(self, context: SessionContext) -> Budget | None:
+        """What a session's work draws on that belongs to no turn: its own bounds, those above it, and its owner's."""
+        owners = () if self.owners is None else self.owners.of(context.works_for)
+        found = (*context.accounts, *owners)
+        return Budget(found) if found else None
+
     # --- trees -----------------------------------------------------------------------------
 
     def lead(self, context: SessionContext, turn: Turn, agent: str) -> Funding:

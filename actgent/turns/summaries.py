@@ -5,14 +5,17 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from actgent.errors import ModelError
+from actgent.control.budget import Budget
+from actgent.errors import LimitReached, ModelError, PriceUnknown
 from actgent.journal.records import Said
-from actgent.llm.base import LLM, Chat
+from actgent.llm.base import LLM, Answer, Chat
 from actgent.memory.summarizing import SUMMARY, Material, SummarizingView
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text
 from actgent.sessions.context import SessionContext
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
+
+from .calls.spending import Spending
 
 TIMEOUT = 300.0
 """Seconds that a summary may take."""
@@ -34,6 +37,9 @@ class SummaryMaker:
     llm: LLM
     start_soon: Callable[..., bool]
     """Runs something beside the turns, or returns False."""
+    spending: Spending
+    budget_of: Callable[[SessionContext], Budget | None]
+    """What the summaries of a session are paid from, if anything bounds it."""
 
     def look(self, context: SessionContext) -> None:
         """Have a summary begun, if one is due; called when a turn of the session is over."""
@@ -46,7 +52,7 @@ class SummaryMaker:
     async def _make(self, context: SessionContext, view: SummarizingView, material: Material) -> None:
         try:
             view.ready = material.covers, await self._written(context, material)
-        except ModelError as error:
+        except (ModelError, LimitReached, PriceUnknown) as error:
             view.tried = len(material.text)
             _log.warning(
                 "agent %s: no summary of session %s is made, so older messages are shown as long as they fit: %r",
@@ -62,6 +68,7 @@ class SummaryMaker:
 
         Raises:
             ModelError: there is none.
+            LimitReached, PriceUnknown: what bounds the session leaves too little for it.
         """
         chat = Chat(
             system=PROMPT,
@@ -74,7 +81,9 @@ class SummaryMaker:
         error: Exception | None = None
         with trio.move_on_after(TIMEOUT):
             try:
-                answer = await self.llm.complete(chat)
+                answer = await self._paid(context, chat)
+            except (LimitReached, PriceUnknown):
+                raise
             except Exception as raised:  # noqa: BLE001 - the edge to foreign code
                 error = failure_of(raised, "model", self.llm.name)
             else:
@@ -85,6 +94,12 @@ class SummaryMaker:
         if isinstance(error, ModelError):
             raise error
         raise ModelError(f"no summary: {error or 'it took too long'}", model=self.llm.name)
+
+    async def _paid(self, context: SessionContext, chat: Chat) -> Answer:
+        budget = self.budget_of(context)
+        if budget is None:
+            return await self.llm.complete(chat)
+        return await self.spending.complete_beside(budget, self.llm, chat)
 
 
 def begin_with_summary(context: SessionContext) -> None:

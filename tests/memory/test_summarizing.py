@@ -9,7 +9,12 @@ from actgent import (
     Answer,
     BareAgent,
     ConfigurationError,
+    Consolidation,
+    LimitReached,
+    Limits,
+    Memories,
     ProviderUnavailable,
+    Quotas,
     ScriptedLLM,
     Summarizing,
     Text,
@@ -90,7 +95,7 @@ async def test_nobody_waits_for_a_summary():
         assert "question 0." in shown(llm.chats[-1])
         gate.set()
         await trio.testing.wait_all_tasks_blocked()
-        await say(it, session, [10])
+        await say(it, session, [20])
         assert "question 0." not in shown(llm.chats[-1])
         assert "summary 1" in shown(llm.chats[-1])
         assert "question 9." in shown(llm.chats[-1])  # said while it was written
@@ -152,3 +157,47 @@ def test_settings_that_cannot_be_meant_are_refused():
         Summarizing(keep=0)
     with pytest.raises(ConfigurationError, match="trigger"):
         Summarizing(trigger=0)
+
+
+@pytest.mark.parametrize("bounded", ["session", "owner"])
+async def test_summaries_are_paid_from_what_bounds_their_session_and_its_owner(bounded, journal_url):
+    """Ten calls are ten, those for summaries among them; where none is left none is made, and that is what the turns hear."""
+    ten, read = Limits(model_calls=10), []
+    quotas = Quotas(day=ten) if bounded == "owner" else None
+    async with open_runtime(journal=journal_url, quotas=quotas) as runtime:
+        running = await runtime.start(agent(speaker(), read))
+        session = await running.create_session("ada", limits=ten if bounded == "session" else None)
+        with pytest.raises(LimitReached):
+            await say(running, session, range(12))
+        answers = [each for each in session.history if each.sender.kind == "assistant"]
+        assert read
+        assert len(answers) + len(read) == 10
+        with pytest.raises(LimitReached):
+            await say(running, session, [20])
+        assert len(answers) + len(read) == 10
+
+
+async def test_readings_count_under_the_quota_of_the_owner():
+    """A consolidation works for the owner of what it reads: its calls are that owner's, as those of any agent."""
+    asked = trio.Event()
+
+    def reader(_chat):
+        asked.set()
+        return '{"memories": []}'
+
+    clerk = BareAgent("clerk", llm=ScriptedLLM(["Noted."], repeat=True))
+    memories = Memories("memory:")
+    Consolidation(clerk, memories, llm=ScriptedLLM(reader), idle=0.05)
+    async with open_runtime(quotas=Quotas(day=Limits(model_calls=2))) as runtime:
+        await runtime.start(clerk)
+        session = await clerk.create_session("ada")
+        await clerk.run("Hello", session=session)
+        await asked.wait()
+        with pytest.raises(LimitReached, match="quota of 2 model calls a day"):
+            await clerk.run("Hello again", session=session)
+        assert str(await clerk.run("Hello", session=await clerk.create_session("bob"))) == "Noted."
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def journal_url(request, tmp_path):
+    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/agents.db"

@@ -18,6 +18,7 @@ from actgent.runtime.sessions.table import SessionTable
 from actgent.runtime.timer_handlers import timer_handlers
 from actgent.runtime.timer_service import TimerService
 from actgent.runtime.turn_runner import TurnRunner
+from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext
 from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.state.reducers import Reducer
@@ -108,12 +109,12 @@ def build_opener(
         on_session,
         deps.missing_to_resume,
     )
-    actor.runner.connect(on_released=_on_released(actor), on_suspended=intake.send_away)
+    actor.runner.connect(on_released=_on_released(actor, runtime.accounts), on_suspended=intake.send_away)
     actor.timer_service.connect(opener.loaded, timer_handlers(actor, intake))
     return opener
 
 
-def _on_released(actor: AgentActor) -> Callable[[SessionContext], object]:
+def _on_released(actor: AgentActor, accounts: Accounts) -> Callable[[SessionContext], object]:
     """Return what is done with a session whose turn is over."""
     forget = actor.lifecycle.forget_if_over
     if actor.core.begin_with_summary is None:
@@ -125,6 +126,8 @@ def _on_released(actor: AgentActor) -> Callable[[SessionContext], object]:
         agent=actor.name,
         llm=getattr(core.memory, "llm", None) or core.models.models["default"],
         start_soon=actor.runner.start_soon,
+        spending=core.models.spending,
+        budget_of=accounts.beside,
     )
 
     def released(context: SessionContext) -> None:

@@ -1,5 +1,8 @@
 """A model call that is paid from a budget: reserved before, settled after, whatever comes of it."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
 import attrs
 import trio
 
@@ -51,6 +54,25 @@ class Spending:
             JournalError: the estimate could not be written; nothing is asked.
             ModelError: as `LLM.complete`.
         """
+        return await self._pay(budget, llm, chat, partial(_begin, turn, budget), on_text=on_text)
+
+    async def complete_beside(self, budget: Budget, llm: LLM, chat: Chat) -> Answer:
+        """Answer a chat that belongs to no turn, in the same way.
+
+        Raises:
+            LimitReached, PriceUnknown, JournalError, ModelError: see `complete`.
+        """
+        return await self._pay(budget, llm, chat, partial(_write_all, budget), on_text=None)
+
+    async def _pay(
+        self,
+        budget: Budget,
+        llm: LLM,
+        chat: Chat,
+        begin: Callable[[], Awaitable[None]],
+        *,
+        on_text: OnText | None,
+    ) -> Answer:
         counts = budget.bounds("tokens", "cost")
         price = _price_of(llm) if budget.bounds("cost") else _free
         seen = self._estimator.tokens(chat) if counts else 0
@@ -64,8 +86,7 @@ class Spending:
         budget.reserve(reserved)
         taken = NOTHING
         try:
-            await _make_durable(turn, budget)
-            turn.progress.calls += 1
+            await begin()
             taken = reserved
             answer = check_answer(await complete_as_span(llm, chat, on_text=on_text), llm)
             taken = _taken(answer.usage, llm, reserved)
@@ -81,12 +102,19 @@ class Spending:
         return answer
 
 
-async def _make_durable(turn: Turn, budget: Budget) -> None:
-    """Have the journal know what is set apart; nothing cuts the write."""
+async def _begin(turn: Turn, budget: Budget) -> None:
+    """Have the journal know what is set apart, and count the call; nothing cuts the write."""
     if budget.own.log is not None and budget.is_exact:
         turn.control.cover()
         await budget.own.log.flush()
         turn.control.expose()
+    turn.progress.calls += 1
+
+
+async def _write_all(budget: Budget) -> None:
+    """Have the journal know what is set apart beside a turn."""
+    if budget.own.log is not None and budget.is_exact:
+        await budget.own.log.flush()
 
 
 def _free(_prompt: int, _answer: int) -> float:
