@@ -35,7 +35,7 @@ _RATES = 0.5, 2.5
 """Between these a provider's count is believed to be of what was sent."""
 _TELLING = 200
 """Tokens from which on what is new tells a rate."""
-_LONG = 2_000
+_LONG = 200
 """Characters from which on it is looked at how dense a text is, in samples of `_SAMPLE`."""
 _SAMPLE = 400
 _PIECES = re.compile(r"[A-Z]?[a-z]{1,8}|[A-Z]{1,3}|\d{1,3}|[^\sA-Za-z\d]{1,2}")
@@ -218,7 +218,7 @@ def _characters_a_token(text: str) -> float:
     if (known := _densities.get(key)) is None:
         if len(_densities) >= _MOST_KNOWN:
             _densities.clear()
-        middle, end = len(text) // 2, len(text) - _SAMPLE
+        middle, end = len(text) // 2, max(0, len(text) - _SAMPLE)
         sample = "\n".join(text[start : start + _SAMPLE] for start in (0, middle, end))
         pieces = len(_PIECES.findall(sample))
         known = min(CHARACTERS_A_TOKEN, max(_DENSEST, len(sample) / (pieces or 1)))

