@@ -48,7 +48,7 @@ from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content, check_rule, sayable_parts
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.turn_future import TurnReader, TurnStream
+from actgent.sessions.waiting.turn_reader import TurnReader, TurnStream
 from actgent.state.reducers import Reducer
 from actgent.support.deprecations import warn_deprecated
 from actgent.support.hints import async_block

@@ -14,7 +14,7 @@ from actgent.messages import NO_USAGE, DataT_co, Failure, Message, Reply, ToolCa
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
 from actgent.sessions.incoming import Content
-from actgent.sessions.waiting.turn_future import heed
+from actgent.sessions.waiting.turn_reader import heed
 from actgent.tools.base import DepsT, Tool, ToolContext
 from actgent.turns.calls.tool_calls import Access
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from actgent.runtime.following import ObservationReader, SessionFollower
-from actgent.sessions.waiting.turn_future import TurnReader
+from actgent.sessions.waiting.turn_reader import TurnReader
 
 from .thread import TrioThread
 

@@ -28,17 +28,14 @@ from actgent.sessions.incoming import Content, message_to
 from actgent.sessions.propagation import Propagation
 from actgent.sessions.restore import owner_of
 from actgent.sessions.session_log import accepted_record
-from actgent.sessions.waiting.tasks import (
-    MAX_TASKS,
-    TASK_DEADLINE,
-    Task,
+from actgent.sessions.waiting.task_reports import (
     answer_in,
-    child_id_of,
     is_accepted,
     outcome_of,
     report_text,
     with_shortfall,
 )
+from actgent.sessions.waiting.tasks import MAX_TASKS, TASK_DEADLINE, Task, child_id_of
 from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.support.logs import Each, logger_of
 

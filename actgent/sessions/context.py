@@ -46,9 +46,10 @@ from .handlers import Handlers
 from .mail import Acceptance, SessionMail
 from .session_log import SessionLog
 from .tree import Children, SessionTree
-from .turn import Suspension, Turn, TurnCheckpoint
+from .turn import Suspension, Turn
 from .waiting.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
 from .waiting.tasks import Task
+from .waiting.turn_checkpoint import TurnCheckpoint
 from .waiting.turn_future import TurnFuture
 
 

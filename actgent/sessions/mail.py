@@ -22,7 +22,7 @@ from actgent.journal.records import NOTHING, TurnOptions
 from actgent.messages import Message, OnBusy
 
 from .session_log import SessionLog
-from .turn import TurnCheckpoint
+from .waiting.turn_checkpoint import TurnCheckpoint
 from .waiting.turn_future import Outcome, TurnFuture
 
 

@@ -26,7 +26,7 @@ from actgent.journal.records import (
 from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
 
-from .turn import TurnCheckpoint
+from .waiting.turn_checkpoint import TurnCheckpoint
 
 LONG = 30_000
 """Records behind which a session gets its next snapshot: about 0.3 s of the time in which it is opened."""

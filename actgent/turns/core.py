@@ -42,8 +42,9 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.prompts import PromptManager
 from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn, TurnCheckpoint, checkpoint_of
+from actgent.sessions.turn import Turn, checkpoint_of
 from actgent.sessions.waiting.approval_ledger import PendingCalls
+from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
 from actgent.support.foreign import failure_of
 
 from .calls.answers import check_stop

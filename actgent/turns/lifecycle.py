@@ -20,9 +20,11 @@ from actgent.sessions.incoming import add_guests, keep_outcome, keep_outcome_of,
 from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Suspension, Turn, TurnCheckpoint, checkpoint_of, running_turn
-from actgent.sessions.waiting.tasks import outcome_of, own_words
-from actgent.sessions.waiting.turn_future import CallOptions, Outcome, TurnFuture, restored_options
+from actgent.sessions.turn import Suspension, Turn, checkpoint_of, running_turn
+from actgent.sessions.waiting.task_reports import outcome_of, own_words
+from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
+from actgent.sessions.waiting.turn_future import Outcome, TurnFuture
+from actgent.sessions.waiting.turn_options import CallOptions, restored_options
 from actgent.tools.time_limits import time_limits
 
 from .dispatcher import Dispatcher

@@ -33,7 +33,7 @@ from actgent.messages import CallProgress, Message, ToolCall, ToolResult
 from actgent.modes.changes import changes_in
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.tasks import own_words
+from actgent.sessions.waiting.task_reports import own_words
 
 from .spans import TurnSpans
 

@@ -13,7 +13,8 @@ from actgent.runtime.approval_decisions import follow
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import slot_lent
 from actgent.sessions.context import SessionContext, host_of
-from actgent.sessions.waiting.turn_future import TurnFuture, TurnReader
+from actgent.sessions.waiting.turn_future import TurnFuture
+from actgent.sessions.waiting.turn_reader import TurnReader
 
 from .answers import address, send
 from .question import Question

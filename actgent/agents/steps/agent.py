@@ -29,7 +29,7 @@ from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
 from actgent.sessions.incoming import Content
-from actgent.sessions.waiting.turn_future import TurnReader
+from actgent.sessions.waiting.turn_reader import TurnReader
 from actgent.tools.base import DepsT
 
 from .answer import AgentAnswer, AnswerReader

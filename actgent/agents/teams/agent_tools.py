@@ -18,7 +18,8 @@ from actgent.runtime.directory import AgentCard
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.sessions.incoming import Content
-from actgent.sessions.waiting.tasks import TASK_DEADLINE, with_shortfall
+from actgent.sessions.waiting.task_reports import with_shortfall
+from actgent.sessions.waiting.tasks import TASK_DEADLINE
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.results import to_text
 from actgent.tools.time_limits import TimeLimit, time_limits

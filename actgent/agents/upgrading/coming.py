@@ -21,8 +21,9 @@ from actgent.protocols.base import CallTools, View
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore import owner_of, restore
-from actgent.sessions.turn import TurnCheckpoint
-from actgent.sessions.waiting.approval_ledger import ApprovalLedger, edited, grants_of
+from actgent.sessions.waiting.approval_calls import edited, grants_of
+from actgent.sessions.waiting.approval_ledger import ApprovalLedger
+from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
 from actgent.tools.base import ToolContext
 from actgent.tools.execution import Batch
 from actgent.turns.calls.approval_requests import wish_of

@@ -45,8 +45,9 @@ from actgent.journal.records import (
 from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.context import SessionContext
 from actgent.sessions.mail import Acceptance
-from actgent.sessions.turn import TurnCheckpoint, can_go_on
+from actgent.sessions.turn import can_go_on
 from actgent.sessions.waiting.schedules import restore_schedule
+from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 

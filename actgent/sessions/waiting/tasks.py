@@ -10,20 +10,11 @@ session before the child's own message ends, under an id that is accepted once: 
 """
 
 import hashlib
-from collections.abc import Sequence
 
 import attrs
 
 from actgent.control.durable_timer import DurableTimer
 from actgent.control.limits import WEEK
-from actgent.errors import (
-    ActgentError,
-    ForeignExit,
-    HandlerFailed,
-    kind_of,
-)
-from actgent.journal.records import REFUSED, Accepted, Answered, Ended, Record
-from actgent.tools.outputs.results import to_text
 
 from .turn_future import TurnFuture
 
@@ -32,7 +23,6 @@ MAX_TASKS = 100
 TASK_DEADLINE = WEEK
 """Seconds that a delegated task may take where nobody says."""
 _MAX_ID = 200
-_MAX_WORDS = 2000
 
 
 @attrs.define(eq=False)
@@ -71,61 +61,6 @@ class TaskDeadline(DurableTimer):
 
 
 # --- what it came to -------------------------------------------------------------------------
-
-
-def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> Answered:
-    """Describe the outcome of a task in words that a model may read."""
-    if error is not None:
-        return Answered(message_id=task.message_id, text=safe_words(error), failed=kind_of(error, blame))
-    reply = task.future.answer()
-    try:
-        text = to_text(reply.text if reply.data is None else reply.data)
-    except (TypeError, ValueError) as wrong:
-        return Answered(message_id=task.message_id, text=safe_words(wrong), failed="internal")
-    shortfall = task.future.options.protocol.shortfall(reply.message_type)
-    return Answered(message_id=task.message_id, text=text, shortfall=shortfall or "")
-
-
-def with_shortfall(text: str, shortfall: str) -> str:
-    """An answer as the asking model reads it, which is told where it is less than what was asked."""
-    return f"Status: {shortfall} (not all that was asked for was done)\n\n{text}" if shortfall else text
-
-
-def safe_words(error: Exception) -> str:
-    """An error for a model: what actgent words itself; of anything else, which may tell secrets, the class."""
-    text = str(error) if isinstance(error, ActgentError) else type(error).__name__
-    return text[:_MAX_WORDS]
-
-
-def own_words(error: Exception) -> str:
-    """An error for people who watch: what actgent words itself, without words of foreign code in it."""
-    is_ours = isinstance(error, ActgentError) and not isinstance(error, HandlerFailed | ForeignExit)
-    return str(error)[:_MAX_WORDS] if is_ours else ""
-
-
-def answer_in(records: Sequence[Record]) -> Answered | None:
-    """Find the outcome of a session's task in its records; None if it has not ended."""
-    return next((record for record in reversed(records) if isinstance(record, Answered)), None)
-
-
-def is_accepted(records: Sequence[Record], message_id: str) -> bool:
-    """Return True if a session's records say that it accepted a message."""
-    found = False
-    for record in records:
-        if isinstance(record, Accepted) and record.message.id == message_id:
-            found = True
-        elif isinstance(record, Ended) and record.message_id == message_id and record.failed == REFUSED:
-            found = False
-    return found
-
-
-def report_text(agent: str, task_id: str, answered: Answered) -> str:
-    """Word the report of a task for the session that asked."""
-    if answered.failed is None and answered.shortfall:
-        return f"Task {task_id}, given to agent {agent!r}, has ended. {with_shortfall(answered.text, answered.shortfall)}"
-    if answered.failed is None:
-        return f"Task {task_id} was done by agent {agent!r}:\n{answered.text}"
-    return f"Task {task_id}, given to agent {agent!r}, failed ({answered.failed}): {answered.text}"
 
 
 def child_id_of(key: str) -> str:

@@ -1,142 +1,24 @@
-"""Futures for the outcome of one message, and the model options of its turn.
+"""Futures for the outcome of one message."""
 
-The reader's end of a turn that someone reads along.
-
-How one turn alone talks to the model, in the form that a journal keeps: a turn that goes on asks as it began.
-"""
-
-import json
 import math
 import typing
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
 
 import attrs
 import trio
 
-from actgent.control.limits import Limits
 from actgent.errors import Suspended as SuspendedError
-from actgent.journal.records import (
-    TurnOptions,
-)
 from actgent.llm.base import Answer
 from actgent.messages import (
-    CallProgress,
     Event,
     Failure,
     Message,
     Reply,
     ToolCall,
 )
-from actgent.protocols.base import Protocol, WithOutput
-from actgent.structured.output import Output, form_output
-from actgent.support.leads import for_readers
 from actgent.tools.time_limits import TimeLimit, time_limits
 
-T = TypeVar("T")
-
-
-@for_readers
-class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
-    """A receive channel whose writer waits for room only where it wants to.
-
-    Tokens do, so a slow reader slows the model down; what ends a turn does not, so nothing that
-    stops a turn ever waits for a reader.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._items: deque[T] = deque()
-        self._readers = trio.lowlevel.ParkingLot()
-        self._writers = trio.lowlevel.ParkingLot()
-        self._ended = False
-        self._closed = False
-        self.is_heeded = False
-        """True if what reads it tells people itself of failures and of calls that wait for them; see `heed`."""
-
-    async def receive(self) -> T:
-        """The next delivery.
-
-        Raises:
-            trio.EndOfChannel: the turn has ended and all was read.
-            trio.ClosedResourceError: the reader was closed.
-        """
-        await trio.lowlevel.checkpoint()
-        while not self._items:
-            if self._closed:
-                raise trio.ClosedResourceError
-            if self._ended:
-                raise trio.EndOfChannel
-            await self._readers.park()
-        self._writers.unpark()
-        return self._items.popleft()
-
-    def receive_ready(self, most: int) -> list[T]:
-        """The deliveries that are there, oldest first, without waiting."""
-        ready = [self._items.popleft() for _ in range(min(most, len(self._items)))]
-        self._writers.unpark_all()
-        return ready
-
-    async def aclose(self) -> None:
-        self.close()
-        await trio.lowlevel.checkpoint()
-
-    def close(self) -> None:
-        """Read no more."""
-        self._closed = True
-        self._items.clear()
-        self._readers.unpark_all()
-        self._writers.unpark_all()
-
-    def put(self, item: T) -> None:
-        """Deliver something, room or not; a reader that left misses it."""
-        if not self._closed:
-            self._items.append(item)
-            self._readers.unpark()
-
-    def put_latest(self, item: T, is_older: Callable[[T], bool]) -> None:
-        """Deliver something in place of an older one that was not read yet, if there is one."""
-        for place, waiting in enumerate(self._items):
-            if is_older(waiting):
-                self._items[place] = item
-                return
-        self.put(item)
-
-    async def wait_room(self) -> None:
-        """Wait while the reader is `capacity` deliveries behind."""
-        while len(self._items) >= self._capacity:
-            await self._writers.park()
-
-    def end(self) -> None:
-        """Nothing more comes."""
-        self._ended = True
-        self._readers.unpark_all()
-
-
-def heed(deliveries: trio.abc.ReceiveChannel[Any]) -> None:
-    """Say that a stream's reader tells of failures and of calls that wait for people, so that the log need not."""
-    if isinstance(deliveries, TurnReader):
-        deliveries.is_heeded = True
-
-
-@attrs.frozen(kw_only=True)
-class CallOptions:
-    """How a turn talks to the model."""
-
-    protocol: Protocol
-    temperature: float | None = None
-    max_tokens: int | None = None
-    system: str | None = None
-    """The system prompt of this turn alone; None is the session's."""
-    tail: str = ""
-    """Said at the end of the prompt, in each call of this turn, and not remembered."""
-    limits: Limits | None = None
-    """Limits of this turn alone; None is the agent's."""
-    deps: Any = attrs.field(default=None, repr=False)
-    """Deps that tools of this turn alone are given."""
-    journal_form: TurnOptions | None = None
-    """The per-turn overrides in this object, in the form that a journal stores."""
+from .turn_options import CallOptions
 
 
 class AwaitedTurn(typing.Protocol):
@@ -381,75 +263,3 @@ class TurnFuture:
 
     def take_calls(self, calls: Sequence[ToolCall]) -> None:
         """Take the calls that are about to run, under the ids that their results have."""
-
-
-class TurnStream(TurnFuture):
-    """Someone who reads along."""
-
-    def __init__(self, options: CallOptions, *, reader: TurnReader[Any]) -> None:
-        super().__init__(options)
-        self._reader = reader
-
-    @property
-    def hears(self) -> bool:
-        return True
-
-    def hear(self, delivery: object) -> None:
-        if isinstance(delivery, CallProgress):
-            call = delivery.id
-            self._reader.put_latest(delivery, lambda each: isinstance(each, CallProgress) and each.id == call)
-        else:
-            self._reader.put(delivery)
-
-    async def wait_room(self) -> None:
-        await self._reader.wait_room()
-
-    def send_away(self, message_id: str, error: SuspendedError) -> None:
-        super().send_away(message_id, error)
-        self._reader.put(self.failure)
-
-    def finish(self) -> None:
-        super().finish()
-        self._reader.end()
-
-
-def turn_options(
-    output: Output | None,
-    *,
-    temperature: float | None,
-    max_tokens: int | None,
-    system: str | None,
-    tail: str,
-    deps: bool,
-) -> TurnOptions | None:
-    """Return the options given for one turn; None if there are none. Of deps only that there were some."""
-    said = (output, temperature, max_tokens, system)
-    if said == (None, None, None, None) and not tail and not deps:
-        return None
-    return TurnOptions(
-        temperature=temperature,
-        max_tokens=max_tokens,
-        system=system,
-        tail=tail,
-        output=None if output is None else output.form,
-        output_name="" if output is None else output.name,
-        deps=deps,
-    )
-
-
-def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
-    """The agent's options, but for what was said for one turn. A value of a form comes as plain JSON data."""
-    return attrs.evolve(
-        base,
-        protocol=base.protocol if form.output is None else _with_form(base.protocol, form),
-        temperature=base.temperature if form.temperature is None else form.temperature,
-        max_tokens=base.max_tokens if form.max_tokens is None else form.max_tokens,
-        system=form.system,
-        tail=form.tail,
-        journal_form=form,
-    )
-
-
-def _with_form(protocol: Protocol, form: TurnOptions) -> Protocol:
-    plain = protocol.inner if isinstance(protocol, WithOutput) else protocol
-    return plain.with_output(form_output(form.output_name, json.loads(form.output or "{}")))

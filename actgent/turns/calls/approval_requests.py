@@ -12,7 +12,8 @@ from actgent.journal.records import PersonAsked, SuspendedRecord
 from actgent.messages import ToolCall
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.approval_ledger import GUARDED, ApprovalLedger, approval_for, question_of
+from actgent.sessions.waiting.approval_calls import approval_for, question_of
+from actgent.sessions.waiting.approval_ledger import GUARDED, ApprovalLedger
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import Batch
 from actgent.turns.dispatcher import Dispatcher

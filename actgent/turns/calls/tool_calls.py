@@ -15,8 +15,10 @@ from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.context import SessionContext
 from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Turn, TurnCheckpoint
-from actgent.sessions.waiting.approval_ledger import PendingCalls, edited, grants_of
+from actgent.sessions.turn import Turn
+from actgent.sessions.waiting.approval_calls import edited, grants_of
+from actgent.sessions.waiting.approval_ledger import PendingCalls
+from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.outputs.kept import can_read_results, keep_result

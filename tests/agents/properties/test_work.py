@@ -28,7 +28,7 @@ from actgent.runtime.approval_decisions import open_approvals
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.tree import SessionTree
-from actgent.sessions.waiting.approval_ledger import approval_for
+from actgent.sessions.waiting.approval_calls import approval_for
 
 
 class Steps:

@@ -1,0 +1,74 @@
+"""How one turn alone talks to the model, also in the form that a journal keeps: a turn that goes on asks as it began."""
+
+import json
+from typing import Any
+
+import attrs
+
+from actgent.control.limits import Limits
+from actgent.journal.records import (
+    TurnOptions,
+)
+from actgent.protocols.base import Protocol, WithOutput
+from actgent.structured.output import Output, form_output
+
+
+@attrs.frozen(kw_only=True)
+class CallOptions:
+    """How a turn talks to the model."""
+
+    protocol: Protocol
+    temperature: float | None = None
+    max_tokens: int | None = None
+    system: str | None = None
+    """The system prompt of this turn alone; None is the session's."""
+    tail: str = ""
+    """Said at the end of the prompt, in each call of this turn, and not remembered."""
+    limits: Limits | None = None
+    """Limits of this turn alone; None is the agent's."""
+    deps: Any = attrs.field(default=None, repr=False)
+    """Deps that tools of this turn alone are given."""
+    journal_form: TurnOptions | None = None
+    """The per-turn overrides in this object, in the form that a journal stores."""
+
+
+def turn_options(
+    output: Output | None,
+    *,
+    temperature: float | None,
+    max_tokens: int | None,
+    system: str | None,
+    tail: str,
+    deps: bool,
+) -> TurnOptions | None:
+    """Return the options given for one turn; None if there are none. Of deps only that there were some."""
+    said = (output, temperature, max_tokens, system)
+    if said == (None, None, None, None) and not tail and not deps:
+        return None
+    return TurnOptions(
+        temperature=temperature,
+        max_tokens=max_tokens,
+        system=system,
+        tail=tail,
+        output=None if output is None else output.form,
+        output_name="" if output is None else output.name,
+        deps=deps,
+    )
+
+
+def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
+    """The agent's options, but for what was said for one turn. A value of a form comes as plain JSON data."""
+    return attrs.evolve(
+        base,
+        protocol=base.protocol if form.output is None else _with_form(base.protocol, form),
+        temperature=base.temperature if form.temperature is None else form.temperature,
+        max_tokens=base.max_tokens if form.max_tokens is None else form.max_tokens,
+        system=form.system,
+        tail=form.tail,
+        journal_form=form,
+    )
+
+
+def _with_form(protocol: Protocol, form: TurnOptions) -> Protocol:
+    plain = protocol.inner if isinstance(protocol, WithOutput) else protocol
+    return plain.with_output(form_output(form.output_name, json.loads(form.output or "{}")))
