@@ -1,6 +1,7 @@
 """What an agent tells its observers; without any, nothing is even built."""
 
 import time
+from typing import TypedDict
 
 import attrs
 
@@ -38,6 +39,14 @@ from actgent.sessions.waiting.task_reports import own_words
 from .spans import TurnSpans
 
 
+class _Place(TypedDict):
+    """Where something happens, as each event of a session says it."""
+
+    agent: str
+    session_id: str
+    turn: str
+
+
 @attrs.frozen
 class Observer:
     """Publishes what happens in the turns of one agent."""
@@ -73,9 +82,7 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 TurnStarted(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=turn.message.id,
+                    **self._at(context, turn.message.id),
                     queued=max(0.0, time.time() - turn.message.created_at),
                     again=turn.checkpoint is not None,
                 )
@@ -84,21 +91,17 @@ class Observer:
     def suspend_turn(self, context: SessionContext, turn: Turn) -> None:
         if self.stream.watched:
             ids = () if context.approvals is None else tuple(context.approvals.open)
-            self.stream.publish(
-                TurnSuspended(agent=self.agent, session_id=context.id, turn=turn.message.id, ids=ids)
-            )
+            self.stream.publish(TurnSuspended(**self._at(context, turn.message.id), ids=ids))
 
     def resume_turn(self, context: SessionContext, turn: Turn) -> None:
         if self.stream.watched:
-            self.stream.publish(TurnResumed(agent=self.agent, session_id=context.id, turn=turn.message.id))
+            self.stream.publish(TurnResumed(**self._at(context, turn.message.id)))
 
     def refuse(self, context: SessionContext, message: Message, error: BaseException) -> None:
         if self.stream.watched:
             self.stream.publish(
                 MessageRefused(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=message.id,
+                    **self._at(context, message.id),
                     message_id=message.id,
                     error=type(error).__name__,
                 )
@@ -108,9 +111,7 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 ScheduleFired(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=message_id,
+                    **self._at(context, message_id),
                     schedule_id=schedule_id,
                     message_id=message_id,
                 )
@@ -122,9 +123,7 @@ class Observer:
             last = changes[-1]
             self.stream.publish(
                 ModeChanged(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=_turn_of(context),
+                    **self._at(context),
                     previous=last.previous,
                     current=last.current,
                     by=last.by,
@@ -136,14 +135,12 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 ModelStarted(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=_turn_of(context),
+                    **self._at(context),
                     message_id=message.id,
                     model=model,
                 )
             )
-            return _ToldCall(observer=self, session_id=context.id, turn=_turn_of(context))
+            return _ToldCall(stream=self.stream, place=self._at(context))
         return None if context.log is None else CallWatch()
 
     def fail_call(self, watch: CallWatch | None, model: str, error: Exception) -> None:
@@ -154,9 +151,7 @@ class Observer:
     def start_tool(self, context: SessionContext, call: ToolCall) -> None:
         self.stream.publish(
             ToolStarted(
-                agent=self.agent,
-                session_id=context.id,
-                turn=_turn_of(context),
+                **self._at(context),
                 call_id=call.id,
                 tool_name=call.name,
             )
@@ -166,9 +161,7 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 PassStarted(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=_turn_of(context),
+                    **self._at(context),
                     message_id=message.id,
                     stage=message.stage,
                 )
@@ -179,9 +172,7 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 ModelAnswered(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=_turn_of(context),
+                    **self._at(context),
                     message_id=message.id,
                     model=answer.model,
                     seconds=time.monotonic() - started,
@@ -194,9 +185,7 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 ToolFinished(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=_turn_of(context),
+                    **self._at(context),
                     call_id=result.call_id,
                     tool_name=result.tool_name,
                     status=result.status,
@@ -207,9 +196,7 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 ToolProgressed(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=_turn_of(context),
+                    **self._at(context),
                     call_id=progress.call_id,
                     tool_name=progress.tool_name,
                     done=progress.done,
@@ -221,9 +208,7 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 ApprovalAsked(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=_turn_of(context),
+                    **self._at(context),
                     approval_id=approval.id,
                     call_id=approval.call_id,
                     tool_name=approval.tool_name,
@@ -236,9 +221,7 @@ class Observer:
         if self.stream.watched:
             self.stream.publish(
                 ApprovalDecided(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=_turn_of(context),
+                    **self._at(context),
                     approval_id=approval.id,
                     call_id=approval.call_id,
                     tool_name=approval.tool_name,
@@ -255,9 +238,7 @@ class Observer:
             return
         self.stream.keep_failure(
             MessageFailed(
-                agent=self.agent,
-                session_id=context.id,
-                turn=message.id,
+                **self._at(context, message.id),
                 message_id=message.id,
                 kind=kind,
                 error=type(error).__name__,
@@ -275,9 +256,7 @@ class Observer:
                 self._meet_limit(context, turn, turn.control.error)
             self.stream.publish(
                 TurnEnded(
-                    agent=self.agent,
-                    session_id=context.id,
-                    turn=turn.message.id,
+                    **self._at(context, turn.message.id),
                     message_id=turn.message.id,
                     seconds=time.monotonic() - turn.started,
                     calls=turn.progress.calls,
@@ -290,9 +269,7 @@ class Observer:
     def _meet_limit(self, context: SessionContext, turn: Turn, error: LimitReached) -> None:
         self.stream.publish(
             LimitMet(
-                agent=self.agent,
-                session_id=context.id,
-                turn=turn.message.id,
+                **self._at(context, turn.message.id),
                 limit=error.field,
                 value=error.value,
                 owner_agent=error.agent,
@@ -300,30 +277,28 @@ class Observer:
             )
         )
 
-
-def _turn_of(context: SessionContext) -> str:
-    """The turn that runs, or waits for people; empty if there is none."""
-    begun = context.turn or context.suspension
-    return "" if begun is None else begun.message.id
+    def _at(self, context: SessionContext, turn: str | None = None) -> _Place:
+        """Return where it happens; without a turn in the one that runs or waits for people, if there is one."""
+        if turn is None:
+            begun = context.turn or context.suspension
+            turn = "" if begun is None else begun.message.id
+        return {"agent": self.agent, "session_id": context.id, "turn": turn}
 
 
 @attrs.define(eq=False, kw_only=True)
 class _ToldCall(CallWatch):
     """Tells readers of the events of a runtime what becomes of a model call."""
 
-    observer: Observer
-    session_id: str
-    turn: str
+    stream: EventStream
+    place: _Place
     has_failed: bool = False
     """True if the last that was told is that no attempt follows."""
 
     def wait(self, seconds: float, model: str) -> None:
         super().wait(seconds, model)
-        self.observer.stream.publish(
+        self.stream.publish(
             AdmissionWaited(
-                agent=self.observer.agent,
-                session_id=self.session_id,
-                turn=self.turn,
+                **self.place,
                 model=model,
                 seconds=seconds,
             )
@@ -334,11 +309,9 @@ class _ToldCall(CallWatch):
 
     def fail(self, model: str, attempt: int, error: Exception, again: float | None) -> None:
         self.has_failed = again is None
-        self.observer.stream.publish(
+        self.stream.publish(
             ModelFailed(
-                agent=self.observer.agent,
-                session_id=self.session_id,
-                turn=self.turn,
+                **self.place,
                 model=model,
                 error=type(error).__name__,
                 again=again,
