@@ -30,6 +30,7 @@ class ActorStarted(Observation):
     """An actor is at work under its name."""
 
     actor: str
+    """Its name."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +38,7 @@ class ActorRestarted(Observation):
     """An actor failed and begins again with a new object."""
 
     actor: str
+    """Its name."""
     error: str
     """The class of the exception."""
     delay: float
@@ -48,6 +50,7 @@ class ActorStopped(Observation):
     """An actor has ended; its name is free."""
 
     actor: str
+    """Its name."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,7 +58,9 @@ class DeadLettered(Observation):
     """A message was given up."""
 
     actor: str
+    """The name of the actor or agent that it was sent to."""
     reason: str
+    """Why nobody deals with it, in words."""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +68,9 @@ class ToolsetConnected(Observation):
     """A toolset published its tools, for the first time, again after it was lost, or because they changed."""
 
     toolset: str
+    """Its name."""
     tools: int
+    """The number of tools that it has."""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +78,7 @@ class ToolsetLost(Observation):
     """A toolset could not be connected, or its connection ended; its tools fail until it is back."""
 
     toolset: str
+    """Its name."""
     error: str
     """The class of the exception; `silent` where it did not answer in time."""
     delay: float
@@ -82,7 +90,9 @@ class SessionObservation(Observation):
     """Something that happened in a session."""
 
     agent: str
+    """The name of the session's agent."""
     session_id: str
+    """The id of the session, unique within its agent."""
     turn: str = ""
     """The id of the outside message whose turn it belongs to; empty where it belongs to none."""
 
@@ -92,7 +102,9 @@ class SessionOpened(SessionObservation):
     """A session takes messages."""
 
     owner: str
+    """The name of its owner."""
     parent_id: str | None = None
+    """The session that it is a child of; None for one that stands below no other."""
     parent_agent: str | None = None
     """Whose session the parent is: an id alone is that of one session for each agent."""
 
@@ -107,7 +119,9 @@ class MessageAccepted(SessionObservation):
     """The inbox took a message."""
 
     message_id: str
+    """The message."""
     priority: Priority
+    """The level at which it waits."""
 
 
 @attrs.frozen(kw_only=True)
@@ -115,6 +129,7 @@ class MessageRefused(SessionObservation):
     """A message did not get in; its sender has the error."""
 
     message_id: str
+    """The message."""
     error: str
     """Its class."""
 
@@ -147,6 +162,7 @@ class ScheduleFired(SessionObservation):
     """The time of a schedule has come."""
 
     schedule_id: str
+    """The schedule, as `session.schedule` returned it."""
     message_id: str
     """What it says; empty where it was passed over, as what it had said before still waits."""
 
@@ -156,7 +172,9 @@ class ModeChanged(SessionObservation):
     """The mode of a session is another one, as its model is about to be told."""
 
     previous: str
+    """The name of the mode until now."""
     current: str
+    """The name of the mode from now on."""
     by: str
     """Who wanted it: `user`, `agent`, `admin` or `system`."""
 
@@ -166,7 +184,9 @@ class ModelStarted(SessionObservation):
     """A model call begins: its provider's limits may let it wait, and it may take several attempts."""
 
     message_id: str
+    """The message that the call answers: the turn's, or tool results."""
     model: str
+    """The name of the model that is asked first."""
 
 
 @attrs.frozen(kw_only=True)
@@ -174,7 +194,9 @@ class AdmissionWaited(SessionObservation):
     """An attempt at a model call has waited for the provider's limits."""
 
     model: str
+    """The name of the model."""
     seconds: float
+    """Seconds that the attempt waited."""
 
 
 @attrs.frozen(kw_only=True)
@@ -182,6 +204,7 @@ class ModelFailed(SessionObservation):
     """An attempt at a model call has failed."""
 
     model: str
+    """The name of the model."""
     error: str
     """The class of the error."""
     again: float | None = None
@@ -193,7 +216,9 @@ class PassStarted(SessionObservation):
     """A message left the inbox, or followed up in its turn, and is processed."""
 
     message_id: str
+    """The message that is processed: the turn's, or tool results."""
     stage: str | None = None
+    """The protocol's stage that it goes on with; None at the turn's first message."""
 
 
 @attrs.frozen(kw_only=True)
@@ -201,10 +226,15 @@ class ModelAnswered(SessionObservation):
     """A model call ended with an answer."""
 
     message_id: str
+    """The message that the call answers."""
     model: str
+    """The name of the model that answered."""
     seconds: float
+    """Seconds since the call began, with waiting and failed attempts."""
     usage: Usage
+    """Tokens and cost of the call."""
     stop: str
+    """Why the model ended, as `Answer.stop`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -212,7 +242,9 @@ class ToolStarted(SessionObservation):
     """A tool call runs."""
 
     call_id: str
+    """The call; its result has the same id."""
     tool_name: str
+    """The tool's name."""
 
 
 @attrs.frozen(kw_only=True)
@@ -220,9 +252,13 @@ class ToolProgressed(SessionObservation):
     """A tool call has come further."""
 
     call_id: str
+    """The call."""
     tool_name: str
+    """The tool's name."""
     done: float | None
+    """How much is done, in the tool's own measure; None where it says only words."""
     total: float | None
+    """How much there is in all; None where that is not known."""
 
 
 @attrs.frozen(kw_only=True)
@@ -230,8 +266,11 @@ class ToolFinished(SessionObservation):
     """A tool call has its result."""
 
     call_id: str
+    """The call."""
     tool_name: str
+    """The tool's name."""
     status: ToolStatus
+    """As `ToolResult.status`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -239,8 +278,11 @@ class ApprovalAsked(SessionObservation):
     """A tool call waits for a person."""
 
     approval_id: str
+    """The approval, as `session.answer` takes it."""
     call_id: str
+    """The call that waits."""
     tool_name: str
+    """The tool's name."""
 
 
 @attrs.frozen(kw_only=True)
@@ -248,8 +290,11 @@ class ApprovalDecided(SessionObservation):
     """A person, or the clock, decided over a call."""
 
     approval_id: str
+    """The approval."""
     call_id: str
+    """The call that waited."""
     tool_name: str
+    """The tool's name."""
     decision: str
     """`approved`, `rejected`, `edited`, `responded` or `expired`."""
 
@@ -261,6 +306,7 @@ class TurnEnded(SessionObservation):
     message_id: str
     """The outside message that began the turn."""
     seconds: float
+    """Seconds since the turn began, in this process."""
     calls: int
     """Model calls that the turn took."""
     failed: str | None = None
@@ -274,7 +320,9 @@ class LimitMet(SessionObservation):
     limit: str
     """A name of `Limits`."""
     value: float
+    """The limit's value, in its own unit."""
     owner_agent: str
+    """The agent of the session whose limit it was."""
     owner_session_id: str
     """Whose limit it was."""
 
@@ -284,6 +332,7 @@ class MessageFailed(SessionObservation):
     """A message that ended as a failure: not read as an event, but kept for `Runtime.failures`, since it has words."""
 
     message_id: str
+    """The message."""
     kind: str
     """As in `Failure.kind`."""
     error: str

@@ -25,12 +25,15 @@ class DeadLetter:
     actor: str
     """The name of the actor or agent that it was sent to."""
     payload: Any
+    """What was sent: a message, or any value."""
     reason: str
+    """Why nobody deals with it, in words."""
     error: Exception | None = None
     """What it failed with, the last time."""
     at: float = attrs.field(factory=time.time, eq=False, kw_only=True)
     """Unix time in seconds."""
     priority: Priority = attrs.field(default=Priority.NORMAL, eq=False, kw_only=True)
+    """The level that it was sent with, and is sent again with."""
     owner: Any = attrs.field(default=None, eq=False, kw_only=True)
     """The owner of the session that an agent's message was sent to; None if that ends with its only message."""
 

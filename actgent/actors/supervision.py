@@ -28,6 +28,7 @@ class Supervision:
     """More within `within` seconds escalate: the parent fails. Each actor has its own, siblings that restart
     together have them together."""
     within: float = 60.0
+    """Seconds in which restarts are counted."""
     backoff: float = 0.1
     """Seconds of pause before the first restart; each further one within `within` doubles it."""
     max_backoff: float = 30.0
@@ -56,6 +57,7 @@ class Restarts:
     """The restarts of one actor that still count."""
 
     policy: Supervision
+    """How many are too many."""
     _times: deque[float] = attrs.field(factory=deque)
 
     @property

@@ -35,15 +35,23 @@ class PlanResult(Generic[DataT_co]):
     status: Status
     """`success`: all was done; `partial`: something failed or was left out; `suspended`: an item waits; `error`."""
     reply: Reply[DataT_co] | None = None
+    """The last reply of the turn; None where there is none."""
     error: Exception | None = None
+    """Why there is no answer, or what the request waits for; None otherwise."""
     plan: Plan | None = None
+    """The plan with the state of its items; None where none was made."""
     session_id: str = ""
+    """The session of the request; closed by now if it was a fresh one and nothing waits."""
     turn_id: str = ""
     """The id of the outside message, and the correlation id of all that it led to."""
     model_calls: int = 0
+    """Answers of models in the turn."""
     tool_calls: int = 0
+    """Tool calls that had a result."""
     usage: Usage = NO_USAGE
+    """Tokens and cost of the turn."""
     seconds: float = 0.0
+    """How long the request took, by trio's clock."""
 
     def __str__(self) -> str:
         return self.text

@@ -19,7 +19,9 @@ class CheckResult:
     score: float
     """From 0 to 1."""
     passed: bool
+    """True if the answer is good enough."""
     reason: str = ""
+    """Why not, in words; may be empty."""
 
 
 @attrs.frozen(kw_only=True)
@@ -27,6 +29,7 @@ class Trial:
     """One run of a case."""
 
     case: "Case"
+    """What was said and checked."""
     variant: str
     """Whose run it is: the name of an agent, a model or a prompt."""
     run: int
@@ -38,11 +41,13 @@ class Trial:
     error: str = ""
     """Why there is no answer; empty where there is one."""
     history: tuple[Message, ...] = attrs.field(default=(), repr=False)
+    """All that was said in its session, oldest first."""
     usage: Usage = NO_USAGE
     """Of the whole session."""
     seconds: float = 0.0
     """From the first input to the last answer."""
     results: tuple[CheckResult, ...] = ()
+    """Of the case's checks in their order, and of the judge."""
     judge_usage: Usage = NO_USAGE
     """Of the model that judged it."""
 
@@ -100,6 +105,7 @@ class Case:
     expected: Any = None
     """What the answer should be, for the checks and for the judge."""
     checks: tuple[Check, ...] = attrs.field(default=(), converter=_checks)
+    """What is checked of the last answer."""
     judge: str = ""
     """What a judge model is asked: when is the answer good?"""
     limits: Limits | None = None

@@ -20,10 +20,13 @@ class Written:
     """A step that is in the journal: its records, which have the numbers from `first` on."""
 
     session_id: str
+    """The session that has them."""
     agent: str
+    """The name of its agent."""
     first: int
     """The number of its first record in the session, which begin with 1."""
     count: int
+    """How many records the step has."""
     at: float | None
     """When it was written: Unix time in seconds; None where that is not known, as an earlier actgent wrote it."""
     records: tuple[Record, ...] = ()
@@ -44,7 +47,9 @@ class Erased:
     """A session has left the journal; one of the same id begins with number 1 again."""
 
     session_id: str
+    """The session that is gone."""
     agent: str
+    """The name of its agent."""
 
     @property
     def key(self) -> SessionKey:

@@ -39,9 +39,11 @@ class SessionFilter:
     """Which sessions are listed: all that fit what is given. They come by their last change, the newest first."""
 
     agent: str | None = None
+    """The name of their agent; None: of all, as in the fields below."""
     owner: str | None = None
     """A name."""
     state: State | None = None
+    """What they do just now."""
     parent: SessionKey | None = None
     """Its children alone."""
     root: SessionKey | None = None
@@ -53,6 +55,7 @@ class SessionFilter:
     changed_before: float | None = None
     """Unix time in seconds."""
     oldest_first: bool = False
+    """True: those that changed longest ago come first."""
 
     def takes(self, session: Any) -> bool:
         """Return True if a `SessionSummary` fits."""

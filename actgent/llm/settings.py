@@ -80,10 +80,15 @@ class LLMSettings:
     A name alone may have a colon of its own (`llama3:8b`) where `base_url` says whom to ask; see `check_model`.
     """
     base_url: str | None = attrs.field(default=None, repr=False)
+    """The address of the API; None is the provider's own."""
     api_key: str | None = attrs.field(default=None, repr=False)
+    """The key; None is read from the provider's environment variable."""
     stream: bool | None = None
+    """True if answers are read as they grow."""
     max_tokens: int | None = attrs.field(default=None, validator=_at_least(1))
+    """The longest answer, in tokens."""
     temperature: float | None = attrs.field(default=None, validator=_at_least(0))
+    """Passed on to the model."""
     timeout: float | None = attrs.field(default=None, validator=_at_least(0))
     """Seconds that one attempt may take."""
 

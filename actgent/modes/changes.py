@@ -23,9 +23,13 @@ class ModeChange:
     """A switch that happened; `previous` and `current` are the same where there was nothing to do."""
 
     previous: str
+    """The name of the mode before."""
     current: str
+    """The name of the mode after."""
     by: str
+    """Who wanted it: `user`, `agent`, `admin` or `system`."""
     reason: str = ""
+    """Why, in words; may be empty."""
     number: int = 0
     """From 1 in each session; 0 where there was nothing to do."""
     key: str = ""

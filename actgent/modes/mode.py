@@ -68,6 +68,7 @@ class Mode:
     """
 
     name: str = attrs.field(validator=_check_name)
+    """Unique among an agent's modes."""
     tools: ModeRule | tuple[Tool | str, ...] = attrs.field(default=(), converter=_to_rule)
     """Tools or their names, or a rule of your own."""
     message: str = attrs.field(default=DEFAULT_MESSAGE, kw_only=True)

@@ -19,6 +19,7 @@ class Notice:
     mark: str
     """By which its source sees in the record how far it has told; not empty."""
     text: str
+    """What it is told."""
 
 
 class NoticeSource(abc.ABC):

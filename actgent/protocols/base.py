@@ -31,7 +31,9 @@ class Instruction:
     """A named, described form of answer, as a developer writes it."""
 
     name: str
+    """Unique among an agent's instructions and types; the model writes it as the type of its answer."""
     description: str = ""
+    """When the model should answer in this form, in words."""
     schema: Mapping[str, Any] | None = None
     """A JSON Schema, or the template form `{"field": "<what stands there>"}`; None takes any content."""
     tool: str | None = None
@@ -43,9 +45,13 @@ class ClassificationType:
     """The form that an instruction takes in prompts and classifiers."""
 
     name: str
+    """Unique among an agent's types; the model writes it."""
     description: str = ""
+    """When the model should answer in this form, in words."""
     schema: Mapping[str, Any] = attrs.field(factory=dict)
+    """A JSON Schema of the answer; empty where any answer fits."""
     tool: str | None = None
+    """The tool that runs with the validated answer; None where it becomes an event."""
 
 
 def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType, ...]:
@@ -82,11 +88,17 @@ class Profile:
     """Who the agent is, as templates see it."""
 
     name: str = "agent"
+    """The agent's name."""
     role: str = ""
+    """Who it is, in words; empty where nothing was said, as in the fields below."""
     goal: str = ""
+    """What it is there for."""
     capabilities: str = ""
+    """What it can do."""
     instructions: Sequence[Instruction] = ()
+    """The forms of answer that the developer described."""
     types: Sequence[ClassificationType] = ()
+    """The same as classification types, and those that were given ready."""
     tools: Sequence[ToolSpec] = ()
     """Those that the agent had when it was made: the system prompt never moves. See `View.tools`."""
     body: str = ""
@@ -116,6 +128,7 @@ class View:
     repairs: int = 0
     """Bad answers in a row so far."""
     profile: Profile
+    """The agent's."""
     tools: Sequence[ToolSpec] = ()
     """The tools that the agent has when the model is asked; an access rule may refuse some of them at the call."""
 
@@ -129,6 +142,7 @@ class Request:
     model: str = "default"
     """The role of the model to ask, a key of the agent's `models`."""
     response_format: ResponseFormat | None = None
+    """The form that the provider is asked to keep to; None is plain text."""
 
 
 PLAIN_REQUEST = Request()
@@ -141,8 +155,11 @@ class Say:
     """An answer for the user."""
 
     text: str
+    """The words that the user is shown."""
     data: Any = None
+    """The value of the declared output; None where none was declared."""
     message_type: str | None = None
+    """The kind of the answer in the protocol's own words; None where it has none."""
 
 
 @attrs.frozen
@@ -150,6 +167,7 @@ class CallTools:
     """Run these tools side by side; their results are the turn's next message."""
 
     calls: Sequence[ToolCall]
+    """In the order of the answer."""
     stage: str | None = None
     """The stage that the results go on with."""
 
@@ -159,6 +177,7 @@ class Change:
     """Change the session's state; dispatched before everything else of the answer."""
 
     action: Callable[[Mapping[str, Any]], Any]
+    """Takes the state, and returns what `Store.dispatch` takes."""
 
 
 @attrs.frozen
@@ -166,7 +185,9 @@ class Continue:
     """Ask the model again, at a stage, with a note at the conversation's end."""
 
     stage: str | None
+    """The stage of the next pass; None is the protocol's first."""
     note: str = ""
+    """What the model is told at the conversation's end; empty for nothing."""
 
 
 @attrs.frozen
@@ -179,6 +200,7 @@ class Fail:
     """The answer cannot be used. A `ParseError` is asked again a bounded number of times."""
 
     error: AnswerError
+    """What is wrong with the answer."""
 
 
 Outcome = Say | Event | Route | CallTools | Change | Continue | Finish | Fail

@@ -22,8 +22,11 @@ class PromptLayer:
     """
 
     text: str
+    """A template or plain text."""
     mode: Mode = attrs.field(default="append", validator=attrs.validators.in_(_MODES), kw_only=True)
+    """Where it stands: behind the prompt, before it, or in its place."""
     variables: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+    """Values of the template; None where the text is plain."""
 
     def render(self, profile: Profile) -> str:
         """The text with its variables filled in.

@@ -39,7 +39,9 @@ class AgentStatistics:
     """How an agent is just now."""
 
     agent: str
+    """Its name."""
     inbox: InboxStatistics
+    """What waits for it, and what is out."""
     capacity: int
     """Messages that its inbox takes."""
     session_capacity: int
@@ -61,8 +63,11 @@ class SetSchedule:
     """A schedule, and whose it is."""
 
     agent: str
+    """The name of the session's agent."""
     session_id: str
+    """The session whose schedule it is."""
     schedule: Schedule
+    """What is said, and when next."""
 
     @property
     def place(self) -> tuple[float, str, str, str]:
@@ -75,16 +80,21 @@ class OpenBudget:
     """What a session in memory, or its turn, may still take."""
 
     agent: str
+    """The name of the session's agent."""
     session_id: str
+    """The session whose budget it is."""
     owner: str
+    """The name of its owner."""
     turn: str
     """The outside message of the turn; empty for the session as a whole."""
     limits: Mapping[str, float]
     """By name: `model_calls`, `tool_calls`, `tokens`, `cost` (US dollars), `seconds`."""
     spent: Mapping[str, float]
+    """What was taken, by the same names."""
     reserved: Mapping[str, float]
     """Set apart for calls under way."""
     left: Mapping[str, float]
+    """What may still be taken, by the same names: the limit without what is spent and reserved."""
 
     @property
     def place(self) -> tuple[str, str, str]:

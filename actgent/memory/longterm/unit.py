@@ -36,7 +36,9 @@ class MemoryUnit:
     """Something that is remembered. It is never changed: another one replaces it, and it stays readable as history."""
 
     id: str
+    """Unique in its store."""
     text: str
+    """What is remembered, in words."""
     kind: str = "fact"
     """`fact`, `episode`, `procedure`, or a word of the program's own."""
     owner: Sender
@@ -76,9 +78,11 @@ class Recalled:
     """A memory that was found, and how."""
 
     memory: MemoryUnit
+    """What was found."""
     score: float
     """What it was ranked by, more is better; comparable within one answer only."""
     found_by: tuple[Source, ...]
+    """By what it was found: its `words`, its meaning (`vectors`), or its `worth` alone."""
 
 
 @attrs.frozen(kw_only=True)
@@ -92,7 +96,9 @@ class MemoryFilter:
     kinds: Sequence[str] = ()
     """Any of these; empty: all."""
     agents: Sequence[str] = ()
+    """Remembered by any of these; empty: all."""
     sessions: Sequence[str] = ()
+    """Said in any of these; empty: all."""
     since: float | None = None
     """Unix time in seconds: made then or later."""
     until: float | None = None
@@ -100,6 +106,7 @@ class MemoryFilter:
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
     """Values that it has, by name."""
     is_kept: bool | None = None
+    """True: those that are never evicted; False: the others; None: all."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("kinds", "agents", "sessions"):

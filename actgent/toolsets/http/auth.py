@@ -18,7 +18,9 @@ class Credentials:
     """What is added to a request. Its `repr` shows names only."""
 
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=lambda values: str(sorted(values)))
+    """Headers by name."""
     query: Mapping[str, str] = attrs.field(factory=dict, repr=lambda values: str(sorted(values)))
+    """Parameters of the query by name."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -48,6 +50,7 @@ class Bearer:
     """A token in the header `Authorization` (RFC 6750)."""
 
     token: str = attrs.field(repr=False)
+    """Sent as it is."""
 
     def __call__(self) -> Credentials:
         return Credentials(headers={"Authorization": f"Bearer {self.token}"})
@@ -58,7 +61,9 @@ class Basic:
     """A name and a password in the header `Authorization` (RFC 7617)."""
 
     user: str
+    """The name."""
     password: str = attrs.field(repr=False)
+    """The password."""
 
     def __call__(self) -> Credentials:
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -70,8 +75,11 @@ class APIKey:
     """A key in a header, or in the query where `query` names a parameter."""
 
     key: str = attrs.field(repr=False)
+    """Sent as it is."""
     header: str = "X-API-Key"
+    """The header that has the key, unless `query` is given."""
     query: str = ""
+    """The parameter that has the key; empty: a header has it."""
 
     def __call__(self) -> Credentials:
         return (
