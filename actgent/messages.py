@@ -31,6 +31,7 @@ from actgent.support.leads import (
     for_tool_calls,
     for_usage,
 )
+from actgent.support.quick_init import quick_init
 
 # --- identifiers -------------------------------------------------------------------------
 
@@ -237,6 +238,7 @@ class Opaque:
 
 
 @for_tool_calls
+@quick_init
 @attrs.frozen
 class ToolCall:
     """A model's wish to run a tool."""
@@ -259,6 +261,7 @@ ToolStatus = Literal["success", "error", "cancelled", "outcome_unknown"]
 
 
 @for_results
+@quick_init
 @attrs.frozen(kw_only=True)
 class ToolResult:
     """What came of one tool call; there is exactly one for each."""
@@ -343,6 +346,7 @@ _CONTENT: Mapping[type, str] = {
 
 
 @for_usage
+@quick_init
 @attrs.frozen(kw_only=True)
 class Usage:
     """What model calls took. Adds up with `+`.
@@ -427,6 +431,7 @@ def _as_tuple(parts: "Sequence[str | Part] | str | Part") -> tuple[Part, ...]:
 
 
 @for_messages
+@quick_init
 @attrs.frozen(kw_only=True)
 class Message:
     """One thing said in one session: a user's words, a model's answer, tool results, a timer."""
@@ -525,6 +530,7 @@ _NO_DATA: Any = None
 
 
 @for_replies
+@quick_init
 @attrs.frozen(kw_only=True)
 class Reply(Generic[DataT_co]):
     """An answer for the user; `str(reply)` is its text."""
@@ -577,6 +583,7 @@ class Route:
 
 
 @for_failures
+@quick_init
 @attrs.frozen(kw_only=True)
 class Failure:
     """A message that ended without an answer, or a handler that failed."""

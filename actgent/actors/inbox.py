@@ -701,7 +701,9 @@ class PriorityInbox(Generic[M]):
         if line.waiting:
             self._list(line)
             return
-        self._forget_if_empty(line)
+        if not (line.places or line.urgent):
+            del self._lines[session_id]
+            self._tell_if_idle()
         self._look_again()
 
     def _look_again(self) -> None:

@@ -23,6 +23,7 @@ import trio
 
 from actgent.errors import LimitReached
 from actgent.journal.records import NO_LIMITS, AccountKey, Led, Spent
+from actgent.support.quick_init import quick_init
 
 ANSWER_TOKENS = 4096
 """What an answer is reckoned with where nothing says how long it may get."""
@@ -40,6 +41,7 @@ Price = Callable[[int, int], float]
 """US dollars for so many tokens of prompt and answer; rises with both."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Amounts:
     """What something takes or took."""

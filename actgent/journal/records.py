@@ -21,6 +21,7 @@ from actgent.messages import (
     ToolResult,
     Usage,
 )
+from actgent.support.quick_init import quick_init
 from actgent.support.wire import Wire
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -65,6 +66,7 @@ class TurnOptions:
     """True: its tools were given deps of its own, which are not written."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Opened:
     """The session begins."""
@@ -99,6 +101,7 @@ class Opened:
     """The address that is told of what happens in it, and of which events; see `actgent.web.webhooks`."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Accepted:
     """A message waits in the inbox."""
@@ -117,6 +120,7 @@ class Accepted:
     """The values of its sender's context variables that the program registered, by their names."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Appended:
     """An accepted message enters the conversation; its content stands in its `Accepted`."""
@@ -130,6 +134,7 @@ class Appended:
     """True: it stands in the conversation, and its turn, for which the journal failed, goes on."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Said:
     """A message of the agent's own enters the conversation: an answer, tool results, a note."""
@@ -175,6 +180,7 @@ class Finished:
     result: ToolResult
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Spent:
     """Something was taken from a budget of this session, by itself or by another that works for it.
@@ -194,6 +200,7 @@ class Spent:
     seconds: float = 0.0
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Led:
     """Calls of a turn of this session that led to others, or of what it led to, in any session."""
@@ -208,6 +215,7 @@ class Led:
     """Of all of it, where it begins."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Changed:
     """The state changed: these keys have these values now, or what their reducers make of them."""
@@ -236,6 +244,7 @@ class RolledBack:
     number: int
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Told:
     """An outcome of an answer, written before handlers get it, where it is not just the answer's text."""
@@ -267,6 +276,7 @@ class Delivered:
     ids: tuple[str, ...]
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Guarded:
     """The guards have decided over what a turn answers, or over one of its answers."""
@@ -295,6 +305,7 @@ class Answered:
     """What the answer is where it is less than what was asked, e.g. `partial`; see `Protocol.shortfall`."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Ended:
     """An accepted message was dealt with."""

@@ -19,6 +19,7 @@ from actgent.messages import (
     ToolSpec,
     Usage,
 )
+from actgent.support.quick_init import quick_init
 
 from .doors import Door
 
@@ -95,6 +96,7 @@ class Chat:
     """Is told of the attempts that the call takes; None: nobody wants to know."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Answer:
     """What a model said, whole."""

@@ -17,6 +17,7 @@ from actgent.messages import Event, Message, Route, Sender, Text, ToolCall, Tool
 from actgent.structured.extract import extract, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
+from actgent.support.quick_init import quick_init
 from actgent.tools.schemas.checking import compile_schema
 
 from .growing import Growth
@@ -150,6 +151,7 @@ PLAIN_REQUEST = Request()
 # --- outcomes -------------------------------------------------------------------------------
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Say:
     """An answer for the user."""

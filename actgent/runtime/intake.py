@@ -141,6 +141,8 @@ class Intake:
         return message if self._tracing is None else _traced(message, self._lifecycle.name, self._tracing)
 
     def _check_busy(self, context: SessionContext, message: Message) -> None:
+        if message.on_busy != "reject":
+            return
         try:
             check_busy(context, message)
         except SessionBusy as error:

@@ -218,11 +218,11 @@ class TurnRunner:
 
     # --- run and finish ------------------------------------------------------------------
 
-    async def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> None:
+    def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> Awaitable[None]:
         """The turn of a claimed session."""
         turn.host = self
         self.turn_lifecycle.enter(turn, scope)
-        await self._core.run_turn(context, turn)
+        return self._core.run_turn(context, turn)
 
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""

@@ -119,8 +119,7 @@ class OfferedTools:
 class SessionConversation:
     """All messages of a session, in their order, and what they came to."""
 
-    view: ModelView
-    """The view that a model is shown of them."""
+    _view: ModelView
     messages: list[Message] | RecordedMessages = attrs.field(factory=list)
     usage: Usage = NO_USAGE
     unwritten: Usage | None = None
@@ -138,6 +137,8 @@ class SessionConversation:
     """The marks of the last notices, by their sources."""
     _history: tuple[Message, ...] = ()
     """The messages when they were last asked for as a whole."""
+    _unseen: Message | None = None
+    """The last answer as long as the view does not have it: many a session's last one is never shown to a model."""
 
     def add_child_usage(self, usage: Usage) -> None:
         """Count what a session took that works for this one."""
@@ -154,9 +155,29 @@ class SessionConversation:
     def append(self, message: Message, *, answered: bool = False) -> None:
         """Add the next message; `answered`: its turn has had its answer, so it is not to be noticed."""
         self.messages.append(message)
-        self.view.add(message, answered=answered)
-        if not answered and message.is_note:
+        if self._unseen is not None:
+            self._show(self._unseen)
+        if message.sender.kind == "assistant" and not answered:
+            self._unseen = message
+            return
+        self._view.add(message, answered=answered)
+        if not answered and message.sender.kind == "system" and message.is_note:
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
+
+    @property
+    def view(self) -> ModelView:
+        """What a model is shown of them."""
+        if self._unseen is not None:
+            self._show(self._unseen)
+        return self._view
+
+    @view.setter
+    def view(self, view: ModelView) -> None:
+        self._view, self._unseen = view, None
+
+    def _show(self, unseen: Message) -> None:
+        self._unseen = None
+        self._view.add(unseen)
 
     @property
     def history(self) -> tuple[Message, ...]:

@@ -116,7 +116,8 @@ def takes_session(handler: Handler) -> bool:
     ):  # the quick way: sessions are many, and each registers its handlers
         if type(handler) is FunctionType:
             code = handler.__code__
-            if code.co_argcount == 1 and not yields(code.co_flags):
+            required = code.co_argcount - len(handler.__defaults__ or ())
+            if required == 1 and not yields(code.co_flags):
                 return False
             return _takes_session(handler, code.co_argcount, _required(handler))
         if type(handler) is MethodType and type(handler.__func__) is FunctionType:

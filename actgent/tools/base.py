@@ -39,6 +39,9 @@ class HasState(typing.Protocol):
 
     @property
     def state(self) -> Any: ...
+    @property
+    def scope(self) -> str:
+        """What the effect keys of its calls begin with."""
 
 
 class CallsTools(typing.Protocol):
@@ -77,15 +80,11 @@ class ToolContext(Generic[DepsT_co]):
     """The name of its agent; empty outside of one."""
     call_id: str = ""
     """The `ToolCall.id`; empty outside of an agent."""
-    effect_key: str = ""
-    """The same for every repetition of this call, e.g. after a crash: hand it to services that drop duplicates.
-
-    No other call has it, in no session of any agent.
-    """
-    _scope: str = ""
+    _effect_key: str = ""
+    """One that was given; otherwise it follows from the session and the call, once somebody asks for it."""
     _state: Any = None
     _source: HasState | None = attrs.field(default=None, repr=False)
-    """What has the state, which is made when somebody asks for it."""
+    """What has the scope, and the state, which is made when somebody asks for it."""
     _deps: Any = attrs.field(default=None, repr=False, alias="deps")
     """Those of the run alone."""
     session: Any = None
@@ -104,6 +103,17 @@ class ToolContext(Generic[DepsT_co]):
     """True if an attempt was made before, which may have done something."""
     waits_to_begin: bool = attrs.field(default=False, init=False, repr=False)
     """True if it was stopped while it waited for a thread, so that nothing of it was done."""
+
+    @property
+    def effect_key(self) -> str:
+        """The same for every repetition of this call, e.g. after a crash: hand it to services that drop duplicates.
+
+        No other call has it, in no session of any agent; empty outside of an agent.
+        """
+        if self._effect_key or not self.call_id:
+            return self._effect_key
+        scope = self.session_id if self._source is None else self._source.scope
+        return f"{scope}/{self.call_id}"
 
     def progress(self, done: float | None = None, total: float | None = None, text: str = "") -> None:
         """Tell `on_tool_progress`, events, streams and the terminal how far the call has come; also from a thread.
@@ -149,7 +159,6 @@ class ToolContext(Generic[DepsT_co]):
             owner=self.owner,
             agent=self.agent,
             call_id=call.id,
-            effect_key=f"{self._scope or self.session_id}/{call.id}",
             state=self._state if is_inline else self.state,
             source=self._source,
             deps=self._deps,

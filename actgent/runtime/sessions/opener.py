@@ -1,5 +1,6 @@
 """Creates, finds and restores the sessions of an agent."""
 
+import functools
 import typing
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
@@ -570,17 +571,24 @@ def check_new(new: NewSession) -> None:
         new["history"] = check_history(history)
 
 
+@functools.lru_cache(maxsize=256)
+def _user(name: str) -> Sender:
+    """A user of this name; who opens one session opens more."""
+    return Sender(name)
+
+
 def to_owner(owner: Sender | str) -> Sender:
     """Whoever a session belongs to; a name is a user's.
 
     Raises:
         ConfigurationError: it is empty, or nobody.
     """
-    sender = Sender(owner) if isinstance(owner, str) and owner.strip() else owner
-    if type(sender) is not Sender and not isinstance(sender, Sender):
-        what = "must not be empty" if isinstance(owner, str) else f"is a text or a Sender, not {owner!r:.100}"
+    if isinstance(owner, str) and owner.strip():
+        return _user(owner)
+    if not isinstance(owner, Sender):
+        what = "must not be empty" if type(owner) is str else f"is a text or a Sender, not {owner!r:.100}"
         raise ConfigurationError(f"owner {what}: pass the name of whoever talks to the agent")
-    return sender
+    return owner
 
 
 async def _refuse_stranger(running: AgentActor, session_id: str, owner: Sender) -> None:

@@ -135,18 +135,17 @@ class ModelCaller:
 
     async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
         """The call itself, under its timeout and within reach of an interruption."""
-        growing = None
-        shows = not self.guards.answers  # or it would be heard before they agree
-        if shows and (context.handlers.of("token") or (turn.listeners and turn.is_heard())):
+        growing = on_text = None
+        is_heard = (turn.listeners and turn.is_heard()) or context.handlers.of("token")
+        if is_heard and not self.guards.answers:  # or it would be heard before they agree
             growing = AnswerStream(self.dispatcher, context, turn)
+            on_text = growing.add
         control = turn.control
         control.expose()
         deadline = trio.current_time() + turn.limits.model_timeout
         handle = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
         chat.deadline = min(deadline, turn.deadline()) if turn.listeners or control.timer else deadline
-        on_text = None if growing is None else growing.add
-        gate = turn.answer.gate
-        if gate is not None and on_text is not None:
+        if (gate := turn.answer.gate) is not None and on_text is not None:
             on_text = partial(_show_later, gate, on_text)
         try:
             if turn.budget is None:

@@ -237,7 +237,6 @@ class ToolCaller:
             session_id=context.id,
             owner=context.owner.name,
             agent=self.agent,
-            scope=context.scope,
             deps=turn.options.deps,
             session=context.face,
             source=context,

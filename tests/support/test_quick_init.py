@@ -1,0 +1,81 @@
+"""Frozen classes whose new objects are open until they are whole."""
+
+import copy
+import inspect
+import pickle
+
+import attrs
+import pytest
+
+from actgent.messages import Message, Sender, Text, ToolCall
+from actgent.support.quick_init import quick_init
+
+
+def _double(value):
+    return value * 2
+
+
+@quick_init
+@attrs.frozen(kw_only=True)
+class Point:
+    x: int = attrs.field(validator=attrs.validators.instance_of(int))
+    y: int = attrs.field(default=1, converter=_double)
+    names: list[str] = attrs.field(factory=list)
+
+
+@attrs.frozen(kw_only=True)
+class Named(Point):
+    name: str = ""
+
+
+def test_what_is_made_is_of_its_class_and_frozen():
+    point = Point(x=1, y=2)
+    assert type(point) is Point
+    assert (point.x, point.y, point.names) == (1, 4, [])
+    for change in (lambda: setattr(point, "x", 2), lambda: delattr(point, "x")):
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            change()
+
+
+def test_it_is_made_as_attrs_makes_it():
+    plain = attrs.frozen(type("Plain", (), {"a": attrs.field(), "b": attrs.field(default=2)}))
+    quick = quick_init(attrs.frozen(type("Plain", (), {"a": attrs.field(), "b": attrs.field(default=2)})))
+    assert inspect.signature(quick) == inspect.signature(plain)
+    assert repr(quick(1)) == repr(plain(1))
+    with pytest.raises(TypeError, match="missing 1 required"):
+        quick()
+    with pytest.raises(TypeError, match=r"'x' must be <class 'int'>"):
+        Point(x="1")
+
+
+def test_a_subclass_has_what_attrs_writes_for_it():
+    named = Named(x=1, name="home")
+    assert type(named) is Named
+    assert (named.x, named.y, named.name) == (1, 2, "home")
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        named.name = "away"
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_copies_are_of_its_class_too(again):
+    message = Message(id="m", session_id="s", sender=Sender("ada"), parts=(Text("hi"),), created_at=1.0)
+    assert type(again(message)) is Message
+    assert again(message) == message
+    assert hash(again(message)) == hash(message)
+    assert attrs.evolve(message, id="n") == Message(
+        id="n", session_id="s", sender=Sender("ada"), parts="hi", created_at=1.0
+    )
+
+
+def test_who_is_refused_leaves_nothing_open():
+    seen = []
+
+    @attrs.frozen
+    class Watched:
+        call: ToolCall = attrs.field(validator=lambda made, _, __: seen.append(made) or 1 / 0)
+
+    quick = quick_init(Watched)
+    with pytest.raises(ZeroDivisionError):
+        quick(ToolCall("a", {}, "1"))
+    assert isinstance(seen[0], quick)
+    assert type(quick.__new__(quick)) is quick
