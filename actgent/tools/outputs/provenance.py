@@ -33,8 +33,18 @@ def from_outside(result: ToolResult, origin: str) -> ToolResult:
     error = None if result.error is None else neutral(result.error)
     origin = neutral(origin)
     mark = _mark(f"{result.call_id}\n{origin}\n{error}\n{content}")
-    media = tuple(map(_named, result.media))
-    return attrs.evolve(result, content=content, error=error, origin=origin, mark=mark, media=media)
+    return ToolResult(  # written out: attrs.evolve would cost as much as the rest
+        id=result.id,
+        call_id=result.call_id,
+        tool_name=result.tool_name,
+        status=result.status,
+        content=content,
+        error=error,
+        native=result.native,
+        origin=origin,
+        mark=mark,
+        media=tuple(map(_named, result.media)) if result.media else (),
+    )
 
 
 def _named(medium: Medium) -> Medium:

@@ -13,7 +13,6 @@ import attrs
 import httpx2
 import mcp_types
 import trio
-from mcp import ClientSession
 from mcp.client.context import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -31,6 +30,7 @@ from actgent.toolsets.http.guard import Guard
 from .bounded import BoundedTransport
 from .command import MAX_MESSAGE, ServerCommand
 from .sampling import SampledCall, Sampling, not_asked
+from .session import BoundedSession
 from .stdio import open_process
 
 PAGES = 100
@@ -63,7 +63,7 @@ class _Call:
 class Link:
     """A connected server."""
 
-    session: ClientSession = attrs.field(init=False)
+    session: BoundedSession = attrs.field(init=False)
     changed: trio.Event = attrs.field(factory=trio.Event)
     """Set when the server says that its tools changed; a new one then."""
     calls: list[_Call] = attrs.field(factory=list)
@@ -88,7 +88,9 @@ class Link:
                 "an MCP server has too many tools, or a list without end: the first %d are taken",
                 min(len(found), MOST_TOOLS),
             )
-        return list(found.values())[:MOST_TOOLS]
+        tools = list(found.values())[:MOST_TOOLS]
+        self.session.take(tools)
+        return tools
 
     @property
     def has_resources(self) -> bool:
@@ -116,7 +118,9 @@ class Link:
             call.sampled = SampledCall(self.sampling, _sampled_message)
         self.calls.append(call)
         try:
-            result = await self._asked(call, name, arguments, on_progress)
+            report = None if on_progress is None else partial(_report, on_progress)
+            ask = partial(self.session.call_tool, name, dict(arguments), progress_callback=report)
+            result = await (ask() if call.sampled is None else call.sampled.serve(ask))
         except MCPError as error:
             if call.question is not None:
                 raise _question_of(call.question) from error
@@ -133,16 +137,6 @@ class Link:
         if result.is_error:
             raise ToolError(_text_of(value) or "the tool failed without a reason")
         return value
-
-    async def _asked(
-        self, call: _Call, name: str, arguments: Mapping[str, Any], on_progress: OnProgress | None
-    ) -> mcp_types.CallToolResult:
-        report = None if on_progress is None else partial(_report, on_progress)
-
-        async def run() -> mcp_types.CallToolResult:
-            return await self.session.call_tool(name, dict(arguments), progress_callback=report)
-
-        return await (run() if call.sampled is None else call.sampled.serve(run))
 
     async def elicit(
         self, context: ClientRequestContext, params: mcp_types.ElicitRequestParams
@@ -273,7 +267,7 @@ async def open_link(
                 streamable_http_client(url, http_client=client)
             )
         link.session = await stack.enter_async_context(
-            ClientSession(
+            BoundedSession(
                 reading,
                 writing,
                 message_handler=hear,

@@ -1,0 +1,103 @@
+"""MCP servers that mean harm: each costs its own call at most, and never the process, another call or a person."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from actgent import BareAgent, MCPServer, ScriptedLLM, ToolCall, ToolContext, open_toolset
+from actgent.errors import ToolError
+
+SERVER = str(Path(__file__).parent / "hostile_server.py")
+
+
+def hostile(mode, **options):
+    return MCPServer(
+        name="hostile", command=sys.executable, args=[SERVER, mode], connect_timeout=60, **options
+    )
+
+
+async def act(tools, **arguments):
+    (tool,) = tools()
+    return await tool.execute(arguments, ToolContext())
+
+
+async def test_the_first_answer_to_a_call_is_the_one():
+    """Two more under the same id are nobody's, also not the next call's."""
+    async with open_toolset(hostile("twice")) as tools:
+        assert [await act(tools) for _ in range(5)] == ["first"] * 5
+
+
+async def test_answers_under_ids_of_others():
+    """What answers a call that is not made yet, or never, is dropped; the next one gets its own."""
+    async with open_toolset(hostile("others")) as tools:
+        assert [await act(tools) for _ in range(3)] == ["mine"] * 3
+
+
+async def test_an_answer_that_comes_after_its_call_was_cancelled():
+    """It is not the answer of the call that comes after."""
+    async with open_toolset(hostile("late")) as tools:
+        (tool,) = tools()
+        with trio.CancelScope() as scope:
+            await tool.execute({}, ToolContext(report=lambda _: scope.cancel()))
+        assert scope.cancelled_caught
+        assert await act(tools) == "in time"
+
+
+async def test_a_flood_of_notifications_before_an_answer():
+    """Twenty thousand of five kinds: the answer comes, and other tasks have had their turns all the while."""
+    turns = 0
+
+    async def tick():
+        nonlocal turns
+        while True:
+            await trio.sleep(0.01)
+            turns += 1
+
+    async with open_toolset(hostile("flood")) as tools, trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        assert await act(tools) == "after the flood"
+        nursery.cancel_scope.cancel()
+    assert turns > 5
+
+
+async def test_a_server_that_does_not_read():
+    """A call with more than its pipe takes ends with its time, and so does the block."""
+    async with open_toolset(hostile("deaf")) as tools:
+        with trio.move_on_after(0.5):
+            await act(tools)  # from now on it does not read
+        with trio.fail_after(60):
+            with trio.move_on_after(1) as scope:
+                await act(tools, text="x" * 1_000_000)
+            assert scope.cancelled_caught
+
+
+async def test_a_schema_of_results_with_branches_without_end(caplog):
+    """A kilobyte that takes hours to be tried: it is not, and the log says so."""
+    async with open_toolset(hostile("schema")) as tools:
+        with trio.fail_after(60):
+            assert await act(tools) == "done"
+    assert "results of an MCP server's tool are not checked" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["pattern", "misfit"])
+async def test_a_result_that_does_not_fit_its_schema(mode):
+    """The model is told that the server does not keep its word; a pattern that goes back and forth takes no time."""
+    async with open_toolset(hostile(mode)) as tools:
+        with (
+            trio.fail_after(60),
+            pytest.raises(ToolError, match="does not fit the schema that the server gave"),
+        ):
+            await act(tools)
+
+
+async def test_a_hundred_questions_at_once():
+    """A person is asked one of them, in the session that called."""
+    llm = ScriptedLLM([[ToolCall("act", {})], "ok"])
+    async with BareAgent("host", llm=llm, tools=[hostile("questions")]) as agent:
+        session = await agent.create_session("ada")
+        await session.chat("go")
+        await session.wait_idle()
+        (approval,) = session.approvals
+        assert approval.question.endswith("Your PIN?")
