@@ -7,10 +7,6 @@ from opentelemetry.metrics import Histogram, Meter
 from actgent.support import span_names as names
 from actgent.support.tracing import Attribute
 
-_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Bounds of durations that the conventions advise."""
-_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-"""Bounds of token counts that the conventions advise."""
 MOST_SERIES = 1000
 """Series of one instrument; further ones count as `other`."""
 _CALL = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.AGENT)
@@ -24,7 +20,7 @@ class Instruments:
     def __init__(self, meter: Meter) -> None:
         def seconds(name: str, what: str) -> Histogram:
             return meter.create_histogram(
-                name, unit="s", description=what, explicit_bucket_boundaries_advisory=_SECONDS
+                name, unit="s", description=what, explicit_bucket_boundaries_advisory=names.SECOND_BOUNDS
             )
 
         self._call = seconds(names.CALL_DURATION, "Time of an attempt at a model's answer.")
@@ -33,7 +29,7 @@ class Instruments:
             names.TOKEN_USAGE,
             unit="{token}",
             description="Tokens of an attempt at a model's answer.",
-            explicit_bucket_boundaries_advisory=_TOKENS,
+            explicit_bucket_boundaries_advisory=names.TOKEN_BOUNDS,
         )
         self._turn = seconds(names.AGENT_DURATION, "Time of an activation of a turn.")
         self._turn_calls = meter.create_histogram(

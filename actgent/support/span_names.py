@@ -73,3 +73,7 @@ TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - the same
 AGENT_DURATION = "gen_ai.invoke_agent.duration"
 AGENT_CALLS = "gen_ai.invoke_agent.inference_calls"
 TOOL_DURATION = "gen_ai.execute_tool.duration"
+SECOND_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+"""Bounds of durations that the conventions advise."""
+TOKEN_BOUNDS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+"""Bounds of token counts that the conventions advise."""

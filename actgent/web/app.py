@@ -114,18 +114,20 @@ class Application:
             answer.origin = self.doors.check(scope)
             _check_framing(scope)
             app = _preflight if scope["method"] == "OPTIONS" and answer.origin else self.router
-            await app(self._routed(scope, answer.id), receive, answer)
+            await app(self._routed(scope, answer), receive, answer)
         except Exception as error:  # the edge: whatever it is, the client gets a problem
             problem = _told(error, answer.id)
             if answer.has_begun:
                 raise
             await problem_response(problem, answer.id)(scope, receive, answer)
+        finally:
+            self.inside.metrics.requests[answer.route, answer.status] += 1
 
-    def _routed(self, scope: ASGIScope, request_id: str) -> ASGIScope:
+    def _routed(self, scope: ASGIScope, answer: "_Answer") -> ASGIScope:
         """The same request with its path as it was sent: what is encoded in a segment does not part it."""
         raw: bytes | None = scope.get("raw_path")
         path = quote(scope["path"], safe="/") if raw is None else raw.partition(b"?")[0].decode("latin-1")
-        return {**scope, "path": path, "actgent.request": request_id, "actgent.application": self}
+        return {**scope, "path": path, "actgent.answer": answer, "actgent.application": self}
 
     def authenticate(self, request: HTTPRequest) -> Caller:
         """Find out who asks.
@@ -154,7 +156,7 @@ class Application:
             gateway=self.inside,
             request=request,
             caller=caller,
-            id=request.scope["actgent.request"],
+            id=request.scope["actgent.answer"].id,
             path={name: decoded(value) for name, value in request.path_params.items()},
             query=read_query(endpoint, request.scope["query_string"].decode("latin-1")),
             body=await read_body(endpoint, request, self.limits),
@@ -170,11 +172,14 @@ class _Answer:
         self.origin: str | None = None
         """The other site whose page may read it."""
         self.has_begun = False
+        self.status = 0
+        self.route = "none"
+        """The path of its endpoint, as the table has it."""
         self._send = send
 
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            self.has_begun = True
+            self.has_begun, self.status = True, message["status"]
             extra = {
                 **_ALWAYS,
                 "x-request-id": self.id,
@@ -198,6 +203,7 @@ class _Address:
             allowed = ", ".join(sorted(self.endpoints))
             raise Problem("method-not-allowed", f"this address takes {allowed}", headers={"allow": allowed})
         application: Application = scope["actgent.application"]
+        scope["actgent.answer"].route = f"{PREFIX}{endpoint.path}"
         request = HTTPRequest(scope, receive, send)
         if endpoint.scope is None:
             response = await application.call(endpoint, NOBODY, request)

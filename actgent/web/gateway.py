@@ -15,6 +15,7 @@ from .app import Application, Doors, router_of
 from .bounds import GatewayLimits, Meters, OpenMessages
 from .dashboard import routes
 from .inside import Inside
+from .metrics import Metrics
 from .reach import Reach, journal_of
 from .routes.openapi import document_of
 from .routes.table import ENDPOINTS
@@ -85,6 +86,7 @@ async def _open_inside(
             tails=Tails(runtime, journal, nursery),
             comparing=trio.CapacityLimiter(limits.comparisons),
             document=partial(document_of, ENDPOINTS),
+            metrics=Metrics(runtime, nursery),
             outboxes=outboxes,
         )
         for outbox in outboxes:

@@ -7,6 +7,7 @@ import attrs
 import trio
 
 from .bounds import GatewayLimits, OpenMessages
+from .metrics import Metrics
 from .reach import Reach
 from .streaming.tails import Tails
 from .webhooks.outbox import Outbox
@@ -25,6 +26,7 @@ class Inside:
     """Makes the description of its addresses."""
     comparing: trio.CapacityLimiter
     """Sessions that may be compared with today's code at a time."""
+    metrics: Metrics
     outboxes: Sequence[Outbox] = ()
     """The webhooks at work."""
     closing: trio.Event = attrs.field(factory=trio.Event)

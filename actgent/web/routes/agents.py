@@ -4,6 +4,7 @@ import attrs
 from starlette.responses import Response
 
 from actgent.journal.listing import STATES
+from actgent.web.metrics import MEDIA_TYPE, gauges_of
 from actgent.web.problems import Problem
 
 from .endpoints import JSON, Endpoint, HTTPCall
@@ -49,6 +50,18 @@ async def statistics(call: HTTPCall) -> Response:
     return JSON({"agents": agents, **of_all})
 
 
+async def show_metrics(call: HTTPCall) -> Response:
+    """Figures of all agents and owners, in the text format of Prometheus, counted from the first request on."""
+    gateway = call.gateway
+    await gateway.metrics.begin()
+    gauges = [*gauges_of(gateway.reach.runtime, await gateway.reach.journal.counts())]
+    for webhook in gateway.outboxes:
+        labels = {"webhook": webhook.webhook.id}
+        gauges.append(("actgent_webhooks_sent_total", webhook.sent, labels))
+        gauges.append(("actgent_webhooks_waiting", webhook.waiting, labels))
+    return Response(gateway.metrics.text(gauges), media_type=MEDIA_TYPE)
+
+
 async def list_webhooks(call: HTTPCall) -> Response:
     """Webhooks: what they have told, who is tried again, and what was given up."""
     return JSON({"items": [each.describe() for each in call.gateway.outboxes], "next": None})
@@ -73,6 +86,7 @@ ENDPOINTS = (
         answer=statistics,
         scope="read",
     ),
+    Endpoint(verb="GET", path="/metrics", answer=show_metrics, scope="metrics", gives=MEDIA_TYPE),
     Endpoint(verb="GET", path="/webhooks", answer=list_webhooks, scope="admin"),
     Endpoint(verb="GET", path="/health/live", answer=live, scope=None),
     Endpoint(

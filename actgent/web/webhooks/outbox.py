@@ -69,13 +69,18 @@ class Outbox:
         """Set when the journal is to be asked what was missed."""
         self._look.set()
 
+    @property
+    def waiting(self) -> int:
+        """The number of sessions that have something to tell."""
+        return len(self._lines)
+
     def describe(self) -> dict[str, Any]:
         """What administrators are shown of it."""
         late = [
             {"agent": line.key.agent, "session_id": line.key.session_id, "attempts": line.attempts}
             for line in self._lanes.late(LISTED)
         ]
-        counts = {"sent": self.sent, "waiting": len(self._lines), "late": late}
+        counts = {"sent": self.sent, "waiting": self.waiting, "late": late}
         return {**self.webhook.describe(), **counts, "failed": [dict(each) for each in self._cursors.failed]}
 
     async def run(self) -> None:

@@ -1,0 +1,308 @@
+"""`GET /metrics`: figures in the text format of Prometheus, by the names of the GenAI conventions, without a library.
+
+What happens is counted from the first request on, so that nothing is where nobody asks; how things are is looked up at each.
+Labels are agents, models, tools, routes and kinds, never sessions, owners or messages, and a metric has at most
+`MOST_SERIES` of them. Source: Prometheus, exposition formats, text format 0.0.4.
+"""
+
+import bisect
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.events import (
+    ActorRestarted,
+    ApprovalAsked,
+    ApprovalDecided,
+    DeadLettered,
+    EventReader,
+    MessageRefused,
+    ModelAnswered,
+    ModelFailed,
+    Observation,
+    ToolFinished,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from actgent.journal.listing import State
+from actgent.runtime.runtime import Runtime
+from actgent.support import span_names as names
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MOST_SERIES = 1000
+"""Series of one metric; further ones count as `other`."""
+CAPACITY = 10_000
+"""Events that may wait to be counted."""
+MOST_OPEN = 10_000
+"""Calls and approvals whose beginning is remembered."""
+Labels = tuple[tuple[str, str], ...]
+
+
+def _flat(name: str) -> str:
+    """A name of the conventions as Prometheus takes it."""
+    return name.replace(".", "_")
+
+
+AGENT, MODEL, TOOL = _flat(names.AGENT), _flat(names.RESPONSE_MODEL), _flat(names.TOOL_NAME)
+TYPE, ERROR, OPERATION = _flat(names.TOKEN_TYPE), _flat(names.ERROR), _flat(names.OPERATION)
+CALL, TOKENS = f"{_flat(names.CALL_DURATION)}_seconds", _flat(names.TOKEN_USAGE)
+TURN, TURN_CALLS = f"{_flat(names.AGENT_DURATION)}_seconds", _flat(names.AGENT_CALLS)
+TOOL_RUN = f"{_flat(names.TOOL_DURATION)}_seconds"
+HELP: Mapping[str, tuple[str, str]] = {
+    CALL: ("histogram", "Time of a model call that was answered, with all its attempts."),
+    TOKENS: ("histogram", "Tokens of a model call."),
+    TURN: ("histogram", "Time of a turn."),
+    TURN_CALLS: ("histogram", "Model calls of a turn."),
+    TOOL_RUN: ("histogram", "Time of a run of a tool."),
+    "actgent_inbox_wait_seconds": ("histogram", "Time from a message to the beginning of its turn."),
+    "actgent_approval_wait_seconds": ("histogram", "Time from a question to its decision."),
+    "actgent_turns_total": ("counter", "Turns that ended, by what they ended with."),
+    "actgent_tool_calls_total": ("counter", "Tool calls that ended, by their status."),
+    "actgent_model_failures_total": (
+        "counter",
+        "Attempts at model calls that failed, by the class of the error.",
+    ),
+    "actgent_spent_usd_total": (
+        "counter",
+        "What model calls cost, in US dollars, as far as prices are known.",
+    ),
+    "actgent_messages_refused_total": ("counter", "Messages that did not get in, by the class of the error."),
+    "actgent_dead_letters_total": ("counter", "Messages that were given up."),
+    "actgent_actor_restarts_total": ("counter", "Lives of agents and actors that ended by a failure."),
+    "actgent_events_lost_total": ("counter", "Events that came faster than they could be counted."),
+    "actgent_inbox_messages": ("gauge", "Messages that wait."),
+    "actgent_inbox_senders": ("gauge", "Tasks that wait for room in an inbox."),
+    "actgent_turns_running": ("gauge", "Sessions with a turn under way."),
+    "actgent_sessions": ("gauge", "Sessions in the journal, by their state."),
+    "actgent_sessions_in_memory": ("gauge", "Sessions in memory."),
+    "actgent_approvals_open": ("gauge", "Sessions in memory that wait for people."),
+    "actgent_governor_window": ("gauge", "Model calls that may run at once."),
+    "actgent_governor_running": ("gauge", "Model calls that are with the provider."),
+    "actgent_governor_waiting": ("gauge", "Model calls that wait for the provider's limits."),
+    "actgent_governor_refused_total": ("counter", "Attempts that the provider refused."),
+    "actgent_http_requests_total": ("counter", "Requests to the gateway, by route and status."),
+    "actgent_webhooks_sent_total": ("counter", "Webhooks that were taken."),
+    "actgent_webhooks_waiting": ("gauge", "Sessions whose webhooks wait."),
+}
+
+
+@attrs.define
+class Histogram:
+    """Values of one series, counted by bounds."""
+
+    bounds: tuple[float, ...]
+    counts: list[int] = attrs.field(init=False)
+    total: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Metrics:
+    """The figures of one gateway."""
+
+    def __init__(self, runtime: Runtime, nursery: trio.Nursery) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        """By route and status."""
+        self._runtime = runtime
+        self._nursery = nursery
+        self._counters: dict[str, dict[Labels, float]] = {}
+        self._histograms: dict[str, dict[Labels, Histogram]] = {}
+        self._open: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """When calls and approvals began, by agent and id."""
+        self._reader: EventReader | None = None
+        self._has_begun = False
+
+    async def begin(self) -> None:
+        """Count what happens from now on; the first request does that."""
+        if not self._has_begun:
+            self._has_begun = True
+            await self._nursery.start(self._follow)
+
+    async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
+        async with self._runtime.events(CAPACITY) as self._reader:
+            task_status.started()
+            async for event in self._reader:
+                if (take := _TAKES.get(type(event))) is not None:
+                    take(self, event)
+
+    # --- counting ------------------------------------------------------------------------
+
+    def count(self, name: str, labels: Mapping[str, str], value: float = 1) -> None:
+        """Add to a counter."""
+        series = self._counters.setdefault(name, {})
+        key = _bounded(series, labels)
+        series[key] = series.get(key, 0) + value
+
+    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        """Count a value of a histogram."""
+        series = self._histograms.setdefault(name, {})
+        key = _bounded(series, labels)
+        if (histogram := series.get(key)) is None:
+            histogram = series[key] = Histogram(_BOUNDS.get(name, names.SECOND_BOUNDS))
+        histogram.add(value)
+
+    def start(self, agent: str, key: str, at: float) -> None:
+        """Remember when something began."""
+        self._open[agent, key] = at
+        while len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)
+
+    def stop(self, agent: str, key: str, at: float) -> float | None:
+        """The seconds since it began; None where nobody knows."""
+        begun = self._open.pop((agent, key), None)
+        return None if begun is None else max(0.0, at - begun)
+
+    # --- telling -------------------------------------------------------------------------
+
+    def text(self, gauges: Iterable[tuple[str, float, Mapping[str, str]]]) -> str:
+        """All figures, with those of just now."""
+        rows: dict[str, list[str]] = {}
+        for name, value, labels in (*gauges, *self._counted()):
+            rows.setdefault(name, []).append(to_row(name, labels.items(), value))
+        for name, found in self._histograms.items():
+            rows[name] = [
+                line for labels, each in found.items() for line in _histogram_rows(name, labels, each)
+            ]
+        lines = []
+        for name, (kind, words) in HELP.items():
+            if name not in rows:
+                continue
+            lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *rows[name]]
+        return "\n".join(lines) + "\n"
+
+    def _counted(self) -> Iterator[tuple[str, float, Mapping[str, str]]]:
+        for name, series in self._counters.items():
+            for labels, value in series.items():
+                yield name, value, dict(labels)
+        for (route, status), number in self.requests.items():
+            yield "actgent_http_requests_total", number, {"route": route, "status": str(status)}
+        yield "actgent_events_lost_total", 0 if self._reader is None else self._reader.lost, {}
+
+
+def _bounded(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
+    """The key of a series; `other` where there are too many."""
+    key = tuple(labels.items())
+    if key in series or len(series) < MOST_SERIES:
+        return key
+    return tuple((name, "other") for name, _ in key)
+
+
+def to_row(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
+    """One sample."""
+    text = ",".join(f'{label}="{_escaped(words)}"' for label, words in labels)
+    return f"{name}{{{text}}} {value:.10g}" if text else f"{name} {value:.10g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _histogram_rows(name: str, labels: Labels, histogram: Histogram) -> Iterator[str]:
+    number = 0
+    for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
+        number += count
+        yield to_row(f"{name}_bucket", (*labels, ("le", str(bound))), number)
+    yield to_row(f"{name}_sum", labels, histogram.total)
+    yield to_row(f"{name}_count", labels, number)
+
+
+# --- what happens ------------------------------------------------------------------------
+
+
+def _answered(metrics: Metrics, event: ModelAnswered) -> None:
+    usage, labels = event.usage, {OPERATION: names.CHAT, MODEL: event.model, AGENT: event.agent}
+    metrics.observe(CALL, labels, event.seconds)
+    metrics.observe(TOKENS, {**labels, TYPE: "input"}, usage.input_tokens)
+    metrics.observe(TOKENS, {**labels, TYPE: "output"}, usage.output_tokens)
+    if usage.cost:
+        metrics.count("actgent_spent_usd_total", {AGENT: event.agent, MODEL: event.model}, usage.cost)
+
+
+def _tool_ended(metrics: Metrics, event: ToolFinished) -> None:
+    seconds = metrics.stop(event.agent, event.call_id, event.at)
+    # What never began may be a name that a model made up.
+    labels = {AGENT: event.agent, TOOL: "unknown" if seconds is None else event.tool_name}
+    if seconds is not None:
+        metrics.observe(TOOL_RUN, labels, seconds)
+    metrics.count("actgent_tool_calls_total", {**labels, "status": event.status})
+
+
+def _turn_ended(metrics: Metrics, event: TurnEnded) -> None:
+    labels = {AGENT: event.agent}
+    metrics.observe(TURN, labels, event.seconds)
+    metrics.observe(TURN_CALLS, labels, event.calls)
+    metrics.count("actgent_turns_total", {**labels, "outcome": event.failed or "answered"})
+
+
+def _decided(metrics: Metrics, event: ApprovalDecided) -> None:
+    seconds = metrics.stop(event.agent, event.approval_id, event.at)
+    if seconds is not None:
+        labels = {AGENT: event.agent, "decision": event.decision}
+        metrics.observe("actgent_approval_wait_seconds", labels, seconds)
+
+
+def _failed(metrics: Metrics, event: ModelFailed) -> None:
+    labels = {AGENT: event.agent, MODEL: event.model, ERROR: event.error}
+    metrics.count("actgent_model_failures_total", labels)
+
+
+def _refused(metrics: Metrics, event: MessageRefused) -> None:
+    metrics.count("actgent_messages_refused_total", {AGENT: event.agent, ERROR: event.error})
+
+
+_TAKES: Mapping[type[Observation], Callable[[Metrics, Any], None]] = {
+    ModelAnswered: _answered,
+    ModelFailed: _failed,
+    ToolStarted: lambda metrics, event: metrics.start(event.agent, event.call_id, event.at),
+    ToolFinished: _tool_ended,
+    TurnStarted: lambda metrics, event: metrics.observe(
+        "actgent_inbox_wait_seconds", {AGENT: event.agent}, event.queued
+    ),
+    TurnEnded: _turn_ended,
+    ApprovalAsked: lambda metrics, event: metrics.start(event.agent, event.approval_id, event.at),
+    ApprovalDecided: _decided,
+    MessageRefused: _refused,
+    DeadLettered: lambda metrics, _: metrics.count("actgent_dead_letters_total", {}),
+    ActorRestarted: lambda metrics, _: metrics.count("actgent_actor_restarts_total", {}),
+}
+_BOUNDS: Mapping[str, tuple[float, ...]] = {
+    TOKENS: names.TOKEN_BOUNDS,
+    TURN_CALLS: (1, 2, 4, 8, 16, 32, 64, 128, 256),
+}
+
+
+# --- how things are ----------------------------------------------------------------------
+
+
+def gauges_of(
+    runtime: Runtime, counts: Mapping[State, int]
+) -> Iterator[tuple[str, float, Mapping[str, str]]]:
+    """The figures of just now; `counts` are the sessions of the journal by their state."""
+    for state, number in counts.items():
+        yield "actgent_sessions", number, {"state": state}
+    for each in runtime.statistics():
+        labels = {AGENT: each.agent}
+        yield "actgent_inbox_messages", each.inbox.waiting, {**labels, "priority": "ordinary"}
+        yield "actgent_inbox_messages", each.inbox.urgent, {**labels, "priority": "urgent"}
+        yield "actgent_inbox_senders", each.inbox.senders, labels
+        yield "actgent_turns_running", each.inbox.claimed, labels
+        yield "actgent_sessions_in_memory", each.sessions, labels
+        yield "actgent_approvals_open", each.suspended, labels
+    for door in runtime.governors():
+        labels = {"door": door.door}
+        yield "actgent_governor_refused_total", door.total.refused, labels
+        for lane in door.models[:MOST_SERIES]:
+            of_model = {**labels, MODEL: lane.model}
+            yield "actgent_governor_window", lane.window, of_model
+            yield "actgent_governor_running", lane.running, of_model
+            yield "actgent_governor_waiting", sum(lane.waiting.values()), of_model

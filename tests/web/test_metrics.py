@@ -1,0 +1,128 @@
+"""Figures for Prometheus."""
+
+import re
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM
+from actgent.support import span_names
+
+ROW = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.]+(?:e[+-]?[0-9]+)?)')
+
+
+def parsed(text):
+    """The samples of a text, checked as the format says: each metric in one piece, behind its type."""
+    kinds, found, over = {}, {}, set()
+    current = None
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in kinds
+            over.add(current)
+            assert name not in over
+            kinds[name], current = kind, name
+        elif not line.startswith("# HELP "):
+            row = ROW.fullmatch(line)
+            assert row, line
+            base = row[1] if kinds[current] != "histogram" else re.sub("_(bucket|sum|count)$", "", row[1])
+            assert base == current
+            labels = frozenset(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', row[2] or ""))
+            assert (row[1], labels) not in found
+            found[row[1], labels] = float(row[3])
+    return found
+
+
+async def scrape(served, name="root"):
+    async with served.client(name) as client:
+        answer = await client.get("/v1/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return answer.text
+
+
+def value(text, name, **labels):
+    """The sum of the samples that have these labels."""
+    wanted = set(labels.items())
+    return sum(number for (each, has), number in parsed(text).items() if each == name and wanted <= has)
+
+
+async def scrape_until(served, number, name, **labels):
+    """Scrape until a figure has come to this: what happened is counted a moment later."""
+    with trio.fail_after(60):
+        while value(text := await scrape(served), name, **labels) != number:  # noqa: ASYNC110 - asked over HTTP
+            await trio.sleep(0.02)
+    return text
+
+
+async def test_what_happens_is_counted_by_the_names_of_the_conventions(served):
+    """From the first request on: turns, model calls, tools, tokens and requests, with no session and no word of anybody."""
+    await scrape(served)
+    async with served.client() as ada:
+        await ada.put("/v1/sessions/canary-session", json={"agent": "clerk", "mode": "act"})
+        for words in ("canary words", "deploy"):
+            said = {"content": words, "message_id": f"canary-{words.split()[0]}"}
+            await ada.post("/v1/sessions/canary-session/messages", json=said, headers={"prefer": "wait=20"})
+        waiting = (await ada.get("/v1/approvals")).json()["items"]
+        await scrape_until(served, 1, "actgent_approvals_open", gen_ai_agent_name="clerk")
+        await ada.post(f"/v1/approvals/{waiting[0]['id']}/decision", json={"approve": {}})
+        await ada.post(
+            "/v1/sessions/canary-session/messages", json={"content": "bye"}, headers={"prefer": "wait=20"}
+        )
+    text = await scrape_until(served, 3, "actgent_turns_total", outcome="answered")
+    assert value(text, "gen_ai_client_operation_duration_seconds_count", gen_ai_agent_name="clerk") == 4
+    assert value(text, "gen_ai_client_token_usage_count", gen_ai_token_type="input") == 4
+    assert value(text, "gen_ai_execute_tool_duration_seconds_count", gen_ai_tool_name="deploy") == 1
+    assert value(text, "gen_ai_invoke_agent_duration_seconds_count", gen_ai_agent_name="clerk") == 3
+    assert value(text, "actgent_approval_wait_seconds_count", decision="approved") == 1
+    assert value(text, "actgent_sessions", state="idle") == 1
+    assert value(text, "actgent_http_requests_total", route="/v1/sessions/{id}/messages", status="200") == 2
+    assert "canary" not in text
+    assert span_names.CALL_DURATION.replace(".", "_") in text
+
+
+async def test_buckets_add_up(served):
+    """The buckets of a histogram rise to its count, which the bucket without a bound has."""
+    await scrape(served)
+    async with served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+    name = "gen_ai_invoke_agent_duration_seconds"
+    rows = parsed(await scrape_until(served, 1, f"{name}_count"))
+    buckets = [
+        (dict(labels)["le"], number) for (each, labels), number in rows.items() if each == f"{name}_bucket"
+    ]
+    numbers = [number for _, number in sorted(buckets, key=lambda pair: float(pair[0]))]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == dict(buckets)["+Inf"] == 1
+
+
+@pytest.mark.parametrize(("name", "status"), [("ada", 403), ("reader", 403), ("root", 200)])
+async def test_metrics_have_a_scope_of_their_own(served, name, status):
+    """Who may read sessions may not read the figures of all owners."""
+    async with served.client(name) as client:
+        assert (await client.get("/v1/metrics")).status_code == status
+
+
+async def test_names_of_models_are_bounded_and_escaped(serving, monkeypatch):
+    """Beyond the bound series count as `other`; quotes, backslashes and line ends in a label are escaped."""
+    monkeypatch.setattr("actgent.web.metrics.MOST_SERIES", 3)
+    agents = [BareAgent(f"a{number}", llm=ScriptedLLM(lambda _: "x")) for number in range(5)]
+    async with serving(agents=agents) as served:
+        await scrape(served)
+        async with served.client() as ada:
+            for number in range(5):
+                await ada.put(f"/v1/sessions/s{number}", json={"agent": f"a{number}"})
+                said = await ada.post(
+                    f"/v1/sessions/s{number}/messages", json={"content": "x"}, headers={"prefer": "wait=20"}
+                )
+                assert said.status_code == 200
+        text = await scrape_until(served, 5, "actgent_turns_total")
+    assert value(text, "actgent_turns_total", gen_ai_agent_name="other") == 2
+
+
+def test_labels_are_escaped():
+    """As the format says."""
+    from actgent.web.metrics import to_row
+
+    assert to_row("a", [("b", 'c"' + chr(92) + chr(10))], 1) == r'a{b="c\"\\\n"} 1'
