@@ -395,7 +395,7 @@ class Usage:
         return self.children + other.children
 
     def __sub__(self, earlier: "Usage") -> "Usage":
-        """What came since an earlier count of the same."""
+        """Return what came since an earlier count of the same."""
         before = earlier.children or NO_USAGE
         return Usage(
             input_tokens=self.input_tokens - earlier.input_tokens,

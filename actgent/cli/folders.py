@@ -41,7 +41,7 @@ def check(folder: str, terminal: Terminal) -> int:
 
 
 def _count_cases(folder: Path) -> int:
-    """How many cases stand below its `tests`, all of which are read; what is wrong with one is an error."""
+    """Return how many cases stand below its `tests`, all of which are read; what is wrong with one is an error."""
     tests = folder / TESTS
     has_some = tests.is_dir() and any(path.suffix in SUFFIXES for path in tests.iterdir())
     return len(load_cases(tests)) if has_some else 0

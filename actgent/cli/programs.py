@@ -66,7 +66,7 @@ def load_agent(place: str) -> Agent:
 
 
 def load_values(path: str) -> dict[str, object]:
-    """What a Python file defines at its top level; what it gives to `trio.run` does not run.
+    """Return what a Python file defines at its top level; what it gives to `trio.run` does not run.
 
     Raises:
         ConfigurationError: there is no such file, or it cannot be run.

@@ -60,7 +60,7 @@ def _results_of(calls: Sequence[ToolCall], record: Sequence[Message]) -> Mapping
 
 
 def _agree(results: Mapping[str, ToolResult], one: ToolCall, other: ToolCall) -> bool:
-    """Whether nothing is known that tells the results of two calls apart."""
+    """Return True if nothing is known that tells the results of two calls apart."""
     first, second = results.get(one.id), results.get(other.id)
     if first is None or second is None:
         return True

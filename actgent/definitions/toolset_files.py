@@ -77,7 +77,7 @@ def _openapi(path: str, document: Any) -> OpenAPI:
 
 
 def read_servers(folder: Folder, problems: list[InvalidFile], documents: Mapping[str, Any]) -> dict[str, Any]:
-    """What `mcp_config.json` says of each server; what is wrong with it goes to `problems`.
+    """Return what `mcp_config.json` says of each server; what is wrong with it goes to `problems`.
 
     Environment variables that are not set are no problem yet: `load_toolsets` wants them.
     """

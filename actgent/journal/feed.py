@@ -84,7 +84,7 @@ class Backlog:
         return self.end - len(self._items)
 
     def at(self, place: int) -> UnreadStep | Erased:
-        """What was put at a place, from 0."""
+        """Return what was put at a place, from 0."""
         return self._items[place - self.begin]
 
     def put(self, item: UnreadStep | Erased) -> None:

@@ -161,7 +161,7 @@ class LLM(abc.ABC):
         return False
 
     async def count_tokens(self, chat: Chat) -> int | None:
-        """How many tokens the prompt of a chat takes, as its provider says; None where nobody says so in time.
+        """Return how many tokens the prompt of a chat takes, as its provider says; None where nobody says so in time.
 
         It is asked for where an estimate does not tell whether a request fits into the context window.
         """

@@ -107,7 +107,7 @@ def note(llm: LLM, chat: Chat, answer: Answer, before: Counted | None = None) ->
 
 
 def counted_before(llm: LLM, chat: Chat, tokens: int, before: Counted | None) -> Counted:
-    """What a provider has counted of a request that was not sent yet."""
+    """Return what a provider has counted of a request that was not sent yet."""
     known = before if before is not None and before.model == llm.name else None
     told = min(_thoughts_within(chat, known), tokens)
     return Counted(
@@ -213,7 +213,7 @@ def words(text: str) -> float:
 
 
 def _characters_a_token(text: str) -> float:
-    """How many characters of a long text are a token: four of prose, and fewer of numbers, codes and data."""
+    """Return how many characters of a long text are a token: four of prose, and fewer of numbers, codes and data."""
     key = hash(text), len(text)
     if (known := _densities.get(key)) is None:
         if len(_densities) >= _MOST_KNOWN:

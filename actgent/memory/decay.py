@@ -71,6 +71,6 @@ class Relevance:
 
 
 def _weights(words: Sequence[frozenset[str]]) -> dict[str, float]:
-    """How much each word counts."""
+    """Return how much each word counts."""
     counts = collections.Counter(word for each in words for word in each)
     return {word: math.log(1 + len(words) / count) for word, count in counts.items()}

@@ -96,7 +96,7 @@ class ManagedView(ModelView):
 
 
 def _asked(record: Sequence[Message]) -> Sequence[Message]:
-    """What is to be answered: the messages at the end that no answer stands behind."""
+    """Return what is to be answered: the messages at the end that no answer stands behind."""
     place = len(record) - 1
     while place > 0 and record[place - 1].sender.kind == "user" and record[place].sender.kind == "user":
         place -= 1

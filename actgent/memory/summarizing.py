@@ -107,7 +107,7 @@ class SummarizingView(ShortTermView):
             self._ends.append((self._count, self._chat[-1]))
 
     def material(self) -> Material | None:
-        """What the next summary is to be made of; None where none is due."""
+        """Return what the next summary is to be made of; None where none is due."""
         if self._characters <= max(self.trigger, self.tried * 5 // 4):
             return None
         size, end = 0, 0

@@ -54,7 +54,7 @@ class LimitedView(ModelView):
         return is_cut
 
     def _older(self, shown: int) -> int:
-        """How many of the messages of the inner view are from before the turn."""
+        """Return how many of the messages of the inner view are from before the turn."""
         return max(0, shown - self._turn)
 
     def messages(self) -> Sequence[ChatMessage]:
@@ -74,6 +74,6 @@ class LimitedView(ModelView):
 
 
 def _stands_alone(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Whether what is before a message can be left out: it is a user's, and no call waits for it."""
+    """Return True if what is before a message can be left out: it is a user's, and no call waits for it."""
     called = place > 0 and any(isinstance(part, ToolCall) for part in chat[place - 1].parts)
     return chat[place].role == "user" and not called

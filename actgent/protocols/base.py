@@ -232,7 +232,7 @@ class PromptTemplate(abc.ABC):
     """Answers as this template asks for them. An agent is refused whose classifier cannot read one of them."""
 
     def request(self, view: View) -> Request:
-        """What this call adds to the conversation."""
+        """Return what this call adds to the conversation."""
         return PLAIN_REQUEST
 
 
@@ -247,7 +247,7 @@ class Classifier(abc.ABC):
 
     @abc.abstractmethod
     def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
-        """What the answer means. Native calls of the answer are read by the core before this.
+        """Return what the answer means. Native calls of the answer are read by the core before this.
 
         Raises:
             AnswerError: the same as returning `[Fail(error)]`.
@@ -269,7 +269,7 @@ class Classifier(abc.ABC):
         return Growth(self.partial)
 
     def shortfall(self, message_type: str | None) -> str | None:
-        """What is to be told beside a turn's last reply of this type that is less than what was asked, e.g. `partial`.
+        """Return what is to be told beside a turn's last reply of this type that is less than what was asked, e.g. `partial`.
 
         None where it is all of it. Whoever has the agent as a tool reads it; see `Reply.message_type`.
         """

@@ -113,11 +113,11 @@ class Insight:
         raise NotImplementedError
 
     def statistics(self) -> tuple[AgentStatistics, ...]:
-        """How each agent is just now: what waits in its inbox, its bounds, its sessions in memory; by name."""
+        """Return how each agent is just now: what waits in its inbox, its bounds, its sessions in memory; by name."""
         return tuple(_statistics_of(running) for running in self._by_name())
 
     def governors(self) -> tuple[DoorStatistics, ...]:
-        """What the models of the agents pass before their providers: windows, who waits, limits and pauses, model by model."""
+        """Return what the models of the agents pass before their providers: windows, who waits, limits and pauses, model by model."""
         return _doors_of(self._by_name())
 
     async def schedules(
@@ -213,7 +213,7 @@ class Insight:
 
 
 def _statistics_of(running: AgentActor) -> AgentStatistics:
-    """How an agent is."""
+    """Return how an agent is."""
     inbox, contexts = running.inbox, running.sessions.values()
     return AgentStatistics(
         agent=running.name,

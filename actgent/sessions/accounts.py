@@ -130,7 +130,7 @@ class Accounts:
         turn.budget = gather(own, shared, accounts)
 
     def beside(self, context: SessionContext) -> Budget | None:
-        """What a session's work draws on that belongs to no turn: its own bounds, those above it, and its owner's."""
+        """Return what a session's work draws on that belongs to no turn: its own bounds, those above it, and its owner's."""
         owners = () if self.owners is None else self.owners.of(context.works_for)
         found = (*context.accounts, *owners)
         return Budget(found) if found else None

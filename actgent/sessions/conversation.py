@@ -63,7 +63,7 @@ class RecordedMessages(Sequence[Message]):
         del self._held[:gone]
 
     async def read(self, first: int, end: int) -> tuple[Message, ...]:
-        """Those of these places; what is not in memory is read, and not kept."""
+        """Return those of these places; what is not in memory is read, and not kept."""
         await trio.lowlevel.checkpoint()
         missing, earlier = self.missing, self._earlier
         if first >= missing or earlier is None:
@@ -97,7 +97,7 @@ class RecordedMessages(Sequence[Message]):
             yield from reversed(self._from(0)[:missing])
 
     def _from(self, place: int) -> list[Message]:
-        """Those that are in memory, of this place and all behind it."""
+        """Return those that are in memory, of this place and all behind it."""
         if place < self.missing:
             if self._earlier is None:
                 raise LookupError(f"message {place} is not in memory")

@@ -82,7 +82,7 @@ def check_tracing(given: object) -> None:
 
 
 def error_type(error: Exception, otherwise: str = "") -> str:
-    """What `error.type` says of an exception: our kind, or its class where it is foreign."""
+    """Return what `error.type` says of an exception: our kind, or its class where it is foreign."""
     return kind_of(error, otherwise or type(error).__name__)
 
 

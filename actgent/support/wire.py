@@ -118,7 +118,7 @@ def _register_class(converter: cattrs.Converter, cls: type) -> None:
 
 
 def _fields_reader(cls: type, converter: cattrs.Converter) -> Hook:
-    """What reads an object from its fields, most of which have their defaults and are not there.
+    """Return what reads an object from its fields, most of which have their defaults and are not there.
 
     Code that looks for each of them, as cattrs generates it, takes a quarter longer, and most of the time in which a long
     session is opened goes by here.

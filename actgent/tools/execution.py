@@ -308,7 +308,7 @@ class Batch:
     async def _written(
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
     ) -> tuple[str, tuple[Medium, ...]]:
-        """What a call returns in words, and the pictures and files beside them, which are not cached."""
+        """Return what a call returns in words, and the pictures and files beside them, which are not cached."""
         key = canonical(arguments) if tool.cache else ""
         if key and (cached := tool.result_cache.get(key)) is not None:
             return cached, ()

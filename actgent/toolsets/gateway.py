@@ -114,7 +114,7 @@ def registry_of(
 
 
 def ranked(tools: Sequence[Tool], query: str) -> list[Tool]:
-    """Those tools that have a word of the query, best first: rare words count more, and those of a name three times."""
+    """Return those tools that have a word of the query, best first: rare words count more, and those of a name three times."""
     texts = [_words_of(tool) for tool in tools]
     spread = Counter(word for words in texts for word in words)
     asked = list(dict.fromkeys(_words(query)))[:MOST_WORDS]

@@ -283,6 +283,6 @@ async def _any_changed(lives: Sequence[_Life]) -> None:
 
 
 def _words_of(error: Exception) -> str:
-    """What an error says, without the groups round it."""
+    """Return what an error says, without the groups round it."""
     leaf = next(leaves(error))
     return f"{type(leaf).__name__}: {leaf}"

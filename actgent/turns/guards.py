@@ -244,7 +244,7 @@ class PersonNeeded(Exception):
 def _decided(
     context: SessionContext, guard: Handler, about: Message | Reply, ask: Ask
 ) -> Refuse | str | None:
-    """What a person has decided about a message or an answer; a text is said instead of an answer.
+    """Return what a person has decided about a message or an answer; a text is said instead of an answer.
 
     Raises:
         PersonNeeded: nobody has.
@@ -280,7 +280,7 @@ def _said_instead(message: Message, text: str) -> Message:
 
 
 def _known(turn: Turn, answer: str) -> Guarded | None:
-    """What was decided before a restart; an empty id is of the messages."""
+    """Return what was decided before a restart; an empty id is of the messages."""
     return None if turn.checkpoint is None else turn.checkpoint.guarded.get(answer)
 
 

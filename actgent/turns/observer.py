@@ -131,7 +131,7 @@ class Observer:
             )
 
     def watch_call(self, context: SessionContext, message: Message, model: str) -> CallWatch | None:
-        """What a model call tells on its way, for readers and for the journal; None where nobody wants to know."""
+        """Return what a model call tells on its way, for readers and for the journal; None where nobody wants to know."""
         if self.stream.watched:
             self.stream.publish(
                 ModelStarted(

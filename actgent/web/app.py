@@ -224,7 +224,7 @@ NOBODY = Caller(
 
 
 def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Router:
-    """What finds the endpoints of a table by path and verb, and pages for people beside them."""
+    """Return what finds the endpoints of a table by path and verb, and pages for people beside them."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.verb] = endpoint
@@ -265,7 +265,7 @@ def problem_response(problem: Problem, request_id: str) -> JSON:
 
 
 def _told(error: Exception, request_id: str) -> Problem:
-    """What an error is to a client; what is the server's own fault stands in the log."""
+    """Return what an error is to a client; what is the server's own fault stands in the log."""
     problem = problem_of(error)
     if problem is None:
         _log.exception("request %s failed", Each(request_id))

@@ -75,7 +75,7 @@ async def opened_gateway(
 async def _open_inside(
     runtime: Runtime, limits: GatewayLimits, notify: Sequence[Webhook]
 ) -> AsyncGenerator[Inside, None]:
-    """What works behind the doors, for the block."""
+    """Open what works behind the doors, for the block."""
     journal, raised = journal_of(runtime), None
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         outboxes = [await stack.enter_async_context(open_outbox(each, runtime, journal)) for each in notify]
@@ -134,7 +134,7 @@ def _closed(inside: Inside) -> Iterator[None]:
 def _tokens_of(
     tokens: Path | str | Iterable[AccessToken] | None, bind: str | None
 ) -> tuple[TokenStore, str | None]:
-    """What a gateway knows of tokens, and the one that was made for it.
+    """Return what a gateway knows of tokens, and the one that was made for it.
 
     Raises:
         ConfigurationError: there is none, and others than this machine may ask.

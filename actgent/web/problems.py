@@ -167,7 +167,7 @@ _UNTOLD = {"unavailable", "journal-full", "internal"}
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """What an error of ours is to a client; None for what nobody foresaw."""
+    """Return what an error of ours is to a client; None for what nobody foresaw."""
     if isinstance(error, Problem):
         return error
     row = next((row for row in _ROWS if isinstance(error, row.error)), None)

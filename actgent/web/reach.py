@@ -56,7 +56,7 @@ class Reach:
         return heads[0]
 
     async def _named(self, session_id: str, agent: str | None) -> list[SessionSummary]:
-        """What there is of an id; what is not there is asked for, too, so that it takes as long."""
+        """Return what there is of an id; what is not there is asked for, too, so that it takes as long."""
         agents = await self.journal.agents_of(session_id)
         wanted = [each for each in agents if agent in (None, each)] or [agent or ""]
         found = [await self.journal.head(each, session_id) for each in wanted]
@@ -81,7 +81,7 @@ class Reach:
         return face_of(await self.opener(head.agent).find(head.session_id))
 
     def opener(self, agent: str) -> SessionOpener:
-        """What opens the sessions of an agent.
+        """Return what opens the sessions of an agent.
 
         Raises:
             NotRunning: it does not run.

@@ -43,7 +43,7 @@ _log = logger_of(__name__)
 
 
 def token_digest(token: str) -> str:
-    """What is kept of a token."""
+    """Return what is kept of a token."""
     return f"sha256:{hashlib.sha256(token.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
@@ -142,7 +142,7 @@ class TokenStore:
         self._known[token.digest] = token
 
     def find(self, token: str, *, now: float) -> AccessToken | None:
-        """What is known of a token; None where nothing is, or it has expired.
+        """Return what is known of a token; None where nothing is, or it has expired.
 
         Args:
             token: As the client says it.

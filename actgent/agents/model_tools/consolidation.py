@@ -168,7 +168,7 @@ class Consolidation(Agent[FoundMemories]):
     # --- what is read ------------------------------------------------------------------------
 
     async def material(self, message: Message, mine: Session[Any]) -> str:
-        """What the model is shown for a message: the part of the conversation, and what is remembered already."""
+        """Return what the model is shown for a message: the part of the conversation, and what is remembered already."""
         owner = owner_for(mine)
         read = await self._of.open_session(mine.id)
         part = await self._part(message.id, read, owner)
@@ -259,7 +259,7 @@ class Consolidation(Agent[FoundMemories]):
         return len(made)
 
     async def _state_of(self, memory_id: str, owner: Sender, part: Part) -> str:
-        """Whether a memory that is to be replaced is older than what was said, or younger; empty where it is not there to be replaced."""
+        """Tell whether a memory that is to be replaced is older than what was said, or younger; empty where it is not there to be replaced."""
         try:
             memory = await self._kept_in.get(memory_id, owner=owner)
         except MemoryNotFound:

@@ -43,7 +43,7 @@ def owner_for(session: Session[Any]) -> Sender:
 
 
 def _owner_in(context: ToolContext) -> Sender:
-    """Whose memories a call may see.
+    """Return whose memories a call may see.
 
     Raises:
         ToolError: the call belongs to nobody.
@@ -257,7 +257,7 @@ class RecallBeforeAnswer:
         return "\n".join((_HEADING, *lines)) if lines else None
 
     def _fitting(self, found: Iterable[Recalled]) -> Iterable[str]:
-        """Those that fit, the best first; one that is too long leaves its place to the next."""
+        """Return those that fit, the best first; one that is too long leaves its place to the next."""
         left = self.budget - tokens(length(_HEADING) + 10)
         for each in found:
             line = f"- ({day_of(each.memory)}, {each.memory.kind}, {each.memory.id}) {unmarked(each.memory.text)}"

@@ -232,7 +232,7 @@ class AgentReceivers:
 
 
 async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
-    """What opens the sessions of another agent.
+    """Return what opens the sessions of another agent.
 
     Raises:
         NotRunning: no agent of this name runs in the runtime.
@@ -244,7 +244,7 @@ async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
 
 
 async def _said_before(context: SessionContext, turn: Turn) -> Sequence[ChatMessage]:
-    """What users and agents said before the turn, in words and pictures; no calls and results."""
+    """Return what users and agents said before the turn, in words and pictures; no calls and results."""
     page = await context.conversation.read(limit=HISTORY)
     now = {message.id for message in (*turn.joined, turn.message)}
     former = []
@@ -259,7 +259,7 @@ async def _said_before(context: SessionContext, turn: Turn) -> Sequence[ChatMess
 
 
 async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
-    """What a message was answered with before a restart, read from the record; None where nothing was."""
+    """Return what a message was answered with before a restart, read from the record; None where nothing was."""
     page = await child.conversation.read(limit=HISTORY)
     asked = next((each for each in page.messages if each.id == message_id), None)
     answers = [

@@ -96,7 +96,7 @@ class Recording:
 async def compare_session(
     runtime: Runtime, session_id: str, *, agent: str | None = None, to: int | None = None
 ) -> Difference | None:
-    """What today's code of an agent that runs would do otherwise in a session of its; None where it does the same.
+    """Return what today's code of an agent that runs would do otherwise in a session of its; None where it does the same.
 
     Up to the record `to`, or all of it: see `Recording.compare`. Nothing runs but the agent's code, in a copy of it beside the
     running one.

@@ -109,7 +109,7 @@ class TerminalConversation:
         return text
 
     async def _receive(self) -> str | None:
-        """What a person answers to a question in the middle of an answer."""
+        """Return what a person answers to a question in the middle of an answer."""
         if self._reading is not None:
             self._reading.cancel()
         return await self._ask("")

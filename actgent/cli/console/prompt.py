@@ -54,7 +54,7 @@ class Prompt:
         self._is_left = False
 
     async def ask(self, label: str = "> ", *, default: str = "") -> str | None:
-        """What is typed, without line ends around it; None at the end of the input, by Ctrl-D.
+        """Return what is typed, without line ends around it; None at the end of the input, by Ctrl-D.
 
         Raises:
             PromptInterrupted: Ctrl-C was pressed where nothing was typed.

@@ -245,7 +245,7 @@ def _rows(tally: Tally, elapsed: float) -> list[tuple[str, str]]:
 
 
 def _cost_rows(tally: Tally, cpu: float, engine: EngineCost) -> list[tuple[str, str]]:
-    """What a turn of two model calls and a tool call costs this process, and how much of it is the engine."""
+    """Return what a turn of two model calls and a tool call costs this process, and how much of it is the engine."""
     turns = max(len(tally.seconds) + len(tally.failures), 1)
     if not engine.turns:
         return [("CPU of a turn, with SDK and HTTP", _milliseconds(cpu / turns))]

@@ -112,7 +112,7 @@ async def _erase_sessions(place: str, owner: Sender) -> int:
 
 
 async def _is_of(journal: Journal, key: SessionKey, owner: Sender) -> bool:
-    """Whether a session is this owner's: lists know names alone, and not that an agent may be called like a person."""
+    """Return True if a session is this owner's: lists know names alone, and not that an agent may be called like a person."""
     (first, *_) = await journal.read(key.session_id, agent=key.agent, limit=1)
     return isinstance(first, Opened) and first.owner == owner
 
@@ -146,7 +146,7 @@ def _day(at: float) -> str:
 
 
 def _fields(memory: MemoryUnit) -> Iterable[tuple[str, Any]]:
-    """What there is to be said of a memory besides its text."""
+    """Return what there is to be said of a memory besides its text."""
     yield "kind", memory.kind
     yield "importance", memory.importance
     said = {"agent": memory.agent, "session": memory.session_id, "message": memory.message_id}

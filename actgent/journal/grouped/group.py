@@ -598,7 +598,7 @@ class GroupedJournal(StoredJournal):
             self._queue.finish(group)
 
     async def _is_over(self, begun: _Begun) -> bool:
-        """Whether a group that the storage had begun with is written; raises its error."""
+        """Return True if a group that the storage had begun with is written; raises its error."""
         try:
             await self._see_written(begun.transaction, begun.work.result)
         except HeadFound:

@@ -117,7 +117,7 @@ class FileReader:
         self._is_sound: bool | None = None
 
     def read(self, fn: Callable[[SqliteFile], T], proven: Callable[[T], T | None] = lambda _: None) -> T:
-        """What `fn` finds in the file, all of one moment; of another look, what is `proven` by its own checksums.
+        """Return what `fn` finds in the file, all of one moment; of another look, what is `proven` by its own checksums.
 
         Raises:
             JournalFailed: the file changes faster than it is read.
@@ -142,7 +142,7 @@ class FileReader:
         return time.time_ns() - stamp.file[-1] > TICK * 1e9
 
     def _tried(self, fn: Callable[[SqliteFile], T], stamp: _Stamp) -> outcome.Outcome[T]:
-        """What it found, or why it failed, which means nothing where the file changed meanwhile."""
+        """Return what it found, or why it failed, which means nothing where the file changed meanwhile."""
         try:
             with translated():
                 return outcome.Value(fn(self._opened(stamp)))

@@ -207,7 +207,7 @@ def _heard(message: ChatMessage, takes: Takes) -> Iterator[Body]:
 
 
 def _beside(result: ToolResult, media: Sequence[Medium]) -> Iterator[Body]:
-    """What a result shows besides its text, which is all that a message of a tool takes."""
+    """Return what a result shows besides its text, which is all that a message of a tool takes."""
     if media:
         yield {
             "type": "text",

@@ -30,7 +30,7 @@ class TokenCounter:
         self.is_there = bool(self.path)
 
     async def ask(self, sdk: Sdk, content: bytes) -> int | None:
-        """How many tokens a request takes; None where nobody says so within five seconds."""
+        """Return how many tokens a request takes; None where nobody says so within five seconds."""
         with trio.move_on_after(SECONDS):
             try:
                 response: httpx2.Response = await sdk.client.post(

@@ -429,7 +429,7 @@ class Memories(LastingMemories):
         return memories
 
     async def owners(self) -> list[tuple[Sender, int]]:
-        """Who has memories, and how many that count now."""
+        """Return who has memories, and how many that count now."""
         return await self._read(MemoryStore.owners)
 
     # --- for what writes several together ------------------------------------------------
@@ -439,7 +439,7 @@ class Memories(LastingMemories):
         return cast(str, await self._write(SetMark(owner=owner, name=name, value=value, once=once)))
 
     async def marks(self, owner: Sender, prefix: str = "") -> dict[str, str]:
-        """What is noted for an owner, by the names that begin so."""
+        """Return what is noted for an owner, by the names that begin so."""
         return await self._read(MemoryStore.marks, owner, prefix)
 
     async def change_together(

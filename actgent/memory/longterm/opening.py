@@ -13,7 +13,7 @@ from .store import MemoryStore
 def open_store(
     url: str, *, has_vectors: bool, capacity: int | None, half_life: float | None
 ) -> Callable[[], MemoryStore]:
-    """What opens a connection to the store of an address, in the thread in which it is called.
+    """Return what opens a connection to the store of an address, in the thread in which it is called.
 
     Raises:
         ConfigurationError: this is no such address, or its extra is not installed.

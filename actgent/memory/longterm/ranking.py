@@ -37,7 +37,7 @@ def fuse(lists: Mapping[str, Sequence[int]]) -> dict[int, tuple[float, tuple[str
 
 
 def worth(importance: float, last_used: float, *, newest: float, half_life: float | None) -> float:
-    """What a memory is worth beside others, of which the newest was used at `newest`: from 0 to 1.
+    """Return what a memory is worth beside others, of which the newest was used at `newest`: from 0 to 1.
 
     `half_life` is in days; with None nothing fades.
     """

@@ -188,7 +188,7 @@ class MemoryStore(abc.ABC):
         return todo.unit
 
     def _done_before(self, owner: str, key: str, unit: MemoryUnit) -> MemoryUnit | None:
-        """What came of an act when it was done before; as it was to be, where it has been forgotten since."""
+        """Return what came of an act when it was done before; as it was to be, where it has been forgotten since."""
         rows = self.run("SELECT id FROM acts WHERE owner = ? AND name = ?", (owner, key)) if key else []
         if not rows:
             return None
@@ -399,7 +399,7 @@ class MemoryStore(abc.ABC):
         )
 
     def marks(self, owner: Sender, prefix: str = "") -> dict[str, str]:
-        """What is noted for an owner under names that begin with a text."""
+        """Return what is noted for an owner under names that begin with a text."""
         rows = self.run("SELECT name, value FROM marks WHERE owner = ?", (owner_key(owner),))
         return {name: value for name, value in rows if name.startswith(prefix)}
 
@@ -449,7 +449,7 @@ def _found(row: Row) -> Found:
 
 
 def _condition(scope: Scope, wanted: MemoryFilter, *, at: float | None = None) -> tuple[str, list[object]]:
-    """What is true of the memories that may be seen, count now and are wanted."""
+    """Return what is true of the memories that may be seen, count now and are wanted."""
     clause, values = scope.condition
     clauses = [clause, _CURRENT]
     if at is not None:

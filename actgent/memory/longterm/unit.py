@@ -159,7 +159,7 @@ def checked_name(what: str, name: object) -> str:
 
 
 def checked_importance(importance: object) -> float:
-    """How much a memory counts.
+    """Return how much a memory counts.
 
     Raises:
         ConfigurationError: it is no number from 0 to 1.

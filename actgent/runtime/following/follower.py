@@ -71,7 +71,7 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
         return item
 
     def receive_ready(self) -> Follow | None:
-        """What is there: a record, or what has grown if no record is known to be waiting; None: nothing.
+        """Return what is there: a record, or what has grown if no record is known to be waiting; None: nothing.
 
         Raises:
             trio.EndOfChannel, trio.ClosedResourceError: see `receive`.

@@ -30,7 +30,7 @@ def check_rating(score: object, comment: object, expected: object) -> None:
 
 
 async def read_ratings(journal: Journal, key: SessionKey, message_id: str) -> Mapping[str, Rated]:
-    """What each reader thinks of the answer to a message: the latest word of each, by name.
+    """Return what each reader thinks of the answer to a message: the latest word of each, by name.
 
     Raises:
         SessionNotFound: there is no such session.

@@ -64,7 +64,7 @@ async def _from_journal(
 
 
 def summary_of(context: SessionContext) -> SessionSummary:
-    """What is known of a session in memory; its dates are those of its first and its last message."""
+    """Return what is known of a session in memory; its dates are those of its first and its last message."""
     messages, parent, root = context.conversation.messages, context.parent_key, context
     while root.parent is not None:
         root = root.parent

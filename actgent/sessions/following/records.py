@@ -90,7 +90,7 @@ class LiveText:
         return self._text.tell()
 
     def read(self, begin: int) -> str:
-        """What it has behind so many characters."""
+        """Return what it has behind so many characters."""
         self._text.seek(begin)
         return self._text.read()
 

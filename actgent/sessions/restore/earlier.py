@@ -29,7 +29,7 @@ class _Part:
     end: Mark
 
     def cut(self, messages: Sequence[Message], first: int, end: int) -> Sequence[Message]:
-        """Those of its messages whose places are in a range."""
+        """Return those of its messages whose places are in a range."""
         return messages[max(0, first - self.begin.messages) : max(0, end - self.begin.messages)]
 
 
@@ -44,7 +44,7 @@ class JournalMessages:
     """Of the snapshot, in which messages may wait."""
 
     async def read(self, first: int, end: int) -> Sequence[Message]:
-        """Those from the place `first` up to `end`.
+        """Return those from the place `first` up to `end`.
 
         Raises:
             JournalError: they cannot be read.

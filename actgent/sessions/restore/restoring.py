@@ -68,7 +68,7 @@ async def load_session(
 
 
 async def read_beginning(kept: Snapshot, memory: Memory) -> Beginning | None:
-    """What a snapshot holds; None where this version, or this memory, does not know it."""
+    """Return what a snapshot holds; None where this version, or this memory, does not know it."""
     if len(kept.body) < LARGE:
         return _read_beginning(kept, memory)
     return await trio.to_thread.run_sync(_read_beginning, kept, memory)

@@ -95,7 +95,7 @@ def encode_snapshot(taken: SessionSnapshot, records: int) -> Snapshot:
 
 
 def decode_snapshot(kept: Snapshot | None) -> SessionSnapshot | None:
-    """What was encoded; None where that is not known to this version."""
+    """Return what was encoded; None where that is not known to this version."""
     if kept is None or kept.version != VERSION:
         return None
     try:
@@ -106,7 +106,7 @@ def decode_snapshot(kept: Snapshot | None) -> SessionSnapshot | None:
 
 
 def take(reader: Reader, opened: Opened, marks: tuple[Mark, ...]) -> SessionSnapshot | None:
-    """What a reader between two turns has made; None where its view can only be made from all messages."""
+    """Return what a reader between two turns has made; None where its view can only be made from all messages."""
     context, conversation = reader.context, reader.context.conversation
     view, ledger = conversation.view.save(), context.approvals
     if view is None:

@@ -262,7 +262,7 @@ def usage_of(answer: Answer, request: ProviderRequest) -> Usage:
 
 
 def tokens_of(request: ProviderRequest) -> int:
-    """What a request takes where the script says nothing else: four bytes a token."""
+    """Return what a request takes where the script says nothing else: four bytes a token."""
     return 1 + len(request.body) // 4
 
 

@@ -66,7 +66,7 @@ def media_and_rest(value: Any) -> tuple[list[Any], list[Any]]:
 
 
 def in_words(value: object) -> str:
-    """What a tool returned, for a person: pictures and files by their type and size."""
+    """Return what a tool returned, for a person: pictures and files by their type and size."""
     if not has_media(value):
         return str(value)
     return describe_media(value, ToolCall("", {}), state=None, outside=True).text
@@ -137,7 +137,7 @@ def _checked(medium: Any) -> Medium:
 
 
 def _as_text(medium: Medium) -> str | None:
-    """What it says, where it is text; None: it is none."""
+    """Return what it says, where it is text; None: it is none."""
     if medium.data is None or not _TEXT.fullmatch(medium.media_type):
         return None
     try:

@@ -171,7 +171,7 @@ def _are_tagged(members: Sequence[Any]) -> bool:
 
 
 def _kinds(member: Any) -> set[str]:
-    """What a value of a type may be in JSON."""
+    """Return what a value of a type may be in JSON."""
     origin = get_origin(member)
     if origin is Annotated:
         return _kinds(member.__origin__)

@@ -174,7 +174,7 @@ class Link:
         return capabilities is not None and capabilities.prompts is not None
 
     async def resources(self) -> list[dict[str, Any]]:
-        """What documents the server has."""
+        """Return what documents the server has."""
         found: list[dict[str, Any]] = []
         cursor = None
         for _ in range(PAGES):

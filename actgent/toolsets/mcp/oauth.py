@@ -72,7 +72,7 @@ class StoredTokens:
                 self._is_held = False
 
     def known(self) -> dict[str, Any]:
-        """What the file holds of this server."""
+        """Return what the file holds of this server."""
         return self.file.read(self.url)
 
     async def get_tokens(self) -> OAuthToken | None:

@@ -118,7 +118,7 @@ def _serving(redirect: Redirect) -> Callable[[trio.SocketStream], Awaitable[None
 
 
 async def _target(stream: trio.SocketStream) -> str | None:
-    """What a browser asks for; None: it asks for nothing."""
+    """Return what a browser asks for; None: it asks for nothing."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST)
     while True:
         await trio.lowlevel.checkpoint()

@@ -66,7 +66,7 @@ class SampledCall:
         return result.unwrap()
 
     async def ask(self, params: mcp_types.CreateMessageRequestParams) -> Reply:
-        """What the server is answered; called by the task of the connection."""
+        """Return what the server is answered; called by the task of the connection."""
         self._asked += 1
         if self._asked > MOST_SAMPLES:
             return not_asked(f"a call may ask {MOST_SAMPLES} times")
@@ -95,5 +95,5 @@ class SampledCall:
 
 
 def not_asked(why: str) -> mcp_types.ErrorData:
-    """What a server is told that may not have a model asked."""
+    """Return what a server is told that may not have a model asked."""
     return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=why)

@@ -346,7 +346,7 @@ class ReadResource(Tool):
 
 
 def _sdk() -> Any:
-    """What speaks MCP, by the SDK.
+    """Return what speaks MCP, by the SDK.
 
     Raises:
         ConfigurationError: it is not installed.

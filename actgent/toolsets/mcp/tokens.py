@@ -55,7 +55,7 @@ class OAuthSettings:
 
 
 def in_folder(given: object, folder: Path) -> Any:
-    """What a file says of OAuth, with the path of its tokens relative to that file's folder."""
+    """Return what a file says of OAuth, with the path of its tokens relative to that file's folder."""
     if isinstance(given, str):
         return str(folder / Path(given).expanduser())
     if isinstance(given, Mapping) and isinstance(given.get("tokens"), str):
@@ -70,7 +70,7 @@ class TokenFile:
     path: Path
 
     def read(self, url: str) -> dict[str, Any]:
-        """What is known of a server; nothing where there is no file.
+        """Return what is known of a server; nothing where there is no file.
 
         Raises:
             ConfigurationError: it is no file of tokens.

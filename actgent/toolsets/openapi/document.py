@@ -141,7 +141,7 @@ class APIDocument:
         return _absolute(self.origin, "")
 
     def resolved(self, node: Any) -> Mapping[str, Any]:
-        """What a reference leads to, through references; anything else as it is.
+        """Return what a reference leads to, through references; anything else as it is.
 
         Raises:
             Unsupported: it leads out of the document, nowhere, or in a circle.
@@ -155,7 +155,7 @@ class APIDocument:
         raise Unsupported("its references lead in a circle")
 
     def at(self, reference: str) -> Any:
-        """What stands at a reference within the document (RFC 6901).
+        """Return what stands at a reference within the document (RFC 6901).
 
         Raises:
             Unsupported: it leads out of the document, or nowhere. Other documents are never fetched.
@@ -246,7 +246,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _from_3_0(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[str, Any]:
-    """What a schema of 3.0 says in other words than JSON Schema: what may be null, and bounds that are left out."""
+    """Return what a schema of 3.0 says in other words than JSON Schema: what may be null, and bounds that are left out."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(said := translated.get(exclusive), bool):
             del translated[exclusive]

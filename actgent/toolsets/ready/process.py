@@ -232,7 +232,7 @@ def _existing(path: str | os.PathLike[str]) -> str:
 
 
 def _user_of(folder: Path | None) -> int | None:
-    """Who runs the commands; None: whoever runs this process."""
+    """Return who runs the commands; None: whoever runs this process."""
     if os.geteuid() != 0:
         return None
     return _NOBODY if folder is None else folder.stat().st_uid

@@ -127,7 +127,7 @@ class _Functions:
     context: ToolContext
 
     async def answer(self, snapshot: Any) -> Mapping[str, Any]:
-        """What a call of the code comes to: a value, or an exception to be raised there."""
+        """Return what a call of the code comes to: a value, or an exception to be raised there."""
         await trio.lowlevel.checkpoint()
         known = self.names.get(snapshot.function_name)
         if self.others is None or known is None:

@@ -270,7 +270,7 @@ def _tell_parents(context: SessionContext, usage: Usage) -> None:
 
 
 def _written(context: SessionContext, answer: Answer) -> Usage:
-    """What the record of an answer says that was taken."""
+    """Return what the record of an answer says that was taken."""
     if context.conversation.unwritten is None:
         return answer.usage
     return answer.usage + context.conversation.take_unwritten()

@@ -47,7 +47,7 @@ class Framing:
         return self.state == "head" and not self._waiting
 
     def take(self, data: bytes) -> bytes:
-        """What the server may have of what came now and before; empty while a head is not whole.
+        """Return what the server may have of what came now and before; empty while a head is not whole.
 
         Nothing passes behind what was refused.
         """

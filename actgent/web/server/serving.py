@@ -227,7 +227,7 @@ async def open_listeners(bind: str) -> list[trio.SocketListener]:
 
 
 def tls_context(cert: str, key: str) -> ssl.SSLContext:
-    """What a server with this certificate uses.
+    """Return what a server with this certificate uses.
 
     Raises:
         ConfigurationError: it cannot be read.

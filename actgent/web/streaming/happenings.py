@@ -211,7 +211,7 @@ def to_event(record: Record) -> tuple[str, Data]:
 
 
 async def teller_at(journal: Journal, key: SessionKey, number: int) -> Teller:
-    """What tells the records of a session behind this one: it knows the turn in the middle of which that may be."""
+    """Return what tells the records of a session behind this one: it knows the turn in the middle of which that may be."""
     teller, last = Teller(), number
     while last > 0:
         start = max(0, last - PAGE)
@@ -309,7 +309,7 @@ class MessageStory:
 
 
 async def find_message(journal: Journal, key: SessionKey, message_id: str, last: int) -> MessageStory | None:
-    """What is known of a message, from the records of its session; None where it was never accepted.
+    """Return what is known of a message, from the records of its session; None where it was never accepted.
 
     Args:
         journal: Where they are.

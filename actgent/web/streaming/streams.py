@@ -136,7 +136,7 @@ async def _watch(receive: Receive, stream: trio.CancelScope) -> None:
 
 
 async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
-    """What comes of some work; None where the client went meanwhile, by which it is stopped."""
+    """Return what comes of some work; None where the client went meanwhile, by which it is stopped."""
     result: T | None = None
     error: Exception | None = None
     async with trio.open_nursery() as nursery:

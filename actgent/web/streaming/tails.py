@@ -51,7 +51,7 @@ class Tail:
     """All of the answer that grows."""
 
     def frame_of(self, item: Growing | CallProgress) -> bytes:
-        """What grows, for those who have what grew before."""
+        """Return what grows, for those who have what grew before."""
         if isinstance(item, CallProgress):
             known = {"done": item.done, "total": item.total, "text": item.text}
             return frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known})

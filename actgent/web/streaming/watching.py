@@ -79,7 +79,7 @@ class Watching:
                     written = trio.current_time()
 
     async def _collect(self, feed: FeedReader) -> _News:
-        """What came; nothing where nothing did for long."""
+        """Return what came; nothing where nothing did for long."""
         news = _News()
         try:
             with trio.move_on_after(AGENTS_EVERY if "agents" in self.kinds else ALIVE) as limit:
@@ -127,7 +127,7 @@ class Watching:
 
 
 def _kind_of(record: Record) -> str:
-    """What a record is to those who watch; empty where it is nothing."""
+    """Return what a record is to those who watch; empty where it is nothing."""
     if isinstance(record, PersonAsked | Decided):
         return "approvals"
     return "errors" if isinstance(record, Ended) and record.failed is not None else ""
