@@ -22,8 +22,7 @@ from actgent.protocols.growing import Growth
 
 from .waiting.approval_ledger import PendingCalls
 from .waiting.turn_checkpoint import TurnCheckpoint, TurnProgress
-from .waiting.turn_future import TurnFuture
-from .waiting.turn_options import CallOptions
+from .waiting.turn_future import CallOptions, TurnFuture
 
 
 class TurnHost(typing.Protocol):

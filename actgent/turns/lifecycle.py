@@ -12,6 +12,7 @@ from actgent.actors.timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
 from actgent.errors import SessionClosed, Stopped, kind_of
+from actgent.errors.wording import own_words
 from actgent.journal.records import NOT_KEPT, Appended, Resumed
 from actgent.messages import Message
 from actgent.sessions.accounts import Accounts
@@ -21,10 +22,10 @@ from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Suspension, Turn, checkpoint_of, running_turn
-from actgent.sessions.waiting.task_reports import outcome_of, own_words
+from actgent.sessions.waiting.task_reports import outcome_of
 from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
-from actgent.sessions.waiting.turn_future import Outcome, TurnFuture
-from actgent.sessions.waiting.turn_options import CallOptions, restored_options
+from actgent.sessions.waiting.turn_future import CallOptions, Outcome, TurnFuture
+from actgent.sessions.waiting.turn_options import restored_options
 from actgent.tools.time_limits import time_limits
 
 from .dispatcher import Dispatcher

@@ -7,6 +7,7 @@ import attrs
 
 from actgent.approvals import Approval, Decision, word_for
 from actgent.errors import LimitReached, kind_of
+from actgent.errors.wording import own_words
 from actgent.events import (
     AdmissionWaited,
     ApprovalAsked,
@@ -34,7 +35,6 @@ from actgent.messages import CallProgress, Message, ToolCall, ToolResult
 from actgent.modes.changes import changes_in
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.task_reports import own_words
 
 from .spans import TurnSpans
 

@@ -20,7 +20,7 @@ from actgent.runtime.timer_service import TimerService
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext
-from actgent.sessions.waiting.turn_options import CallOptions
+from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.state.reducers import Reducer
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle

@@ -11,7 +11,7 @@ from actgent.errors import ConfigurationError, DepsMissing
 from actgent.modes.modes import Modes
 from actgent.runtime.sessions.opener import OnSession
 from actgent.sessions.context import SessionContext
-from actgent.sessions.waiting.turn_options import CallOptions
+from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.tools.outputs.results import worded
 from actgent.tools.registry import ToolRegistry
 

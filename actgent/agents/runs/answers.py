@@ -13,8 +13,7 @@ from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import running_session, slot_lent
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming import question_to
-from actgent.sessions.waiting.turn_future import TurnFuture
-from actgent.sessions.waiting.turn_options import CallOptions
+from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture
 
 from .question import Question
 

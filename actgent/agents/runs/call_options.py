@@ -12,7 +12,8 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.protocols.base import Profile, Protocol
 from actgent.protocols.prompt_layers import Prompt, to_layer
-from actgent.sessions.waiting.turn_options import CallOptions, turn_options
+from actgent.sessions.waiting.turn_future import CallOptions
+from actgent.sessions.waiting.turn_options import turn_options
 from actgent.structured.output import output_of
 
 

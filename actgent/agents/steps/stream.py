@@ -10,7 +10,7 @@ from actgent.llm.base import Answer
 from actgent.messages import Delivery, Reply, ToolCall, ToolResult
 from actgent.protocols.growing import GrowingText
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
-from actgent.sessions.waiting.turn_options import CallOptions
+from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.sessions.waiting.turn_reader import TurnReader, TurnStream
 
 from .events import (

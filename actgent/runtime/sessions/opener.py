@@ -40,8 +40,7 @@ from actgent.sessions.mail import SessionMail
 from actgent.sessions.restore import LoadedSession, is_unused, load_session, restore_loaded
 from actgent.sessions.tree import SessionTree
 from actgent.sessions.waiting.tasks import Task, TaskDeadline
-from actgent.sessions.waiting.turn_future import TurnFuture
-from actgent.sessions.waiting.turn_options import CallOptions
+from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture
 from actgent.state.reducers import Reducer
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of

@@ -3,17 +3,13 @@
 from collections.abc import Sequence
 
 from actgent.errors import (
-    ActgentError,
-    ForeignExit,
-    HandlerFailed,
     kind_of,
 )
+from actgent.errors.wording import safe_words
 from actgent.journal.records import REFUSED, Accepted, Answered, Ended, Record
 from actgent.tools.outputs.results import to_text
 
 from .tasks import Task
-
-_MAX_WORDS = 2000
 
 
 def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> Answered:
@@ -32,18 +28,6 @@ def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> 
 def with_shortfall(text: str, shortfall: str) -> str:
     """An answer as the asking model reads it, which is told where it is less than what was asked."""
     return f"Status: {shortfall} (not all that was asked for was done)\n\n{text}" if shortfall else text
-
-
-def safe_words(error: Exception) -> str:
-    """An error for a model: what actgent words itself; of anything else, which may tell secrets, the class."""
-    text = str(error) if isinstance(error, ActgentError) else type(error).__name__
-    return text[:_MAX_WORDS]
-
-
-def own_words(error: Exception) -> str:
-    """An error for people who watch: what actgent words itself, without words of foreign code in it."""
-    is_ours = isinstance(error, ActgentError) and not isinstance(error, HandlerFailed | ForeignExit)
-    return str(error)[:_MAX_WORDS] if is_ours else ""
 
 
 def answer_in(records: Sequence[Record]) -> Answered | None:

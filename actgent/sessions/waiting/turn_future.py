@@ -1,13 +1,16 @@
-"""Futures for the outcome of one message."""
+"""Futures for the outcome of one message, and how its turn talks to the model."""
 
 import math
 import typing
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import trio
 
+from actgent.control.limits import Limits
 from actgent.errors import Suspended as SuspendedError
+from actgent.journal.records import TurnOptions
 from actgent.llm.base import Answer
 from actgent.messages import (
     Event,
@@ -16,9 +19,27 @@ from actgent.messages import (
     Reply,
     ToolCall,
 )
+from actgent.protocols.base import Protocol
 from actgent.tools.time_limits import TimeLimit, time_limits
 
-from .turn_options import CallOptions
+
+@attrs.frozen(kw_only=True)
+class CallOptions:
+    """How a turn talks to the model."""
+
+    protocol: Protocol
+    temperature: float | None = None
+    max_tokens: int | None = None
+    system: str | None = None
+    """The system prompt of this turn alone; None is the session's."""
+    tail: str = ""
+    """Said at the end of the prompt, in each call of this turn, and not remembered."""
+    limits: Limits | None = None
+    """Limits of this turn alone; None is the agent's."""
+    deps: Any = attrs.field(default=None, repr=False)
+    """Deps that tools of this turn alone are given."""
+    journal_form: TurnOptions | None = None
+    """The per-turn overrides in this object, in the form that a journal stores."""
 
 
 class AwaitedTurn(typing.Protocol):

@@ -1,35 +1,16 @@
-"""How one turn alone talks to the model, also in the form that a journal keeps: a turn that goes on asks as it began."""
+"""What was said for one turn alone, in the form that a journal keeps: a turn that goes on asks as it began."""
 
 import json
-from typing import Any
 
 import attrs
 
-from actgent.control.limits import Limits
 from actgent.journal.records import (
     TurnOptions,
 )
 from actgent.protocols.base import Protocol, WithOutput
 from actgent.structured.output import Output, form_output
 
-
-@attrs.frozen(kw_only=True)
-class CallOptions:
-    """How a turn talks to the model."""
-
-    protocol: Protocol
-    temperature: float | None = None
-    max_tokens: int | None = None
-    system: str | None = None
-    """The system prompt of this turn alone; None is the session's."""
-    tail: str = ""
-    """Said at the end of the prompt, in each call of this turn, and not remembered."""
-    limits: Limits | None = None
-    """Limits of this turn alone; None is the agent's."""
-    deps: Any = attrs.field(default=None, repr=False)
-    """Deps that tools of this turn alone are given."""
-    journal_form: TurnOptions | None = None
-    """The per-turn overrides in this object, in the form that a journal stores."""
+from .turn_future import CallOptions
 
 
 def turn_options(

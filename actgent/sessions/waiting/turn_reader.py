@@ -12,8 +12,7 @@ from actgent.messages import (
 )
 from actgent.support.leads import for_readers
 
-from .turn_future import TurnFuture
-from .turn_options import CallOptions
+from .turn_future import CallOptions, TurnFuture
 
 T = TypeVar("T")
 

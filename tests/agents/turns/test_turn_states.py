@@ -12,7 +12,7 @@ from actgent.protocols.bare import Bare
 from actgent.runtime.turn_runner import End, FailWith, Suspend, next_step
 from actgent.sessions.turn import TRANSITIONS, Turn, TurnControl
 from actgent.sessions.waiting.approval_ledger import PendingCalls
-from actgent.sessions.waiting.turn_options import CallOptions
+from actgent.sessions.waiting.turn_future import CallOptions
 
 STATES = {"running", "exposed", "suspended", "ending", "over"}
 
