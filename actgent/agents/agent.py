@@ -41,7 +41,8 @@ from actgent.protocols.prompts import PromptManager
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
-from actgent.runtime.sessions.opener import OnSession, SessionOpener
+from actgent.runtime.sessions.new_session import OnSession
+from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, check_called

@@ -28,7 +28,7 @@ from actgent.protocols.react import ReAct
 from actgent.protocols.simple import Simple
 from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
-from actgent.runtime.sessions.opener import OnSession
+from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.handlers import Handler
 from actgent.support.leads import for_builders
 from actgent.tools.base import Tool

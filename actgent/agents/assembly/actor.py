@@ -13,7 +13,8 @@ from actgent.runtime.actor import AgentActor
 from actgent.runtime.intake import Intake
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.sessions.lifecycle import SessionLifecycle
-from actgent.runtime.sessions.opener import OnSession, SessionOpener
+from actgent.runtime.sessions.new_session import OnSession
+from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.sessions.table import SessionTable
 from actgent.runtime.timer_handlers import timer_handlers
 from actgent.runtime.timer_service import TimerService

@@ -9,7 +9,7 @@ import attrs
 from actgent.agents.session import Session, face_of
 from actgent.errors import ConfigurationError, DepsMissing
 from actgent.modes.modes import Modes
-from actgent.runtime.sessions.opener import OnSession
+from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.context import SessionContext
 from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.tools.outputs.results import worded

@@ -1,11 +1,9 @@
 """Creates, finds and restores the sessions of an agent."""
 
-import functools
-import typing
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, TypedDict, Unpack
+from typing import Unpack
 
 import attrs
 import trio
@@ -14,7 +12,6 @@ from actgent.control.arguments import check_id, check_limits
 from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
-    ConfigurationError,
     DepsMissing,
     JournalDamaged,
     SessionClosed,
@@ -23,9 +20,8 @@ from actgent.errors import (
     WireError,
     WrongOwner,
 )
-from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
-from actgent.journal.records import NO_LIMITS, Accepted, Opened, Record, message_id_of
+from actgent.journal.records import NO_LIMITS, Opened, Record
 from actgent.messages import Message, OnBusy, Sender, new_secret
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.intake import Intake
@@ -37,35 +33,26 @@ from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.history import Former, add_history, check_history
 from actgent.sessions.incoming import Content, check_rule, message_to
 from actgent.sessions.mail import SessionMail
-from actgent.sessions.restore import LoadedSession, is_unused, load_session, restore_loaded
+from actgent.sessions.restore import is_unused, restore_loaded
 from actgent.sessions.tree import SessionTree
 from actgent.sessions.waiting.tasks import Task, TaskDeadline
-from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture
 from actgent.state.reducers import Reducer
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
 
+from .new_session import Given, NewSession, OnSession, check_new, check_parent, opened_record, to_owner
+from .reopening import (
+    DepsMissingCheck,
+    check_deps,
+    is_orphan,
+    load_tail,
+    mark_temporary,
+    refuse_stranger,
+    restored_task,
+    with_parent_agent,
+)
 from .table import Trees
 
-
-class DepsMissingCheck(typing.Protocol):
-    """Returns the error of a session whose tools would find no deps; `was_given`: it had some that no journal holds."""
-
-    def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
-
-
-class NewSession(TypedDict, total=False):
-    """What a session is given that is created."""
-
-    parent: SessionContext | None
-    system: str | None
-    on_busy: OnBusy | None
-    limits: Limits | None
-    history: Iterable[Former]
-
-
-OnSession = Callable[[Any], Any]
-"""Called with the user's end of a session."""
 ERASE_PATIENCE = 1.0
 """Seconds in which what is left of a session that nobody got is erased, before its caller hears of the failure."""
 _NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
@@ -80,15 +67,6 @@ class _Opening:
     task: trio.lowlevel.Task | None
     """The task that does that, and waits for no other that does; None is a task that only erases."""
     done: trio.Event = attrs.field(factory=trio.Event)
-
-
-@attrs.frozen(kw_only=True)
-class _Given:
-    """What else is written of a session that is created."""
-
-    has_deps: bool
-    notify: tuple[str, ...]
-    is_transient: bool
 
 
 @attrs.frozen(eq=False)
@@ -150,8 +128,8 @@ class SessionOpener:
         if bounds or parent is not None:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
-            given = _Given(has_deps=deps is not None, notify=tuple(notify), is_transient=is_transient)
-            context.log.add(_opened(context, bounds, on_busy, given, self.running.clock.now()))
+            given = Given(has_deps=deps is not None, notify=tuple(notify), is_transient=is_transient)
+            context.log.add(opened_record(context, bounds, on_busy, given, self.running.clock.now()))
             context.log.is_temporary = is_transient and task is None
         if history:
             add_history(context, check_history(history), now=self.running.clock.now())
@@ -185,7 +163,7 @@ class SessionOpener:
         history = history if history == () else check_history(history)
         owner = to_owner(owner)
         if parent is not None:
-            _check_parent(self.running.name, owner, parent)
+            check_parent(self.running.name, owner, parent)
         if session_id is not None:
             await self.wait_opened(session_id)
         with _NOBODY_ELSE if session_id is None else self.opens(session_id):
@@ -268,7 +246,7 @@ class SessionOpener:
         wanted = None if owner is None else to_owner(owner)
         if wanted is not None:
             await self.wait_opened(session_id)
-            await _refuse_stranger(self.running, session_id, wanted)
+            await refuse_stranger(self.running, session_id, wanted)
         context = await self.find(session_id, deps=deps)
         if wanted is not None:
             self._check_owner(context, wanted)
@@ -322,7 +300,7 @@ class SessionOpener:
         await self.wait_opened(session_id)
         with self.opens(session_id):
             try:
-                await _refuse_stranger(self.running, session_id, wanted)
+                await refuse_stranger(self.running, session_id, wanted)
                 context = await self.find(session_id, deps=deps)
             except WrongOwner:
                 raise
@@ -429,7 +407,7 @@ class SessionOpener:
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return await self._after_pause(unloaded)
         assert running.journal is not None  # noqa: S101 - or there is nothing to be opened
-        loaded = await _load_tail(running, running.journal, session_id)
+        loaded = await load_tail(running, running.journal, session_id)
         opened = loaded.opened
         if opened is None:
             raise SessionNotFound(running.name, session_id)
@@ -447,9 +425,9 @@ class SessionOpener:
             raise SessionClosed(session_id)
         running.propagation.restore_all((context.mail.acceptances or {}).values())
         context.log = running.lifecycle.new_log(session_id, due=restored.due, grown=len(loaded.records))
-        _mark_temporary(context, opened, loaded.records)
+        mark_temporary(context, opened, loaded.records)
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
-        opened = await _with_parent_agent(running.journal, session_id, opened, agent=running.name)
+        opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
         if session_id in sessions:  # someone else was faster
             return sessions.find(session_id)
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
@@ -464,11 +442,11 @@ class SessionOpener:
         try:
             # Kept also where it is closed meanwhile: what waits in it ends by that.
             with running.lifecycle.kept(context):
-                if opened.transient and await _is_orphan(context, running.journal):
+                if opened.transient and await is_orphan(context, running.journal):
                     context.closed = True
                 running.lifecycle.openers[session_id] = trio.lowlevel.current_task()
                 await self.call_on_session(context)
-                _check_deps(context, opened, self.deps_missing)
+                check_deps(context, opened, self.deps_missing)
                 running.lifecycle.resume_restored(context, restored.waiting)
         except BaseException:
             running.lifecycle.drop(context, is_claimed=bool(restored.waiting))
@@ -488,7 +466,7 @@ class SessionOpener:
                 self.trees.wait_for_parent(parent, context)
         if opened.parent_id and opened.transient:
             options = self.running.runner.turn_lifecycle.options
-            task = context.tree.task = _restored_task(context.id, opened, options)
+            task = context.tree.task = restored_task(context.id, opened, options)
             if opened.deadline and any(message.id == task.message_id for message in waiting):
                 context.set_timer(TaskDeadline(task.deadline, task.seconds))
         self.trees.attach_children(context)
@@ -543,161 +521,3 @@ async def _call_with(fn: OnSession, face: object) -> None:
     else:
         return
     raise error
-
-
-async def _load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:
-    """Load a session from its snapshot on, if it has one that serves; one that was never handed out is erased."""
-    key = SessionKey(running.name, session_id)
-    lookback = running.runner.turn_lifecycle.options.protocol.lookback
-    loaded = await load_session(journal, key, running.core.memory, lookback=lookback)
-    if is_unused(loaded.records):
-        await journal.delete(session_id, agent=running.name)
-        return LoadedSession()
-    return loaded
-
-
-def check_new(new: NewSession) -> None:
-    """Refuse what no session can be given, also where there is one already.
-
-    Raises:
-        ConfigurationError: the text says what.
-    """
-    if (limits := new.get("limits")) is not None:
-        check_limits(limits)
-    if (rule := new.get("on_busy")) is not None:
-        check_rule(rule)
-    if (history := new.get("history", ())) != ():
-        new["history"] = check_history(history)
-
-
-@functools.lru_cache(maxsize=256)
-def _user(name: str) -> Sender:
-    """A user of this name; who opens one session opens more."""
-    return Sender(name)
-
-
-def to_owner(owner: Sender | str) -> Sender:
-    """Whoever a session belongs to; a name is a user's.
-
-    Raises:
-        ConfigurationError: it is empty, or nobody.
-    """
-    if isinstance(owner, str) and owner.strip():
-        return _user(owner)
-    if not isinstance(owner, Sender):
-        what = "must not be empty" if type(owner) is str else f"is a text or a Sender, not {owner!r:.100}"
-        raise ConfigurationError(f"owner {what}: pass the name of whoever talks to the agent")
-    return owner
-
-
-async def _refuse_stranger(running: AgentActor, session_id: str, owner: Sender) -> None:
-    """Refuse another owner's session by its head, before anything of it is loaded or begins to run.
-
-    Raises:
-        SessionNotFound: there is none.
-        WrongOwner: it belongs to somebody of another name; the kind is known when it is open.
-    """
-    if running.journal is None or session_id in running.sessions:
-        return
-    head = await running.journal.head(running.name, session_id)
-    if head is None and session_id not in running.sessions:
-        raise SessionNotFound(running.name, session_id)
-    if head is not None and head.owner not in ("", owner.name):
-        raise WrongOwner(running.name, session_id, owner.name)
-
-
-def _check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:
-    """Refuse a session of one user below that of another, who would see and decide what it asks people.
-
-    Sessions that agents own are below those that they work for.
-    """
-    if owner.kind == parent.owner.kind == "user" and owner != parent.owner:
-        raise WrongOwner(agent, parent.id, owner.name)
-
-
-async def _with_parent_agent(
-    journal: Journal | None, session_id: str, opened: Opened, *, agent: str
-) -> Opened:
-    """Complete a session's first record with its parent's agent, if only the journal's head has it."""
-    if journal is None or opened.parent_agent or not opened.parent_id:
-        return opened
-    head = await journal.head(agent, session_id)
-    return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
-
-
-def _check_deps(context: SessionContext, opened: Opened, deps_missing: DepsMissingCheck) -> None:
-    """Leave a session as it is that would go on without the deps that it needs.
-
-    Raises:
-        DepsMissing: it names the session.
-    """
-    waiting = (context.mail.acceptances or {}).values()
-    was_given = opened.deps or any(each.options is not None and each.options.deps for each in waiting)
-    if (missing := deps_missing(context, was_given=was_given)) is not None:
-        raise missing
-
-
-def _restored_task(session_id: str, opened: Opened, options: CallOptions) -> Task:
-    """Make the task again that a session was opened for."""
-    return Task(
-        message_id_of(session_id),
-        TurnFuture(options, is_patient=True),
-        opened.parent_agent,
-        opened.parent_id or "",
-        reports=opened.reports,
-        is_unclaimed=True,
-        name=opened.task,
-        deadline=opened.deadline,
-        seconds=round(opened.deadline - opened.created_at, 3),
-    )
-
-
-async def _is_orphan(context: SessionContext, journal: Journal | None) -> bool:
-    """Return True if the session that asked this one has nothing left to do, so that no turn waits for it."""
-    task = context.task
-    if task is None or task.reports or journal is None or not task.parent_agent:
-        return False
-    if context.parent is not None:
-        return not context.parent.mail.pending
-    return task.parent_id not in await journal.unfinished(task.parent_agent)
-
-
-def _mark_temporary(context: SessionContext, opened: Opened, records: Sequence[Record]) -> None:
-    """Have a session for one question leave the journal at its end, but for a task, whose answer may be asked for again."""
-    if context.log is None or not opened.transient:
-        return
-    task_id = message_id_of(context.id)
-    is_task = any(isinstance(record, Accepted) and record.message.id == task_id for record in records)
-    context.log.is_temporary = not is_task
-
-
-def _opened(
-    context: SessionContext,
-    limits: Mapping[str, float],
-    on_busy: OnBusy | None,
-    given: _Given,
-    now: float,
-) -> Opened:
-    """Build the first record of a session."""
-    parent = context.parent
-    return Opened(
-        agent=context.agent,
-        owner=context.owner,
-        parent_id=None if parent is None else parent.id,
-        created_at=now,
-        on_busy=on_busy,
-        limits=limits,
-        system=context.conversation.system,
-        within=tuple(
-            account.key
-            for account in context.accounts
-            if (account.key.agent, account.key.session_id) != context.key
-        ),
-        transient=given.is_transient,
-        deps=given.has_deps,
-        notify=given.notify,
-        parent_agent="" if parent is None else parent.agent,
-        reports=context.task is not None and context.task.reports,
-        deadline=0.0 if context.task is None else context.task.deadline,
-        task="" if context.task is None else context.task.name,
-    )

@@ -1,0 +1,110 @@
+"""A session of the journal on its way back: whose it is, what it lacks, and whether anybody waits for it."""
+
+import typing
+from collections.abc import Sequence
+
+import attrs
+
+from actgent.errors import (
+    DepsMissing,
+    SessionNotFound,
+    WrongOwner,
+)
+from actgent.journal.base import Journal
+from actgent.journal.listing import SessionKey
+from actgent.journal.records import Accepted, Opened, Record, message_id_of
+from actgent.messages import Sender
+from actgent.runtime.actor import AgentActor
+from actgent.sessions.context import SessionContext
+from actgent.sessions.restore import LoadedSession, is_unused, load_session
+from actgent.sessions.waiting.tasks import Task
+from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture
+
+
+class DepsMissingCheck(typing.Protocol):
+    """Returns the error of a session whose tools would find no deps; `was_given`: it had some that no journal holds."""
+
+    def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
+
+
+async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:
+    """Load a session from its snapshot on, if it has one that serves; one that was never handed out is erased."""
+    key = SessionKey(running.name, session_id)
+    lookback = running.runner.turn_lifecycle.options.protocol.lookback
+    loaded = await load_session(journal, key, running.core.memory, lookback=lookback)
+    if is_unused(loaded.records):
+        await journal.delete(session_id, agent=running.name)
+        return LoadedSession()
+    return loaded
+
+
+async def refuse_stranger(running: AgentActor, session_id: str, owner: Sender) -> None:
+    """Refuse another owner's session by its head, before anything of it is loaded or begins to run.
+
+    Raises:
+        SessionNotFound: there is none.
+        WrongOwner: it belongs to somebody of another name; the kind is known when it is open.
+    """
+    if running.journal is None or session_id in running.sessions:
+        return
+    head = await running.journal.head(running.name, session_id)
+    if head is None and session_id not in running.sessions:
+        raise SessionNotFound(running.name, session_id)
+    if head is not None and head.owner not in ("", owner.name):
+        raise WrongOwner(running.name, session_id, owner.name)
+
+
+async def with_parent_agent(
+    journal: Journal | None, session_id: str, opened: Opened, *, agent: str
+) -> Opened:
+    """Complete a session's first record with its parent's agent, if only the journal's head has it."""
+    if journal is None or opened.parent_agent or not opened.parent_id:
+        return opened
+    head = await journal.head(agent, session_id)
+    return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
+
+
+def check_deps(context: SessionContext, opened: Opened, deps_missing: DepsMissingCheck) -> None:
+    """Leave a session as it is that would go on without the deps that it needs.
+
+    Raises:
+        DepsMissing: it names the session.
+    """
+    waiting = (context.mail.acceptances or {}).values()
+    was_given = opened.deps or any(each.options is not None and each.options.deps for each in waiting)
+    if (missing := deps_missing(context, was_given=was_given)) is not None:
+        raise missing
+
+
+def restored_task(session_id: str, opened: Opened, options: CallOptions) -> Task:
+    """Make the task again that a session was opened for."""
+    return Task(
+        message_id_of(session_id),
+        TurnFuture(options, is_patient=True),
+        opened.parent_agent,
+        opened.parent_id or "",
+        reports=opened.reports,
+        is_unclaimed=True,
+        name=opened.task,
+        deadline=opened.deadline,
+        seconds=round(opened.deadline - opened.created_at, 3),
+    )
+
+
+async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
+    """Return True if the session that asked this one has nothing left to do, so that no turn waits for it."""
+    task = context.task
+    if task is None or task.reports or journal is None or not task.parent_agent:
+        return False
+    if context.parent is not None:
+        return not context.parent.mail.pending
+    return task.parent_id not in await journal.unfinished(task.parent_agent)
+
+
+def mark_temporary(context: SessionContext, opened: Opened, records: Sequence[Record]) -> None:
+    """Have a session for one question leave the journal at its end, but for a task, whose answer may be asked for again."""
+    if context.log is None or not opened.transient:
+        return
+    task_id = message_id_of(context.id)
+    is_task = any(isinstance(record, Accepted) and record.message.id == task_id for record in records)
+    context.log.is_temporary = not is_task
