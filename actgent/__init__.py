@@ -5,6 +5,7 @@ import importlib
 # Type checkers read the same names in `__init__.pyi`; tests/test_repository.py holds the two together.
 _NAMES = {
     "errors": (
+        "AccessRefused",
         "ActgentError",
         "AddressRefused",
         "ActorFailed",
@@ -66,7 +67,9 @@ _NAMES = {
         "QuotaExhausted",
         "RateLimited",
         "Refusal",
+        "RemoteError",
         "RequestFailed",
+        "ServerUnreachable",
         "SessionBusy",
         "SessionClosed",
         "SessionExists",
@@ -119,6 +122,9 @@ _NAMES = {
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),
     "agents.teams.agent_tools": ("delegation_tools",),
     "agents.teams.handoff": ("hand_back", "handoff"),
+    "client.agent": ("RemoteAgent",),
+    "client.connecting": ("Client", "connect"),
+    "client.session": ("RemoteSession",),
     "journal.base": ("SessionSummary",),
     "runtime.directory": ("AgentCard",),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),

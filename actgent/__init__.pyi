@@ -57,6 +57,16 @@ from .approvals import (
     Reject as Reject,
     Respond as Respond,
 )
+from .client.agent import (
+    RemoteAgent as RemoteAgent,
+)
+from .client.connecting import (
+    Client as Client,
+    connect as connect,
+)
+from .client.session import (
+    RemoteSession as RemoteSession,
+)
 from .control.limits import (
     Limits as Limits,
 )
@@ -67,6 +77,7 @@ from .control.schedule import (
     Schedule as Schedule,
 )
 from .errors import (
+    AccessRefused as AccessRefused,
     ActgentError as ActgentError,
     ActorFailed as ActorFailed,
     AddressRefused as AddressRefused,
@@ -128,7 +139,9 @@ from .errors import (
     QuotaExhausted as QuotaExhausted,
     RateLimited as RateLimited,
     Refusal as Refusal,
+    RemoteError as RemoteError,
     RequestFailed as RequestFailed,
+    ServerUnreachable as ServerUnreachable,
     SessionBusy as SessionBusy,
     SessionClosed as SessionClosed,
     SessionExists as SessionExists,

@@ -88,6 +88,13 @@ ESSENTIAL = {
         "tokens left",
         "clerk: the session reached its limit of 200 tokens",
     ],
+    "remote_client.py": [
+        "clerk: Good day, Ada.",
+        "a person has to decide over: pay",
+        "tool: paid 900",
+        "clerk: It is paid.",
+        "heard up to record",
+    ],
     "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],
     "steps.py": [
         "1. plan: Look up the distance / Look  ...",

@@ -375,13 +375,19 @@ class Session(Generic[DataT_co]):
         await self._agent.core.dispatcher.dispatch(self._context, delivery)
         await trio.lowlevel.checkpoint()
 
-    async def interrupt(self, reason: str = "interrupted", *, drop_queued: bool = False) -> None:
+    async def interrupt(
+        self, reason: str = "interrupted", *, drop_queued: bool = False, message_id: str | None = None
+    ) -> None:
         """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
 
-        With `drop_queued` the waiting messages end so, too. Returns when the turn has ended.
+        With `drop_queued` the waiting messages end so, too. With a `message_id` only that message ends so, running or waiting;
+        nothing happens if it has ended. Returns when the turn has ended.
         """
         self._agent.check_loop("session.interrupt()")
-        await self._agent.lifecycle.interrupt(self._context, reason, drop_queued=drop_queued)
+        if message_id is not None:
+            await self._agent.lifecycle.interrupt_message(self._context, message_id, reason)
+        else:
+            await self._agent.lifecycle.interrupt(self._context, reason, drop_queued=drop_queued)
 
     async def schedule(
         self,

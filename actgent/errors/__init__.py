@@ -37,6 +37,9 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── FeedLagged                 a reader of what is written fell behind, see `lost`; the journal has it
     ├── Suspended                  the turn waits for something outside, see `ids`
     ├── BrokerLost                 no connection to a message broker, or it ended, see `place`
+    ├── RemoteError                a server of agents refused a client for a reason that has no class of its own, see `kind`
+    │   ├── AccessRefused          ... the token is not known, or does not allow it
+    │   └── ServerUnreachable      ... there was no answer within the client's patience, see `was_sent`
     ├── Fenced                     another process owns the session by now
     ├── JournalError               the journal, or what it stands on
     │   ├── JournalFull            no space: what was about to be written is not, and can be written again later
@@ -614,6 +617,33 @@ class GuardRefused(ActgentError):
         """The name of the function."""
         self.reason = reason
         super().__init__(f"the guard {guard} refused: {reason}")
+
+
+class RemoteError(ActgentError):
+    """A server of agents answered with an error for which there is no class of its own."""
+
+    def __init__(self, message: str, *, kind: str = "", status: int | None = None) -> None:
+        self.kind = kind
+        """The server's name of the error."""
+        self.status = status
+        """The HTTP status, where there was one."""
+        super().__init__(f"the server refused it ({kind}): {message}" if kind else message)
+
+
+class AccessRefused(RemoteError):
+    """The server does not know the token, or it does not allow what was asked."""
+
+
+class ServerUnreachable(RemoteError):
+    """The server gave no answer within the client's patience; what has a message id can be said again safely."""
+
+    def __init__(self, reason: str, *, was_sent: bool = False) -> None:
+        self.was_sent = was_sent
+        """True: it may have done what it was asked."""
+        super().__init__(
+            f"the server cannot be reached ({reason}): look whether it runs, and at the address; patience= of connect() is "
+            "how long a client tries"
+        )
 
 
 class ForeignExit(ActgentError):

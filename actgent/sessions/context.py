@@ -149,6 +149,14 @@ class SessionContext:
         return "working" if self.mail.pending else "idle"
 
     @property
+    def answered_ids(self) -> tuple[str, ...]:
+        """The ids of the messages that the turn answers which runs, or waits for people; that by which it is known first."""
+        turn = self.turn
+        if turn is None:
+            return () if self.suspension is None else (self.suspension.message.id,)
+        return (turn.message.id, *(each.id for each in turn.joined))
+
+    @property
     def key(self) -> SessionKey:
         return SessionKey(self.agent, self.id)
 

@@ -9,7 +9,7 @@ A session has each of its acceptances in one table, by the ids of the messages, 
 as the message ends without one, or as it is refused.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import Context
 from typing import Any
 
@@ -151,6 +151,11 @@ class SessionMail:
     def find(self, message_id: str) -> Acceptance | None:
         """Return the acceptance of a message that has not had its turn."""
         return None if self.acceptances is None else self.acceptances.get(message_id)
+
+    @property
+    def waiting(self) -> Iterator[Message]:
+        """The messages that are in and wait for their turn, in the order in which they were sent."""
+        return (each.message for each in (self.acceptances or {}).values() if each.is_in)
 
     def refuse(self, acceptance: Acceptance) -> None:
         """Take back a message that did not get in after all, so that its id may come again."""

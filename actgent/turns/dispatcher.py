@@ -32,7 +32,7 @@ from actgent.tools.outputs.results import worded
 from .reports import Reports
 from .watchdog import Watch
 
-_KINDS: dict[type[Delivery], HandlerKind] = {
+HANDLER_KINDS: dict[type[Delivery], HandlerKind] = {
     Reply: "conversation",
     Event: "event",
     Route: "routing",
@@ -90,7 +90,7 @@ class Dispatcher:
         if turn is not None:
             for listener in turn.listeners:
                 listener.hear(delivery)
-        kind = _KINDS[type(delivery)]
+        kind = HANDLER_KINDS[type(delivery)]
         heard = context.handlers.of(kind)
         if not heard and (turn is None or not turn.listeners):
             context.handlers.miss(kind)

@@ -61,6 +61,7 @@ TITLES: Mapping[str, tuple[int, str]] = {
     "session-busy": (409, "The session works"),
     "session-closed": (409, "The session is closed"),
     "already-decided": (409, "It was decided before"),
+    "suspended": (409, "The session waits for people"),
     "not-suspended": (409, "Nothing waits for a decision"),
     "conflict": (409, "This does not fit what is there"),
     "body-too-large": (413, "The body is too large"),
@@ -128,6 +129,12 @@ def _decided(error: AlreadyDecided) -> Mapping[str, Any]:
     return {"approval_id": error.approval_id}
 
 
+def _waiting(error: Suspended) -> Mapping[str, Any]:
+    return {
+        "waits_for": [{"id": each, "tool": tool} for each, tool in zip(error.ids, error.tools, strict=False)]
+    }
+
+
 def _bound(error: LimitReached) -> Mapping[str, Any]:
     return {"limit": error.limit}
 
@@ -148,7 +155,7 @@ _ROWS = (
     _Row(InboxFull, "inbox-full"),
     _Row(TooManySchedules, "too-many-schedules"),
     _Row(LimitReached, "limit-reached", _bound),
-    _Row(Suspended, "conflict"),
+    _Row(Suspended, "suspended", _waiting),
     _Row(WouldDeadlock, "conflict"),
     _Row(NotRunning, "unavailable"),
     _Row(ActorFailed, "unavailable"),

@@ -97,7 +97,7 @@ class Reach:
         try:
             return self.runtime.agents.opener(agent)
         except NotRunning:
-            raise Problem("not-found", "no agent of this name runs here") from None
+            raise Problem("not-found", "no agent of this name runs here", agent=agent) from None
 
     async def page(self, caller: Caller, query: Mapping[str, Any], most: int) -> ListPage:
         """The sessions that a query asks for, the newest change first.

@@ -14,6 +14,7 @@ BODIES = {
     "/sessions/{id}/schedules": {"description": "x", "after": 60},
     "/sessions/{id}/tasks": {"agent": "helper", "task": "x"},
     "/approvals/{id}/decision": {"approve": {}},
+    "/sessions/{id}/messages/{m}/feedback": {"score": 1},
 }
 """What the endpoints take that take something."""
 OF_SESSIONS = [each for each in ENDPOINTS if "{id}" in each.path]

@@ -9,7 +9,7 @@ from anthropic._base_client import get_platform
 from actgent.llm.http import Sdk, set_platform
 
 
-def connect(**options: Any) -> Sdk:
+def make_sdk(**options: Any) -> Sdk:
     """An SDK client that never repeats a request by itself, and leaves tracing to actgent."""
     client = anthropic.AsyncAnthropic(max_retries=0, open_telemetry=False, **options)
     set_platform(client, get_platform())

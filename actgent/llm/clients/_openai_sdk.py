@@ -8,7 +8,7 @@ from openai._base_client import get_platform
 from actgent.llm.http import Sdk, set_platform
 
 
-def connect(**options: Any) -> Sdk:
+def make_sdk(**options: Any) -> Sdk:
     """An SDK client that never repeats a request by itself."""
     client = openai.AsyncOpenAI(max_retries=0, **options)
     set_platform(client, get_platform())

@@ -68,9 +68,9 @@ class Anthropic(Remote):
         self._cache = cache
 
     def _connect(self, **options: Any) -> Sdk:
-        from ._anthropic_sdk import connect  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+        from ._anthropic_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
 
-        return connect(**options)
+        return make_sdk(**options)
 
     def _url(self, argument: str | None) -> str:
         # The SDK's paths begin with /v1, the addresses that people copy often end with it.

@@ -80,9 +80,9 @@ class OpenAI(Remote):
     default_url: ClassVar[str] = "https://api.openai.com/v1"
 
     def _connect(self, **options: Any) -> Sdk:
-        from ._openai_sdk import connect  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+        from ._openai_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
 
-        return connect(**options)
+        return make_sdk(**options)
 
     def encode(self, chat: Chat) -> Body:
         body: Body = {"messages": list(_messages(chat, self._takes))}

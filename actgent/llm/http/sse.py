@@ -1,17 +1,20 @@
 """Server-sent events (WHATWG HTML, section 9.2), as far as model providers use them."""
 
+import abc
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 MAX_EVENT = 64 * 1024 * 1024
 """Bytes that one event may have; the largest real ones carry an image."""
+E = TypeVar("E")
 
 
 class EventTooLarge(ValueError):
     """One event is larger than any provider sends."""
 
 
-class EventDecoder:
-    """Bytes as they come from the wire in, the `data` of whole events out.
+class LineDecoder(abc.ABC, Generic[E]):
+    """Bytes as they come from the wire in, what their lines say out.
 
     Kept as bytes: the JSON decoder takes them so, and a character cut in two by the network
     never has to be put together here.
@@ -20,10 +23,18 @@ class EventDecoder:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._size = 0
-        self._data: list[bytes] = []
         self._begun = False
 
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
+    @abc.abstractmethod
+    def take(self, line: bytes) -> E | None:
+        """Take one line; returns the event that it ends."""
+
+    @property
+    @abc.abstractmethod
+    def held(self) -> int:
+        """Bytes of the event that has begun."""
+
+    def feed(self, chunk: bytes) -> Iterator[E]:
         """The events that `chunk` completes."""
         self._size += len(chunk)
         if self._size > MAX_EVENT:
@@ -32,12 +43,12 @@ class EventDecoder:
         if b"\n" in chunk or b"\r" in chunk:
             yield from self._split()
 
-    def close(self) -> Iterator[bytes]:
+    def close(self) -> Iterator[E]:
         """Return the event behind the last line end: some servers leave it out after their last event."""
         self._pieces.append(b"\n\n")
         yield from self._split()
 
-    def _split(self) -> Iterator[bytes]:
+    def _split(self) -> Iterator[E]:
         text = b"".join(self._pieces)
         if not self._begun:
             self._begun = True
@@ -46,11 +57,23 @@ class EventDecoder:
         whole = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
         self._pieces = [text[whole:]]
         for line in text[:whole].splitlines():
-            if (event := self._take(line)) is not None:
+            if (event := self.take(line)) is not None:
                 yield event
-        self._size = len(self._pieces[0]) + sum(map(len, self._data))
+        self._size = len(self._pieces[0]) + self.held
 
-    def _take(self, line: bytes) -> bytes | None:
+
+class EventDecoder(LineDecoder[bytes]):
+    """The `data` of whole events alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data: list[bytes] = []
+
+    @property
+    def held(self) -> int:
+        return sum(map(len, self._data))
+
+    def take(self, line: bytes) -> bytes | None:
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
         elif not line and self._data:

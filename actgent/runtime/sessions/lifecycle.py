@@ -271,6 +271,23 @@ class SessionLifecycle:
         error = Interrupted(reason)
         await self._stop(context, error, drop=error if drop_queued else None)
 
+    async def interrupt_message(self, context: SessionContext, message_id: str, reason: str) -> None:
+        """Stop what answers one message, or end it where it waits for its turn; of one that has ended nothing is left to stop."""
+        error, acceptance = Interrupted(reason), context.mail.find(message_id)
+        if message_id in context.answered_ids:
+            await self._stop(context, error, drop=None)
+        elif acceptance is None or acceptance.place is None or not acceptance.is_in:
+            await trio.lowlevel.checkpoint()
+        else:
+            self.inbox.take_out(acceptance.place)
+            ended = trio.Event()
+            end_it = functools.partial(
+                self._end_queued, context, [acceptance.message], error, after=None, ended=ended
+            )
+            if not self.runner.start_soon(end_it):  # the agent is about to restart
+                await end_it()
+            await ended.wait()
+
     async def end(self, context: SessionContext, error: Exception) -> None:
         """End all that runs or waits in a session with an error, and close it and its children."""
         await self._stop(context, error, drop=error)

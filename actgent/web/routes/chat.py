@@ -11,7 +11,7 @@ from urllib.parse import quote
 import trio
 from starlette.responses import Response
 
-from actgent.agents.session import context_of
+from actgent.agents.session import Session, context_of
 from actgent.errors import FeedLagged
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Erased, FeedReader, Written
@@ -23,8 +23,8 @@ from actgent.web.problems import Problem, missing
 from actgent.web.streaming.happenings import MessageStory, find_message
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .schemas import AGENT, ID, IDEMPOTENCY, ON_BUSY, PRIORITY, check_client_id
-from .views import of_rating
+from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, ON_BUSY, PLACE, PRIORITY, check_client_id
+from .views import of_rating, of_said
 
 MAX_WAIT = 300
 """Seconds that `Prefer: wait=` waits at most."""
@@ -81,6 +81,10 @@ _SAID = {
             "maximum": 60,
             "description": "Seconds to wait for room in the inbox; without it a full one answers 429 at once.",
         },
+        "unless_suspended": {
+            "type": "boolean",
+            "description": "Refuse the message (409) where the session waits for people, instead of queuing it behind that.",
+        },
     },
     "required": ["content"],
     "additionalProperties": False,
@@ -135,6 +139,8 @@ async def say(call: HTTPCall) -> Response:
         story = await _same(gateway.reach.journal, head, message_id, content)
     else:
         await gateway.messages.check(call.caller.token.digest, gateway.reach.journal)
+        if body.get("unless_suspended"):
+            _check_not_suspended(session)
         if "deadline" not in body:
             context = context_of(session)
             asked = message_to(context, content, priority=body.get("priority", "normal"))
@@ -153,6 +159,17 @@ async def say(call: HTTPCall) -> Response:
         if reader is not None:
             story = await _wait(gateway.reach.journal, head, story, reader, seconds)
     return _accepted(call, head, story)
+
+
+def _check_not_suspended(session: Session) -> None:
+    """Refuse what would wait behind a turn that waits for people.
+
+    Raises:
+        Suspended: there is one.
+    """
+    context = context_of(session)
+    if context.suspension is not None and context.ledger().open:
+        raise context.ledger().suspended()
 
 
 def _document(call: HTTPCall, head: SessionSummary, story: MessageStory) -> dict[str, Any]:
@@ -252,12 +269,14 @@ def _is_working(call: HTTPCall, head: SessionSummary, story: MessageStory) -> bo
 
 
 async def get_message(call: HTTPCall) -> Response:
-    """What a message came to."""
-    reach = call.gateway.reach
-    head = await call.head()
-    story = await find_message(reach.journal, head.key, call.path["m"], head.records)
-    if story is None:
-        raise missing()
+    """What a message came to; with `Prefer: wait=30` as soon as that is known."""
+    journal, head, seconds = call.gateway.reach.journal, await call.head(), _wait_of(call)
+    async with journal.feed(head.key) if seconds else nullcontext() as reader:
+        story = await find_message(journal, head.key, call.path["m"], head.records)
+        if story is None:
+            raise missing()
+        if reader is not None:
+            story = await _wait(journal, head, story, reader, seconds)
     return JSON(_document(call, head, story))
 
 
@@ -284,6 +303,14 @@ async def give_feedback(call: HTTPCall) -> Response:
     return Response(status_code=204)
 
 
+async def get_messages(call: HTTPCall) -> Response:
+    """What was said in a session: the newest messages, those before a place, or those behind one."""
+    query, session = call.query, await call.session()
+    limit = min(query.get("limit", 100), call.gateway.limits.page)
+    page = await session.messages(limit=limit, before=query.get("before"), after=query.get("after"))
+    return JSON({"items": [of_said(each) for each in page], "first": page.first, "total": page.total})
+
+
 ENDPOINTS = (
     Endpoint(
         verb="POST",
@@ -302,6 +329,14 @@ ENDPOINTS = (
         answer=get_message,
         scope="read",
         query={"agent": AGENT},
+        headers={"Prefer": "`wait=30` waits so many seconds for the outcome."},
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/messages",
+        answer=get_messages,
+        scope="read",
+        query={"agent": AGENT, "before": PLACE, "after": PLACE, "limit": LIMIT},
     ),
     Endpoint(
         verb="GET",

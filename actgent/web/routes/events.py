@@ -15,7 +15,11 @@ from actgent.web.streaming.watching import WATCHED, Watching
 from .endpoints import JSON, Endpoint, HTTPCall
 from .schemas import AGENT, LIMIT, NUMBER
 
-_LAST = 2**53
+WHOLE = {
+    "type": "string",
+    "enum": ["true", "false"],
+    "description": "Of a page: results of tools as they are, however long.",
+}
 
 
 async def get_events(call: HTTPCall) -> Response:
@@ -96,6 +100,7 @@ async def _page(call: HTTPCall, after: int) -> Response:
     after = min(after, head.records)
     steps = await reach.journal.read_steps(head.session_id, agent=head.agent, after=after, limit=limit)
     teller = await teller_at(reach.journal, head.key, after)
+    teller.is_whole = call.query.get("whole") == "true"
     told = [each for step in steps for each in teller.tell_all(step.first, step.records, step.at or 0.0)]
     cursor = steps[-1].last if steps else after
     items = [{"id": each.number, "event": each.name, "data": each.data} for each in told]
@@ -108,7 +113,7 @@ ENDPOINTS = (
         path="/sessions/{id}/events",
         answer=get_events,
         scope="read",
-        query={"agent": AGENT, "after": NUMBER, "limit": LIMIT},
+        query={"agent": AGENT, "after": NUMBER, "limit": LIMIT, "whole": WHOLE},
         statuses=(200, 204),
         headers={"Last-Event-ID": "The number of the last event that was seen."},
         streams=True,

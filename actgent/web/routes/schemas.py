@@ -30,6 +30,11 @@ NUMBER: Mapping[str, Any] = {
     "minimum": 0,
     "description": "Behind the record of this number.",
 }
+PLACE: Mapping[str, Any] = {
+    "type": "integer",
+    "minimum": 0,
+    "description": "A place in what was said, from 0.",
+}
 STATE: Mapping[str, Any] = {"type": "string", "enum": list(STATES)}
 ON_BUSY: Mapping[str, Any] = {"enum": list(get_args(OnBusy))}
 PRIORITY: Mapping[str, Any] = {"enum": ["urgent", "high", "normal", "low"]}

@@ -189,7 +189,7 @@ async def interrupt(call: HTTPCall) -> Response:
     """Stop what runs; returns when the turn has ended."""
     session = await call.session()
     reason, drops = call.body.get("reason", "interrupted"), call.body.get("drop_queued", False)
-    await session.interrupt(reason, drop_queued=drops)
+    await session.interrupt(reason, drop_queued=drops, message_id=call.body.get("message_id"))
     return Response(status_code=204)
 
 
@@ -253,6 +253,10 @@ ENDPOINTS = (
             "properties": {
                 "reason": {"type": "string", "maxLength": 500},
                 "drop_queued": {"type": "boolean"},
+                "message_id": {
+                    "type": "string",
+                    "description": "Only this message, whether it runs or waits; nothing where it has ended.",
+                },
             },
             "additionalProperties": False,
         },

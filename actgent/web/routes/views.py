@@ -1,5 +1,6 @@
 """Sessions, agents and what waits in them, as JSON."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from actgent.agents.session import Session
+from actgent.agents.session import Session, context_of
 from actgent.approvals import Approval
 from actgent.control.budget import Budget
 from actgent.control.schedule import Schedule
@@ -19,6 +20,8 @@ from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolRe
 from actgent.runtime.directory import AgentCard
 from actgent.runtime.sessions.opener import SessionOpener
 
+MAX_WAITING = 100
+"""Messages that wait for their turn, of one session, at most."""
 MAX_CONTENT = 4000
 """Characters of a tool's result or error in a stream."""
 
@@ -54,6 +57,7 @@ def of_session(
 
 
 def _opened(session: Session) -> dict[str, Any]:
+    context = context_of(session)
     return {
         "status": session.status,
         "mode": mode_of(session),
@@ -62,6 +66,8 @@ def _opened(session: Session) -> dict[str, Any]:
         "budget": of_budget(session.budget),
         "approvals": [of_approval(each) for each in session.approvals],
         "schedules": [of_schedule(each) for each in session.schedules],
+        "turn": None if (turn := next(iter(context.answered_ids), None)) is None else {"message_id": turn},
+        "waiting": [of_message(each) for each in itertools.islice(context.mail.waiting, MAX_WAITING)],
     }
 
 
@@ -100,6 +106,7 @@ def of_approval(approval: Approval) -> dict[str, Any]:
         "arguments": dict(approval.arguments),
         "question": approval.question,
         "form": None if approval.form is None else dict(approval.form),
+        "again": approval.again,
         "created_at": to_date(approval.created_at),
         "deadline": to_date(approval.deadline),
     }
@@ -204,19 +211,25 @@ def of_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "name": call.name, "arguments": arguments}
 
 
-def of_result(result: ToolResult, ids: MediaIds = NO_IDS) -> dict[str, Any]:
+def of_result(result: ToolResult, ids: MediaIds = NO_IDS, *, most: int = MAX_CONTENT) -> dict[str, Any]:
     """What came of a call, its words cut where they are long."""
     content, error = result.content, result.error
     return {
+        "id": result.id,
         "call_id": result.call_id,
         "tool": result.tool_name,
         "status": result.status,
-        "content": content[:MAX_CONTENT],
-        "truncated": max(len(content), len(error or "")) > MAX_CONTENT,
-        "error": None if error is None else error[:MAX_CONTENT],
+        "content": content[:most],
+        "truncated": max(len(content), len(error or "")) > most,
+        "error": None if error is None else error[:most],
         "origin": result.origin or None,
         "media": [of_medium(each, ids) for each in result.media],
     }
+
+
+def of_said(message: Message) -> dict[str, Any]:
+    """A message of a session's history."""
+    return {**of_message(message), "turn": message.correlation_id, "at": to_date(message.created_at)}
 
 
 def of_message(message: Message, ids: MediaIds = NO_IDS) -> dict[str, Any]:

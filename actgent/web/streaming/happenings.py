@@ -5,6 +5,7 @@ behind a number has to know whose turn it is there: `teller_at` finds it.
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,8 +37,10 @@ from actgent.journal.records import (
     Told,
     Unscheduled,
 )
-from actgent.messages import Message
+from actgent.messages import NO_USAGE, Message, ToolResult, Usage
 from actgent.web.routes.views import (
+    MAX_CONTENT,
+    MediaIds,
     media_ids,
     of_approval,
     of_call,
@@ -69,6 +72,8 @@ class Teller:
 
     turn: str | None = None
     """The outside message of the turn that the next record belongs to."""
+    is_whole: bool = False
+    """True: results of tools are told however long they are."""
     _answer: Message | None = None
     """The last answer of the turn."""
     _known: set[str] = attrs.field(factory=set)
@@ -102,7 +107,7 @@ class Teller:
             self._known.add(record.id)
         elif isinstance(record, Finished):
             self._known.add(record.result.call_id)
-            return [("result", of_result(record.result, media_ids(number, record)))]
+            return [("result", self._result(record.result, media_ids(number, record)))]
         row = _ROWS.get(type(record))
         return [] if row is None else [row(record)]
 
@@ -113,7 +118,10 @@ class Teller:
             self._answer = message
             return [_answer(record)]
         new = [each for each in message.tool_results if each.call_id not in self._known]
-        return [("result", of_result(each, media_ids(number, record))) for each in new]
+        return [("result", self._result(each, media_ids(number, record))) for each in new]
+
+    def _result(self, result: ToolResult, ids: MediaIds) -> Data:
+        return of_result(result, ids, most=sys.maxsize if self.is_whole else MAX_CONTENT)
 
     def _delivered(self, record: Delivered) -> list[tuple[str, Data]]:
         """A reply that is just the words of the answer: handlers got it, and nothing else says so."""
@@ -245,10 +253,21 @@ class MessageStory:
     number: int = 0
     """Of the record with which it was accepted; 0 while that is not known."""
     accepted: Accepted | None = None
+    usage: Usage = NO_USAGE
+    """Of its turn so far."""
+    last: int = 0
+    """The number of the last record that was taken."""
     _turn: str = ""
+    _tools: dict[str, str] = attrs.field(factory=dict)
+    """Of its calls that wait for people, by the ids of their approvals."""
+    _waits_for: tuple[str, ...] = ()
+    """What its turn is suspended for, and nobody has decided."""
 
     def take(self, number: int, record: Record) -> None:
-        """Go on with a record behind those that were taken before."""
+        """Go on with a record behind those that were taken before; one that was taken is left out."""
+        if number <= self.last:
+            return
+        self.last = number
         if isinstance(record, Accepted) and record.message.id == self.message_id:
             self.number, self.accepted, self.status = number, record, "waiting"
         elif isinstance(record, Appended):
@@ -282,28 +301,47 @@ class MessageStory:
             self._turn = record.message_id
 
     def _go_on(self, record: Record) -> None:
-        if isinstance(record, SuspendedRecord):
-            self.status = "suspended"
+        if isinstance(record, PersonAsked):
+            self._tools[record.approval.id] = record.approval.tool_name
+        elif isinstance(record, SuspendedRecord):
+            self._wait_for(record.ids)
+        elif isinstance(record, Decided):
+            self._wait_for(tuple(each for each in self._waits_for if each != record.approval_id))
         elif isinstance(record, Resumed):
-            self.status = "working"
-        elif isinstance(record, Said) and record.message.sender.kind == "assistant":
-            self.reply = {"text": record.message.text, "data": None, "message_type": None}
+            self._wait_for(())
+        elif isinstance(record, Said):
+            self._say(record)
         elif isinstance(record, Told) and record.kind == "reply":
             self.reply = _told(record)[1]
+
+    def _say(self, said: Said) -> None:
+        self.usage += said.usage
+        if said.message.sender.kind == "assistant":
+            self.reply = {"id": said.message.id, "text": said.message.text}
+
+    def _wait_for(self, ids: tuple[str, ...]) -> None:
+        self._waits_for = ids
+        self.status = "suspended" if ids else "working"
 
     def document(self, key: SessionKey) -> Data:
         """The same for a client."""
         outcome = None
         if self.ended is not None:
             reply = self.reply if self.ended.failed is None else {}
-            told = {name: reply.get(name) for name in ("text", "data", "message_type")}
-            outcome = {**told, "failed": self.ended.failed, "error": _ended(self.ended)[1]["error"]}
+            told = {name: reply.get(name) for name in ("id", "text", "data", "message_type")}
+            outcome = {
+                **told,
+                "usage": of_usage(self.usage),
+                "failed": self.ended.failed,
+                "error": _ended(self.ended)[1]["error"],
+            }
         return {
             "message_id": self.message_id,
             "session_id": key.session_id,
             "agent": key.agent,
             "status": self.status,
             "cursor": max(0, self.number - 1),
+            "waits_for": [{"id": each, "tool": self._tools.get(each, "")} for each in self._waits_for],
             "outcome": outcome,
         }
 

@@ -1,0 +1,21 @@
+"""Agents and sessions in another process, by the words that they have in one's own: over HTTP, or over another transport."""
+
+from .agent import RemoteAgent
+from .channels import RemoteReader
+from .connecting import Client, connect, open_client
+from .session import RemoteSession
+from .transport import ConnectionLost, Refused, RemoteRequest, StreamEvent, Transport
+
+__all__ = [
+    "Client",
+    "ConnectionLost",
+    "Refused",
+    "RemoteAgent",
+    "RemoteReader",
+    "RemoteRequest",
+    "RemoteSession",
+    "StreamEvent",
+    "Transport",
+    "connect",
+    "open_client",
+]

@@ -1,0 +1,68 @@
+"""Channels that a client reads from, filled by a task beside the reader's block."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+import trio
+
+from actgent.errors import ActgentError
+
+T = TypeVar("T")
+Put = Callable[[T], Awaitable[None]]
+CAPACITY = 100
+"""Things that wait for a reader; behind them the stream of the server waits, and then ends, to be taken up by its cursor."""
+
+
+class RemoteReader(trio.abc.ReceiveChannel[T], Generic[T]):
+    """One reader's end."""
+
+    def __init__(self, channel: trio.MemoryReceiveChannel[T]) -> None:
+        self._channel = channel
+        self.error: ActgentError | None = None
+        """Why no more comes, where that is no end."""
+
+    async def receive(self) -> T:
+        """The next thing.
+
+        Raises:
+            trio.EndOfChannel: there is no more.
+            ActgentError: there is more, and it cannot be had.
+        """
+        try:
+            return await self._channel.receive()
+        except trio.EndOfChannel:
+            if self.error is not None:
+                raise self.error from None
+            raise
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        await self._channel.aclose()
+
+
+@asynccontextmanager
+async def reading(fill: Callable[[Put[T]], Awaitable[None]]) -> AsyncGenerator[RemoteReader[T], None]:
+    """A channel that `fill` puts things into, until it returns or the block is left."""
+    send, receive = trio.open_memory_channel[T](CAPACITY)
+    reader, raised = RemoteReader(receive), None
+
+    async def run() -> None:
+        with send:
+            try:
+                await fill(send.send)
+            except ActgentError as error:
+                reader.error = error
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # nobody reads any more
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        try:
+            yield reader
+        except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+            raised = error
+        receive.close()
+        nursery.cancel_scope.cancel()
+    if raised is not None:
+        raise raised

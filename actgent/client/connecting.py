@@ -1,0 +1,147 @@
+"""A client: agents and sessions behind a server."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import trio
+
+from actgent.actors.event_loop import check_loop
+from actgent.approvals import Approval
+from actgent.control.arguments import check_seconds
+from actgent.journal.base import SessionSummary
+from actgent.runtime.directory import AgentCard
+from actgent.sessions.context import Status
+from actgent.support.hints import async_block
+
+from .agent import RemoteAgent
+from .calls import Calls
+from .hearing import ServerLink
+from .http import HTTPTransport
+from .reading import to_approval, to_seconds
+from .transport import RemoteRequest, Transport
+
+PATIENCE = 30.0
+"""Seconds for which a request is tried."""
+
+
+class Client:
+    """A server of agents; `connect` opens it."""
+
+    def __init__(self, link: ServerLink) -> None:
+        self._link = link
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._link.calls.transport!r}>"
+
+    def agent(self, name: str) -> RemoteAgent:
+        """The agent of this name; whether it runs is seen by what it is asked."""
+        return RemoteAgent(self._link, name)
+
+    async def agents(self) -> tuple[AgentCard, ...]:
+        """What the agents that run there say of themselves."""
+        page = await self._link.calls.call(RemoteRequest(operation="list_agents"))
+        fields = ("name", "role", "goal", "capabilities")
+        return tuple(AgentCard(**{name: each[name] for name in fields}) for each in page["items"])
+
+    async def sessions(
+        self,
+        *,
+        owner: str | None = None,
+        agent: str | None = None,
+        state: Status | None = None,
+        prefix: str = "",
+        limit: int = 100,
+    ) -> tuple[SessionSummary, ...]:
+        """The sessions that the token reaches and that fit, by their last change, the newest first, at most `limit`.
+
+        Another owner than the token's takes the scope admin; `prefix` is how their ids begin.
+        """
+        given = {"owner": owner, "agent": agent, "state": state, "q": prefix or None}
+        query: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        found: list[SessionSummary] = []
+        after: str | None = ""
+        while after is not None and len(found) < limit:
+            place = {"after": after} if after else {}
+            request = RemoteRequest(
+                operation="list_sessions", query={**query, **place, "limit": min(500, limit - len(found))}
+            )
+            page = await self._link.calls.call(request)
+            found += [_to_summary(each) for each in page["items"]]
+            after = page["next"]
+        return tuple(found)
+
+    async def approvals(self, *, limit: int = 100) -> tuple[Approval, ...]:
+        """The tool calls that wait for people in all sessions that the token reaches, at most `limit`."""
+        page = await self._link.calls.call(RemoteRequest(operation="get_approvals", query={"limit": limit}))
+        return tuple(to_approval(each) for each in page["items"])
+
+    async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
+        """Close a session and its children, and erase all that the server has of them; takes the scope admin.
+
+        Raises:
+            SessionNotFound: there is none.
+        """
+        request = RemoteRequest(operation="erase", agent=agent or "", session_id=session_id)
+        await self._link.calls.call(request, done_by=("not-found",))
+
+
+def _to_summary(head: Any) -> SessionSummary:
+    parent = head["parent"] or {}
+    return SessionSummary(
+        session_id=head["id"],
+        agent=head["agent"],
+        owner=head["owner"],
+        parent_id=parent.get("id"),
+        parent_agent=parent.get("agent"),
+        created_at=to_seconds(head["created_at"]),
+        updated_at=to_seconds(head["updated_at"]),
+        records=head["records"],
+        unfinished=head["unfinished"],
+        closed=head["state"] == "closed",
+        suspended=head["state"] == "suspended",
+    )
+
+
+@async_block()
+async def open_client(transport: Transport, *, patience: float = PATIENCE) -> AsyncGenerator[Client, None]:
+    """An `async with` block with a `Client` over a transport, which is closed with it; see `connect`.
+
+    Raises:
+        ConfigurationError: the patience is no number of seconds.
+        OutsideTrio: asyncio runs this code, or nothing does.
+    """
+    check_loop("connect()")
+    check_seconds("patience", patience)
+    raised: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            yield Client(ServerLink(Calls(transport, patience), nursery))
+        except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+            raised = error
+        nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+        await transport.aclose()
+    if raised is not None:
+        raise raised
+
+
+def connect(
+    url: str, *, token: str, owner: str | None = None, patience: float = PATIENCE
+) -> AbstractAsyncContextManager[Client]:
+    """An `async with` block with a `Client` of the gateway at an address: `connect("http://127.0.0.1:8300", token=...)`.
+
+    A connection that is lost is no matter: requests are repeated where that is safe, and streams are taken up where they
+    were. Leaving the block closes no session.
+
+    Args:
+        url: Where the gateway is, without `/v1`.
+        token: As `actgent token new` shows it.
+        owner: For whom the client acts, with a token that has the scope `impersonate:`.
+        patience: Seconds for which a request is tried while the server cannot be reached, or is full.
+
+    Raises:
+        ConfigurationError: the address or the token is none.
+        OutsideTrio: asyncio runs this code, or nothing does; there take `portal.connect`.
+    """
+    return open_client(HTTPTransport(url, token=token, owner=owner), patience=patience)

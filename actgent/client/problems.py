@@ -1,0 +1,127 @@
+"""Errors of a server as the exceptions that the same call raises in process."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from actgent import errors
+from actgent.errors import (
+    AccessRefused,
+    ActgentError,
+    AlreadyDecided,
+    ApprovalNotFound,
+    ConfigurationError,
+    InboxFull,
+    InvalidArguments,
+    JournalFull,
+    LimitReached,
+    ModeRefused,
+    NotRunning,
+    NotSuspended,
+    RemoteError,
+    SessionBusy,
+    SessionClosed,
+    SessionExists,
+    SessionNotFound,
+    Suspended,
+    TooManySchedules,
+    UsageError,
+)
+
+from .transport import Refused, RemoteRequest
+
+E = TypeVar("E", bound=ActgentError)
+Asked = Callable[[Refused, RemoteRequest], ActgentError]
+
+
+def reworded(cls: type[E], words: str, **fields: Any) -> E:
+    """An error of a class with words of the server's; what else it has is known where `fields` say it, and else None."""
+    error = cls.__new__(cls)
+    error.args = (words,)
+    for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            known = None if parameter.default is parameter.empty else parameter.default
+            error.__dict__.setdefault(name, known)
+    error.__dict__.update(fields)
+    return error
+
+
+def failure_error(name: str, words: str, kind: str) -> ActgentError:
+    """The error that a message ended with, by the name of its class."""
+    cls = getattr(errors, name, None)
+    words = words or f"the message ended as {kind} failure"
+    if isinstance(cls, type) and issubclass(cls, ActgentError):
+        return reworded(cls, words)
+    return RemoteError(words, kind=kind)
+
+
+def suspended(waits_for: Any) -> Suspended:
+    """The error of a turn that waits for people."""
+    known = [each for each in waits_for or () if isinstance(each, Mapping)]
+    tools = [str(each.get("tool", "")) for each in known]
+    return Suspended([str(each.get("id", "")) for each in known], tools if all(tools) else ())
+
+
+def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
+    """What a refused request raises."""
+    row = _ROWS.get(refused.kind)
+    if row is None:
+        return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
+    return row(refused, request)
+
+
+def _words(cls: type[ActgentError]) -> Asked:
+    return lambda refused, _: reworded(cls, refused.detail)
+
+
+def _of_session(cls: Callable[[str], ActgentError]) -> Asked:
+    return lambda _, request: cls(request.session_id)
+
+
+def _missing(refused: Refused, request: RemoteRequest) -> ActgentError:
+    if request.operation == "post_decision":
+        return ApprovalNotFound(request.part, request.session_id)
+    if request.operation == "get_agent" or "agent" in refused.fields:
+        return NotRunning(request.part or str(refused.fields.get("agent", "")))
+    return SessionNotFound(request.agent, request.session_id)
+
+
+def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
+    if request.agent:
+        return reworded(NotRunning, refused.detail or str(NotRunning(request.agent)), agent=request.agent)
+    return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
+
+
+def _no_access(refused: Refused, _: RemoteRequest) -> ActgentError:
+    return AccessRefused(refused.detail, kind=refused.kind, status=refused.status)
+
+
+_ROWS: Mapping[str, Asked] = {
+    "not-found": _missing,
+    "session-exists": lambda _, request: SessionExists(request.agent, request.session_id),
+    "session-closed": _of_session(SessionClosed),
+    "session-busy": _of_session(SessionBusy),
+    "not-suspended": _of_session(NotSuspended),
+    "suspended": lambda refused, _: suspended(refused.fields.get("waits_for")),
+    "already-decided": lambda refused, request: reworded(
+        AlreadyDecided, refused.detail, approval_id=request.part
+    ),
+    "mode-refused": _words(ModeRefused),
+    "inbox-full": _words(InboxFull),
+    "too-many-schedules": _words(TooManySchedules),
+    "limit-reached": lambda refused, _: reworded(
+        LimitReached, refused.detail, limit=refused.fields.get("limit")
+    ),
+    "invalid": _words(ConfigurationError),
+    "key-reused": _words(ConfigurationError),
+    "invalid-arguments": _words(InvalidArguments),
+    "ambiguous": _words(UsageError),
+    "conflict": _words(UsageError),
+    "unavailable": _unavailable,
+    "journal-full": _words(JournalFull),
+    "unauthorized": _no_access,
+    "forbidden": _no_access,
+    "wrong-origin": _no_access,
+    "wrong-host": _no_access,
+}
+"""By the kinds of problems that a gateway has."""

@@ -1,0 +1,240 @@
+"""What a server says, as the values that handlers and callers get in process."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+from zlib import crc32
+
+import attrs
+
+from actgent.approvals import Approval
+from actgent.control.schedule import Schedule
+from actgent.messages import (
+    NO_USAGE,
+    CallProgress,
+    Delivery,
+    Event,
+    Failure,
+    Message,
+    Part,
+    Priority,
+    Reply,
+    Route,
+    Sender,
+    Text,
+    Token,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from actgent.sessions.following import Observed
+
+from .problems import failure_error
+from .transport import StreamEvent
+
+Data = Mapping[str, Any]
+_USAGE = tuple(field.name for field in attrs.fields(Usage) if field.name != "children")
+
+
+def to_seconds(text: str | None, otherwise: float = 0.0) -> float:
+    """Unix time of an RFC 3339 date."""
+    return otherwise if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def to_usage(data: Data | None) -> Usage:
+    """What model calls took; what sessions took that worked for this one is the difference of its total."""
+    if data is None:
+        return NO_USAGE
+    own = Usage(**{name: data[name] for name in _USAGE if name in data})
+    total = data.get("total")
+    if total is None or all(total.get(name) == data.get(name) for name in _USAGE):
+        return own
+    whole = Usage(**{name: total[name] for name in _USAGE if name in total})
+    return attrs.evolve(own, children=whole - own)
+
+
+def to_approval(data: Data) -> Approval:
+    """A call that waits for a person."""
+    return Approval(
+        id=data["id"],
+        session_id=data["session_id"],
+        agent=data["agent"],
+        call_id=data["call_id"],
+        tool_name=data["tool"],
+        arguments=data["arguments"],
+        question=data["question"],
+        form=data["form"],
+        again=data.get("again", True),
+        created_at=to_seconds(data["created_at"]),
+        deadline=to_seconds(data["deadline"], math.inf),
+    )
+
+
+def to_result(data: Data) -> ToolResult:
+    """What came of a call."""
+    return ToolResult(
+        id=data.get("id", ""),
+        call_id=data["call_id"],
+        tool_name=data["tool"],
+        status=data["status"],
+        content=data["content"],
+        error=data["error"],
+    )
+
+
+def to_schedule(data: Data) -> Schedule:
+    """Something that a session is to be told at a time."""
+    return Schedule(
+        id=data["id"],
+        description=data["description"],
+        at=to_seconds(data["due"]),
+        cron=data["cron"] or "",
+        zone=data["zone"],
+        priority=Priority.named(data["priority"]),
+    )
+
+
+def to_observed(data: Data) -> Observed:
+    """An observation."""
+    known = {field.name: data[field.name] for field in attrs.fields(Observed) if field.name in data}
+    return Observed(**{**known, "at": None if data["at"] is None else to_seconds(data["at"])})
+
+
+def to_reply(outcome: Data) -> Reply:
+    """The last reply of a turn."""
+    return Reply(
+        id=outcome.get("id") or "",
+        text=outcome.get("text") or "",
+        data=outcome.get("data"),
+        message_type=outcome.get("message_type"),
+        usage=to_usage(outcome.get("usage")),
+    )
+
+
+def to_message(session_id: str, data: Data) -> Message:
+    """A message of a session's history; the bytes of pictures and files stay on the server, and their parts are text."""
+    return Message(
+        id=data["message_id"],
+        session_id=session_id,
+        sender=Sender(data["sender"]["name"], data["sender"]["kind"]),
+        parts=tuple(_to_part(part) for part in data["parts"]),
+        priority=Priority.named(data["priority"]),
+        correlation_id=data.get("turn"),
+        created_at=to_seconds(data.get("at")),
+    )
+
+
+def _to_part(data: Data) -> Part:
+    match data["type"]:
+        case "text":
+            return Text(data["text"])
+        case "call":
+            return ToolCall(data["name"], data["arguments"], id=data["id"])
+        case "result":
+            return to_result(data)
+        case kind:
+            where = data.get("url") or f"{data.get('bytes', 0)} bytes"
+            return Text(f"[{kind} {data.get('name', '')} {data['media_type']}: {where}]".replace("  ", " "))
+
+
+# --- events ------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class GrownText:
+    """How much of an answer that grows was told."""
+
+    attempt: int = 0
+    """Rises with each text that voids the former one of the same answer."""
+    _answer: tuple[str, int] = ("", 0)
+    """Its id and attempt, as the server counts."""
+    _shown: int = 0
+    _digest: int = 0
+    """Of that text, by which another text of the same length is known."""
+
+    def take(self, data: Data) -> Token | None:
+        """What is new of it; None where nothing is."""
+        answer, begin, text = (data["reply_id"], data["attempt"]), data["begin"], data["text"]
+        if answer != self._answer:
+            self._begin(answer, anew=answer[0] == self._answer[0])
+        if begin > self._shown:
+            return None  # something is missing: all of it comes once more, or the record
+        known = text[: self._shown - begin]
+        if begin == 0 and self._shown and _digest(known) != self._digest:
+            self._begin(answer, anew=True)
+            known = ""
+        new = text[len(known) :]
+        if not new:
+            return None
+        self._shown += len(new)
+        self._digest = _digest(new, self._digest)
+        return Token(new, answer[0], self.attempt)
+
+    def complete(self, reply_id: str, text: str) -> Token | None:
+        """What was not told of an answer that is whole; None where all was."""
+        attempt = self._answer[1] if self._answer[0] == reply_id else 0
+        return self.take({"reply_id": reply_id, "attempt": attempt, "begin": 0, "text": text})
+
+    def _begin(self, answer: tuple[str, int], *, anew: bool) -> None:
+        self.attempt = max(answer[1], self.attempt + 1) if anew else answer[1]
+        self._answer, self._shown, self._digest = answer, 0, 0
+
+
+def _digest(text: str, before: int = 0) -> int:
+    return crc32(text.encode("utf-8", "surrogatepass"), before)
+
+
+@attrs.define(eq=False)
+class Deliveries:
+    """Makes of a session's events what handlers get, in their order."""
+
+    usage: Usage = NO_USAGE
+    """Of the turn so far."""
+    grown: GrownText = attrs.field(factory=GrownText)
+    _answer: str = ""
+    """The id of the last answer of the model, which its first reply has, too."""
+
+    def read(self, event: StreamEvent) -> Iterator[Delivery]:
+        """What an event tells: mostly one thing; nothing where handlers hear nothing of it."""
+        data = event.data
+        if event.name == "turn" and data["phase"] == "started" and not data.get("joins"):
+            self.usage = NO_USAGE
+        elif event.name == "answer":
+            self.usage, self._answer = self.usage + to_usage(data["usage"]), data["message_id"]
+        elif event.name in ("token", "growing"):
+            if (token := self.grown.take(data)) is not None:
+                yield token
+        elif event.name == "reply":
+            if data["id"] == self._answer and (token := self.grown.complete(data["id"], data["text"])):
+                yield token
+            yield attrs.evolve(to_reply(data), usage=self.usage)
+        elif event.name == "ended" and data["failed"] is not None:
+            yield _to_failure(data)
+        elif (make := _PLAIN.get(event.name)) is not None:
+            yield make(data)
+
+
+def _to_failure(data: Data) -> Failure:
+    error, message_id = data["error"] or {}, data["message_id"]
+    return Failure(
+        id=f"{message_id}/failure",
+        kind=data["failed"],
+        error=failure_error(error.get("class", ""), error.get("words", ""), data["failed"]),
+        message_id=message_id,
+    )
+
+
+_PLAIN: Mapping[str, Callable[[Data], Delivery]] = {
+    "result": to_result,
+    "approval": to_approval,
+    "event": lambda data: Event(id=data["id"], name=data["name"], data=data["data"]),
+    "route": lambda data: Route(id=data["id"], action=data["action"], data=data["data"]),
+    "progress": lambda data: CallProgress(
+        call_id=data["call_id"],
+        tool_name=data["tool"],
+        done=data["done"],
+        total=data["total"],
+        text=data["text"],
+    ),
+}

@@ -1,0 +1,62 @@
+"""Talk to an agent in another process: the same words, over a connection that may break.
+
+Run it with `.venv/bin/python examples/remote_client.py`; no key and no network are needed.
+A server begins in this process, so that there is something to talk to; `actgent serve` would be the same.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import trio
+
+from actgent import (
+    Approve,
+    BareAgent,
+    ScriptedLLM,
+    Suspended,
+    ToolCall,
+    connect,
+    open_gateway,
+    open_runtime,
+    tool,
+)
+
+
+@tool(approval=True, effect="once")
+async def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+@asynccontextmanager
+async def serving() -> AsyncGenerator[tuple[str, str], None]:
+    """A server of one agent; gives its address and a token."""
+    llm = ScriptedLLM(["Good day, Ada.", ToolCall("pay", {"amount": 900}), "It is paid."])
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(BareAgent("clerk", llm=llm, tools=[pay]))
+        async with open_gateway(runtime, bind="127.0.0.1:0") as gateway:
+            yield gateway.url or "", gateway.key or ""
+
+
+async def main() -> None:
+    async with serving() as (url, token), connect(url, token=token) as client:
+        clerk = client.agent("clerk")
+        session = await clerk.create_session(session_id="desk-1")
+        session.on_conversation(lambda reply: print(f"clerk: {reply.text}"))
+        session.on_tool_result(lambda result: print(f"tool: {result.content}"))
+
+        await session.chat("Good day", message_id="m1")
+        await session.chat("Good day", message_id="m1")  # perhaps it did not arrive: said twice, taken once
+        await session.wait_idle()
+
+        try:
+            await clerk.run("Pay the printer", session=session)
+        except Suspended as waiting:
+            print(f"a person has to decide over: {', '.join(waiting.tools)}")
+            await clerk.resume({each: Approve() for each in waiting.ids})
+        await session.wait_idle()
+        print(f"heard up to record {session.cursor}; messages: {(await session.messages()).total}")
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,315 @@
+"""One scenario, in process and over the wire: the same words do the same."""
+
+import inspect
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from actgent import (
+    Agent,
+    AlreadyDecided,
+    Approve,
+    ConfigurationError,
+    DeadlineExceeded,
+    Edit,
+    Failure,
+    ModelError,
+    Reject,
+    RemoteAgent,
+    RemoteSession,
+    Reply,
+    Respond,
+    Session,
+    SessionClosed,
+    SessionExists,
+    SessionNotFound,
+    Suspended,
+    Token,
+    ToolResult,
+    WrongOwner,
+    open_runtime,
+)
+
+from .conftest import make_agent, open_served
+
+
+@asynccontextmanager
+async def in_process():
+    async with open_runtime(journal="memory:") as runtime:
+        yield await runtime.start(make_agent())
+
+
+@asynccontextmanager
+async def over_http():
+    async with open_served() as served, served.connect() as client:
+        yield client.agent("clerk")
+
+
+@pytest.fixture(params=[in_process, over_http], ids=["in process", "over http"])
+async def agent(request):
+    async with request.param() as opened:
+        yield opened
+
+
+async def look(value):
+    """What an attribute says in process, and an awaited method over the wire."""
+    return await value() if callable(value) else value
+
+
+class Heard:
+    """What the handlers of a session got."""
+
+    def __init__(self, session):
+        self.replies, self.results, self.failures, self.tokens, self.approvals = [], [], [], [], []
+        session.on_conversation(self.replies.append)
+        session.on_tool_result(self.results.append)
+        session.on_exception(self.failures.append)
+        session.on_token(self.tokens.append)
+        session.on_approval(self.approvals.append)
+
+
+async def test_a_conversation(agent):
+    """What is said is answered, handlers hear it in order, and usage is counted."""
+    session = await agent.create_session("ada", "first", session_id="s1")
+    heard = Heard(session)
+    await session.chat("second", message_id="m2")
+    await session.wait_idle()
+    assert [reply.text for reply in heard.replies] == ["you said: first ", "you said: second "]
+    shown = [token.text for token in heard.tokens if token.reply_id == heard.replies[1].id]
+    assert "".join(shown) == "you said: second "
+    assert (session.id, session.agent_name, session.owner.name) == ("s1", "clerk", "ada")
+    assert await look(session.status) == "idle"
+    usage = await look(session.usage)
+    assert (usage.input_tokens, usage.output_tokens) == (14, 6)
+    assert heard.replies[1].usage.input_tokens == 7
+    page = await session.messages(limit=2)
+    assert ([each.text for each in page], page.total) == (["second", "you said: second "], 4)
+    history = await look(session.history)
+    assert [each.sender.kind for each in history] == ["user", "assistant"] * 2
+
+
+async def test_a_run_returns_the_answer(agent):
+    """With and without a session; the same id is the same message."""
+    alone = await agent.run("hello")
+    assert (alone.text, alone.usage.total.input_tokens) == ("you said: hello ", 7)
+    session = await agent.create_session("ada", session_id="s1")
+    first = await agent.run("one", session=session, message_id="m1")
+    again = await agent.run("one", session=session, message_id="m1")
+    assert first == again
+    assert (await session.messages()).total == 2
+
+
+async def test_a_stream_has_all_of_a_turn(agent):
+    """Tokens, then results and replies of this turn alone; the end is the end of the turn."""
+    session = await agent.create_session("ada")
+    await agent.run("before", session=session)
+    async with agent.stream("recite 9", session=session) as deliveries:
+        told = [each async for each in deliveries]
+    kinds = [type(each) for each in told]
+    assert [each.content for each in told if isinstance(each, ToolResult)] == ["x" * 9]
+    assert [each.text for each in told if isinstance(each, Reply)] == ["done: xxxxxxxxx "]
+    assert "".join(each.text for each in told if isinstance(each, Token)) == "done: xxxxxxxxx "
+    assert kinds.index(ToolResult) < kinds.index(Reply) == len(kinds) - 1
+
+
+async def test_long_results_come_whole(agent):
+    """What is longer than a stream tells reaches handlers as it is."""
+    session = await agent.create_session("ada")
+    heard = Heard(session)
+    await session.chat("recite 9000")
+    await session.wait_idle()
+    assert [len(result.content) for result in heard.results] == [9000]
+
+
+async def test_failures_are_the_same_errors(agent):
+    """A model that fails is a `ModelError` for who waits, and a `Failure` of that kind for handlers."""
+    session = await agent.create_session("ada")
+    heard = Heard(session)
+    with pytest.raises(ModelError, match="the model is down"):
+        await agent.run("fail", session=session)
+    await session.wait_idle()
+    assert [(each.kind, type(each.error)) for each in heard.failures] == [("model", ModelError)]
+    async with agent.stream("fail", session=session) as deliveries:
+        told = [each async for each in deliveries]
+    assert [type(each) for each in told] == [Failure]
+
+
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [
+        (Approve(), "done: deployed to mars "),
+        (Edit({"place": "venus"}), "done: deployed to venus "),
+        (Respond("it is there"), "done: it is there "),
+        (Reject("no"), "done:  "),
+    ],
+)
+async def test_people_decide(agent, decision, said):
+    """A turn that waits for a person is `Suspended`; a decision lets it go on, once."""
+    session = await agent.create_session("ada", session_id="s1")
+    with pytest.raises(Suspended) as waiting:
+        await agent.run("deploy mars", session=session)
+    (approval,) = await look(session.approvals)
+    assert (waiting.value.ids, waiting.value.tools) == ((approval.id,), ("deploy",))
+    assert (approval.tool_name, approval.arguments, approval.is_genuine) == (
+        "deploy",
+        {"place": "mars"},
+        True,
+    )
+    assert [each.id for each in await agent.approvals()] == [approval.id]
+    with pytest.raises(Suspended):
+        await agent.run("something else", session=session)
+    reply = await agent.resume({approval.id: decision})
+    assert reply.text.partition("\n")[0].strip() == said.strip()
+    with pytest.raises(AlreadyDecided):
+        await session.answer(approval.id, Approve())
+    assert (await session.messages()).total == 4
+
+
+async def test_a_suspended_turn_is_followed(agent):
+    """A stream ends where people are asked, and `follow` reads on when they have decided."""
+    session = await agent.create_session("ada")
+    async with agent.stream("deploy mars", session=session) as deliveries:
+        told = [each async for each in deliveries]
+    approval = told[-1]
+    async with agent.follow(session) as deliveries:
+        await session.answer(approval, Approve())
+        rest = [each async for each in deliveries]
+    assert [each.text for each in rest if isinstance(each, Reply)] == ["done: deployed to mars "]
+
+
+async def test_sessions_are_opened_and_closed(agent):
+    """Ids are taken once, found by their owner, and gone when closed; errors have the same classes."""
+    session = await agent.create_session("ada", session_id="s1")
+    with pytest.raises(SessionExists):
+        await agent.create_session("ada", session_id="s1")
+    with pytest.raises(SessionNotFound):
+        await agent.open_session("s2")
+    with pytest.raises(WrongOwner):
+        await agent.open_session("s1", owner="bob")
+    assert (await agent.open_session("s1", owner="ada")).id == "s1"
+    assert (await agent.ensure_session("ada", "s1")).id == "s1"
+    await session.aclose()
+    with pytest.raises(SessionClosed):
+        await session.chat("hello")
+    with pytest.raises(SessionClosed):
+        await agent.open_session("s1")
+
+
+async def test_wrong_words_are_configuration_errors(agent):
+    """An empty message, an unknown priority and a bad time are refused before anything is done."""
+    session = await agent.create_session("ada")
+    for wrong in (
+        lambda: session.chat("  "),
+        lambda: session.chat("x", priority="soon"),
+        lambda: session.schedule("x", cron="never"),
+        lambda: agent.run("x", session="s1"),
+        lambda: agent.run("x", message_id="m1"),
+    ):
+        with pytest.raises(ConfigurationError):
+            await wrong()
+
+
+async def test_schedules(agent):
+    """A schedule is set once under a key, listed, and removed once."""
+    session = await agent.create_session("ada")
+    made = await session.schedule("look", after=1000, key="k")
+    await session.schedule("look", after=1000, key="k")
+    assert [each.id for each in await look(session.schedules)] == [made.id]
+    assert [await session.unschedule(made.id) for _ in range(2)] == [True, False]
+
+
+async def test_observations(agent):
+    """Those of the history and those that come are the same, with their filter."""
+    session = await agent.create_session("ada")
+    async with session.observe(types=["TOOL_CALL", "TOOL_EXECUTION"]) as observations:
+        await agent.run("recite 3", session=session)
+        live = [await observations.receive() for _ in range(2)]
+    assert live == list(await session.observations(types=["TOOL_CALL", "TOOL_EXECUTION"]))
+    assert [each.type for each in live] == ["TOOL_CALL", "TOOL_EXECUTION"]
+    assert live[1].parent == live[0].id
+
+
+async def test_handlers_come_and_go(agent):
+    """A handler of a block hears what is said in it; one that fails is told to the handlers of exceptions."""
+    session = await agent.create_session("ada")
+    inside, failed = [], []
+
+    def fail(reply):
+        raise ValueError("mine")
+
+    with session.listening(on_conversation=inside.append):
+        await session.chat("one")
+        await session.wait_idle()
+    session.on_exception(failed.append)
+    session.on_conversation(fail)
+    await session.chat("two")
+    await session.wait_idle()
+    assert [reply.text for reply in inside] == ["you said: one "]
+    assert [(each.kind, str(each.error.__cause__)) for each in failed] == [("handler", "mine")]
+    session.remove_handler(fail)
+    await session.chat("three")
+    await session.wait_idle()
+    assert len(failed) == 1
+
+
+async def test_a_run_in_a_hurry_stops_its_turn(agent):
+    """The time is over, or the caller is cancelled: the turn is stopped, and the session goes on."""
+    session = await agent.create_session("ada")
+    heard = Heard(session)
+    with pytest.raises(DeadlineExceeded):
+        await agent.run("wait", session=session, timeout=0.3)
+    with trio.move_on_after(0.3) as scope:
+        await agent.run("wait", session=session)
+    assert scope.cancelled_caught
+    assert (await agent.run("hello", session=session)).text == "you said: hello "
+    await session.wait_idle()
+    assert [failure.kind for failure in heard.failures] == ["interrupted", "interrupted"]
+
+
+MISSING = {
+    Session: {
+        "children": "GET /sessions?parent= lists them: client.sessions()",
+        "parent": "the same",
+        "budget": "GET /sessions/{id} has it",
+        "clock": "the server's clock is its own",
+        "deliver": "handlers of this process are called by this process",
+        "deps": "a program gives them to its agents",
+        "own_deps": "the same",
+        "take_made_deps": "the same",
+        "follow": "records are for who may read the journal; observe() tells the same as people read it",
+        "hand_back": "not asked for over HTTP",
+        "handed_to": "the same",
+        "is_durable": "a session behind a server always is",
+        "mode_changes": "the session's state has them",
+        "on_busy": "what it was made with",
+    },
+    Agent: dict.fromkeys(
+        "accompany as_tool open_toolsets ref system_prompt toolsets guard on_message on_query on_session "
+        "remove_hook run_sync core_type default_protocol".split(),
+        "an agent is put together where it runs",
+    ),
+}
+"""What a client does not have, and why."""
+LEFT_OUT = {"sender", "prompt", "output", "temperature", "max_tokens", "limits", "deps", "history", "parent"}
+"""Arguments that stay on the server's side."""
+
+
+@pytest.mark.parametrize(("local", "remote"), [(Session, RemoteSession), (Agent, RemoteAgent)])
+def test_each_word_is_there_or_left_out_on_purpose(local, remote):
+    """Every public method of the one is one of the other, takes its arguments, or is named here."""
+    hints = "actgent.support.hints"
+    words = {
+        name
+        for name, value in vars(local).items()
+        if not name.startswith("_") and type(value).__module__ != hints
+    }
+    missing = {name for name in words if not hasattr(remote, name)}
+    words -= {"id", "owner", "agent_name"}  # which its instances have
+    missing &= words
+    assert missing == {name for name in MISSING[local] if name in words}
+    for name in words - missing:
+        mine, theirs = getattr(remote, name), getattr(local, name)
+        if inspect.isfunction(theirs) and inspect.isfunction(mine):
+            wanted = set(inspect.signature(theirs).parameters) - LEFT_OUT - {"deadline", "by"}
+            assert wanted <= set(inspect.signature(mine).parameters) | {"priority", "deadline"}, name
