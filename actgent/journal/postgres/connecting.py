@@ -1,6 +1,5 @@
 """Connections to PostgreSQL: addresses, bounds of each wait, and its errors as ours."""
 
-import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -8,7 +7,7 @@ from typing import Any, TypeVar
 import psycopg
 import psycopg.conninfo
 
-from actgent.errors import ConfigurationError, JournalDamaged, JournalFailed, JournalFull
+from actgent.errors import JournalDamaged, JournalFailed, JournalFull
 
 SETTINGS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -27,26 +26,6 @@ would keep another one from going on."""
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 _IDLE = psycopg.pq.TransactionStatus.IDLE
-
-
-def split_schema(url: str) -> tuple[str, str]:
-    """The address of a journal as libpq's, and the name of the schema.
-
-    Raises:
-        ConfigurationError: it is no address.
-    """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # read for its ValueError
-        query = dict(urllib.parse.parse_qsl(parts.query))
-        schema = query.pop("schema", "actgent")
-        address = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
-        psycopg.conninfo.conninfo_to_dict(address)
-    except (ValueError, psycopg.Error):  # whose texts may quote the password
-        raise ConfigurationError(
-            "the journal's address is not of the form postgres://HOST/DATABASE"
-        ) from None
-    return address, schema
 
 
 def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:

@@ -38,6 +38,7 @@ from actgent.journal.grouped.steps import (
     read_snapshot,
 )
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, page_query
+from actgent.support.postgres_address import split_schema
 from actgent.support.storage_thread import StorageThread
 
 from . import statements
@@ -49,7 +50,6 @@ from .connecting import (
     in_transaction,
     one_row,
     settle,
-    split_schema,
 )
 from .schema import migrate
 
@@ -71,7 +71,7 @@ class PostgresJournal(GroupedJournal):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        self._address, self._schema = split_schema(url)
+        self._address, self._schema = split_schema(url, default="actgent", owner="the journal")
         self._connection: Connection | None = None
         self._thread: StorageThread | None = None
         self._is_owner = False

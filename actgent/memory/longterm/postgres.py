@@ -7,7 +7,6 @@ Of a question's words those are looked for first that the statistics of the tabl
 
 import contextlib
 import time
-import urllib.parse
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ import psycopg
 import psycopg.sql
 
 from actgent.errors import ConfigurationError, MemoriesFailed
+from actgent.support.postgres_address import split_schema
 
 from .operations import Operation, Search
 from .ranking import check_dimensions, telling
@@ -65,7 +65,7 @@ class PostgresStore(MemoryStore):
         self, url: str, *, has_vectors: bool, capacity: int | None = None, half_life: float | None = None
     ) -> None:
         super().__init__(capacity=capacity, half_life=half_life)
-        self._address, self._schema = _split_schema(url)
+        self._address, self._schema = split_schema(url, default="actgent_memories", owner="the memories")
         self._has_vectors = has_vectors
         self._common: dict[str, float] = {}
         """Shares of memories that have a word, of common ones."""
@@ -258,36 +258,12 @@ class PostgresStore(MemoryStore):
         )
         return [number for (number,) in rows]
 
-    def without_vector(self, limit: int) -> list[tuple[int, str]]:
-        rows = self.run(
-            "SELECT number, text FROM memories WHERE replaced_by IS NULL "
-            "AND number NOT IN (SELECT number FROM vectors) ORDER BY number LIMIT ?",
-            (limit,),
-        )
-        return [(number, text) for number, text in rows]
-
 
 def _shown(vector: bytes) -> str:
     """A vector as pgvector reads it."""
     floats = array("f")
     floats.frombytes(vector)
     return f"[{','.join(map(repr, floats))}]"
-
-
-def _split_schema(url: str) -> tuple[str, str]:
-    """The address of the database, and the name of the schema in it."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # read for its ValueError
-        query = dict(urllib.parse.parse_qsl(parts.query))
-        schema = query.pop("schema", "actgent_memories")
-        address = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
-        psycopg.conninfo.conninfo_to_dict(address)
-    except (ValueError, psycopg.Error):  # whose texts may quote the password
-        raise ConfigurationError(
-            "the address of the memories is not of the form postgres://HOST/DATABASE"
-        ) from None
-    return address, schema
 
 
 def _ours(error: psycopg.Error) -> MemoriesFailed:

@@ -235,14 +235,6 @@ class SQLiteStore(MemoryStore):
         )
         return [number for (number,) in rows]
 
-    def without_vector(self, limit: int) -> list[tuple[int, str]]:
-        rows = self.run(
-            "SELECT number, text FROM memories WHERE replaced_by IS NULL "
-            "AND number NOT IN (SELECT number FROM vectors) ORDER BY number LIMIT ?",
-            (limit,),
-        )
-        return [(number, text) for number, text in rows]
-
 
 def _removes(todo: Operation) -> bool:
     if isinstance(todo, Together):

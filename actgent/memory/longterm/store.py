@@ -151,9 +151,14 @@ class MemoryStore(abc.ABC):
     def find_near(self, search: Search, condition: str, values: Sequence[object]) -> list[int]:
         """The numbers of memories whose vectors are near, nearest first."""
 
-    @abc.abstractmethod
     def without_vector(self, limit: int) -> list[tuple[int, str]]:
         """Memories that count now and have no vector: their numbers and texts."""
+        rows = self.run(
+            "SELECT number, text FROM memories WHERE replaced_by IS NULL "
+            "AND number NOT IN (SELECT number FROM vectors) ORDER BY number LIMIT ?",
+            (limit,),
+        )
+        return [(number, text) for number, text in rows]
 
     @abc.abstractmethod
     def close(self) -> None:
