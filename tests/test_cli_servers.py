@@ -62,7 +62,7 @@ async def test_list(tmp_path, actgent):
         (("good", "die"), 1, "nobody knows whether the call took effect"),
         (("good", "ask"), 1, "asks a person"),
         (("good", "none"), 1, "no tool 'none'"),
-        (("none", "echo"), 2, "there are: good"),
+        (("none", "echo"), 2, "choose one of good"),
     ],
 )
 async def test_call(tmp_path, actgent, arguments, code, words):

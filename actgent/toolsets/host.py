@@ -21,8 +21,8 @@ from actgent.tools.registry import ToolRegistry
 
 from .toolset import Toolset
 
-PATIENCE = 0.5
-"""Seconds that an agent's start waits for the next optional toolset after one has connected."""
+PATIENCE = 0.45
+"""Seconds that an agent's start waits for the next optional toolset after one has connected; with its own work half a second."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 """Seconds between two tries to connect; each pause doubles the one before."""

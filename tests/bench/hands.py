@@ -1,6 +1,6 @@
 """HANDS: what tools that reach outside cost beyond the libraries below them. A program of its own: `python tests/bench/hands.py`.
 
-Time and CPU of this process, best of interleaved batches; the servers run in processes of their own.
+It ends with 1 where a bar is missed. Time and CPU of this process, best of interleaved batches; the servers run in processes of their own.
 """
 
 import sys
@@ -20,6 +20,10 @@ from actgent.tools import Batch
 
 FAULTY = str(Path(__file__).parents[1] / "toolsets" / "mcp" / "faulty_server.py")
 ROUNDS, CALLS = 40, 50
+HTTP_BAR, MCP_BAR = 1.3, 1.2
+"""Times the library's own time."""
+HUNG_BAR = 0.5
+"""Seconds that a server may cost that hangs."""
 ANSWERING = """
 import socket
 server = socket.create_server(("127.0.0.1", 0))
@@ -120,17 +124,26 @@ async def opening(*, hanging: bool) -> float:
         return time.perf_counter() - begun
 
 
-async def main() -> None:
-    """Print all figures."""
-    for name, measure in (("HTTPTool over httpx2", http), ("MCP over the SDK", mcp)):
+async def main() -> bool:
+    """Print all figures, and return True if all bars are kept."""
+    kept = []
+    for name, measure, bar in (("HTTPTool over httpx2", http, HTTP_BAR), ("MCP over the SDK", mcp, MCP_BAR)):
         found = await measure()
         for what, tool, alone in zip(("time", "CPU"), found["tool"], found["alone"], strict=True):
             print(f"{name}, {what}: {tool:.0f} us / {alone:.0f} us = {tool / alone:.2f}")
+        kept.append(_judged(f"{name}, time", found["tool"][0] / found["alone"][0], bar))
     await opening(hanging=False)
     healthy = min([await opening(hanging=False) for _ in range(3)])
     hung = min([await opening(hanging=True) for _ in range(3)])
     print(f"five servers: {healthy:.2f} s; one of them hangs: {hung:.2f} s, {hung - healthy:+.2f} s")
+    kept.append(_judged("one that hangs, seconds more", hung - healthy, HUNG_BAR))
+    return all(kept)
+
+
+def _judged(name: str, figure: float, bar: float) -> bool:
+    print(f"{name}: {figure:.2f}, bar {bar}: {'pass' if figure <= bar else 'FAIL'}")
+    return figure <= bar
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    sys.exit(0 if trio.run(main) else 1)

@@ -53,7 +53,8 @@ def _named(medium: Medium) -> Medium:
 
 def neutral(text: str) -> str:
     """Words without what models take for the mark of a role or a call, and without characters that nobody sees."""
-    text = _UNSEEN.sub("\ufffd", text)
+    if not text.isascii() or "\x7f" in text:
+        text = _UNSEEN.sub("\ufffd", text)
     return (
         _SIGN.sub(lambda found: _HARMLESS[found[0]], text)
         if "<" in text or ">" in text or "[" in text

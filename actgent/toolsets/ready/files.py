@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from actgent.errors import ConfigurationError, ToolError
@@ -15,6 +15,8 @@ MAX_READ = 50_000
 MAX_ENTRIES = 1000
 MAX_SEARCHED = 5000
 """Files that one search looks into."""
+MAX_SEARCHED_BYTES = 100_000_000
+"""Bytes that one search reads: nobody stops it while it reads."""
 MAX_FOUND = 100
 MAX_FILE = 10_000_000
 """Bytes of a file that is searched or written."""
@@ -121,15 +123,17 @@ class ConfinedFolder:
         if not text:
             raise ToolError("there is no text to look for")
         found: list[str] = []
-        searched = 0
+        searched = size = 0
         with self._opened(_steps(folder)) as descriptor:
             for place, folders, files, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
                 folders.sort()
                 for name in sorted(files):
                     searched += 1
-                    if searched > MAX_SEARCHED or len(found) >= MAX_FOUND:
+                    if searched > MAX_SEARCHED or size > MAX_SEARCHED_BYTES or len(found) >= MAX_FOUND:
                         return [*found, "[there is more: search in a folder]"]
-                    found += _lines(name, here, text, os.path.normpath(f"{place}/{name}"))
+                    said = _text_of(name, here)
+                    size += len(said)
+                    found += _lines(said, text, os.path.normpath(f"{place}/{name}"))
         return found
 
     def write(self, file: str, text: str) -> str:
@@ -172,7 +176,7 @@ def _steps(name: str) -> list[str]:
 
 def _open(name: str, flags: int, parent: int, told: str) -> int:
     try:
-        return os.open(name, flags, dir_fd=parent)
+        return os.open(name, flags, 0o666, dir_fd=parent)  # a new one is for nobody to run
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no name"
         raise ToolError(f"{told[:200]!r} cannot be opened: {reason}; links are not followed") from None
@@ -189,16 +193,28 @@ def _regular(name: str, parent: int, told: str) -> Generator[int]:
         os.close(opened)
 
 
-def _lines(name: str, parent: int, text: str, told: str) -> list[str]:
+def _text_of(name: str, parent: int) -> str:
+    """What a file says that is searched; nothing where it is no file, or too long."""
     try:
-        with _regular(name, parent, told) as opened:
+        with _regular(name, parent, name) as opened:
             if os.fstat(opened).st_size > MAX_FILE:
-                return []
-            said = os.pread(opened, MAX_FILE, 0).decode("utf-8", "replace")
+                return ""
+            return os.pread(opened, MAX_FILE, 0).decode("utf-8", "replace")
     except ToolError:  # a link, or gone by now
-        return []
+        return ""
+
+
+def _lines(said: str, text: str, told: str) -> list[str]:
     found = ((number, line) for number, line in enumerate(said.splitlines(), 1) if text in line)
     return [f"{told}:{number}: {line[:300]}" for number, line in found][:MAX_FOUND]
+
+
+def _keep_mode(name: str, parent: int, made: int) -> None:
+    """Let the same people use a new file as the one that it replaces."""
+    with suppress(FileNotFoundError):
+        there = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISREG(there.st_mode):
+            os.fchmod(made, stat.S_IMODE(there.st_mode) & 0o777)
 
 
 def _replace(name: str, parent: int, data: bytes, told: str) -> None:
@@ -206,6 +222,7 @@ def _replace(name: str, parent: int, data: bytes, told: str) -> None:
     opened = _open(made, _NEW, parent, told)
     try:
         with os.fdopen(opened, "wb") as file:
+            _keep_mode(name, parent, opened)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

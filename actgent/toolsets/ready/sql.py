@@ -6,16 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from actgent.errors import ConfigurationError, ToolError
+from actgent.errors.printable import shown
+from actgent.support.logs import logger_of
 from actgent.tools.base import Effect, Tool
 from actgent.tools.function import FunctionTool
+
+from . import sql_functions
 
 MAX_ROWS = 1000
 MAX_CHARACTERS = 200_000
 """Of all values of a result together."""
-MAX_VALUE = 1_000_000
-"""Bytes of one value that SQLite makes."""
+MAX_PATTERN = 1000
+"""Bytes of a pattern of LIKE and GLOB in SQLite, which goes through it at each place of a text."""
 _STEPS = 1000
 """Instructions of SQLite between two looks at the clock."""
+_log = logger_of(__name__)
 Row = Sequence[Any]
 
 
@@ -30,8 +35,9 @@ def sql_tool(
     """Make a tool that asks a database: one statement a call, with parameters, which changes nothing.
 
     SQLite is opened read-only, and its authorizer lets a statement select and nothing else. PostgreSQL runs it as a cursor
-    in a transaction that is READ ONLY, with a `statement_timeout`; give it a role that may only read what it needs, since
-    functions are run with the rights of the role.
+    in a transaction that is READ ONLY, with a `statement_timeout`, and rolls that back; give it a role that may only read
+    what it needs, since functions are run with the rights of the role: those of a superuser read files and end servers, and
+    the log warns of one.
 
     Args:
         database: `sqlite:///PATH` or `postgres://USER@HOST/DATABASE`; the latter needs the extra `postgres`.
@@ -76,8 +82,10 @@ def _ask_sqlite(
     try:
         connection = apsw.Connection(Path(path).absolute().as_uri() + "?mode=ro", flags=_flags(apsw))
         try:
-            connection.limit(apsw.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, sql_functions.MAX_VALUE)
             connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
+            connection.limit(apsw.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)
+            sql_functions.install(connection)
             connection.set_busy_timeout(int(timeout * 1000))
             connection.pragma("query_only", 1)
             connection.authorizer = _authorizer(apsw)
@@ -134,17 +142,30 @@ def _ask_postgres(
     try:
         with psycopg.connect(address, options=options, connect_timeout=max(2, int(timeout))) as connection:
             connection.read_only = True
-            with connection.cursor(name="asked") as cursor:
-                cursor.execute(sql, parameters or None)  # DECLARE: a cursor takes one SELECT only
-                names = [each.name for each in cursor.description or ()]
-                cursor.itersize = 50
-                return _told(names, cursor, max_rows)
+            _warn_of_superuser(connection.pgconn.parameter_status(b"is_superuser"), connection.info.user)
+            try:
+                with connection.cursor(name="asked") as cursor:
+                    cursor.execute(sql, parameters or None)  # DECLARE: a cursor takes one SELECT only
+                    names = [each.name for each in cursor.description or ()]
+                    cursor.itersize = 50
+                    return _told(names, cursor, max_rows)
+            finally:
+                connection.rollback()  # some functions write all the same, such as lo_create before PostgreSQL 16
     except psycopg.errors.QueryCanceled:
         raise ToolError(f"the statement took longer than {timeout:g} s") from None
     except psycopg.errors.SyntaxError as error:
         raise ToolError(f"Only one SELECT statement is allowed, and this is none: {error}") from None
     except psycopg.Error as error:
         raise ToolError(f"the database refused it: {error}") from None
+
+
+def _warn_of_superuser(is_superuser: bytes | None, role: str) -> None:
+    if is_superuser == b"on":
+        _log.warning(
+            "a model asks PostgreSQL as the superuser %s, whose functions read files and end servers: "
+            "give sql_tool a role that may only read what it needs",
+            shown(role),
+        )
 
 
 def _told(names: Sequence[str], rows: Iterable[Row], max_rows: int) -> dict[str, Any]:

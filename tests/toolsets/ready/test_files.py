@@ -129,6 +129,31 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(place, tmp_path):
     assert SECRET not in "".join(seen)
 
 
+def test_a_file_that_is_written_is_nothing_to_run(place):
+    """A new file is for reading and writing by the umask; one that is replaced stays for whom it was, and its other names stay."""
+    write = tools(place, write=True)["write_file"].func
+    before = os.umask(0o022)
+    try:
+        write("new.sh", "echo hi")
+    finally:
+        os.umask(before)
+    assert (place / "new.sh").stat().st_mode & 0o777 == 0o644
+    (place / "a.txt").chmod(0o640)
+    os.link(place / "a.txt", place.parent / "other name")
+    write("a.txt", "new")
+    assert (place / "a.txt").stat().st_mode & 0o777 == 0o640
+    assert (place.parent / "other name").read_text() == "one\ntwo needle\n"
+
+
+def test_a_search_reads_a_bounded_amount(place, monkeypatch):
+    """It is one call in a thread, which nobody stops; what is left out is said."""
+    monkeypatch.setattr("actgent.toolsets.ready.files.MAX_SEARCHED_BYTES", 10)
+    assert tools(place)["search_files"]("needle") == [
+        "a.txt:2: two needle",
+        "[there is more: search in a folder]",
+    ]
+
+
 async def test_a_person_approves_what_is_written(place):
     """Before that nothing is."""
     llm = ScriptedLLM([[ToolCall("write_file", {"file": "new.txt", "text": "x"})], "ok"])

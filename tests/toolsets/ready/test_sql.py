@@ -2,8 +2,9 @@
 
 import os
 import sqlite3
+import time
 import uuid
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,70 @@ def test_a_database_that_there_is_not(tmp_path):
         sql_tool("mysql://x")
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "instr(hex(zeroblob(400000)), hex(zeroblob(250000)) || '1')",
+        "replace(hex(zeroblob(400000)), hex(zeroblob(200000)) || '1', '')",
+        "trim(replace(hex(zeroblob(400000)), '0', 'b'), replace(hex(zeroblob(50000)), '0', 'a') || 'b')",
+        "rtrim(replace(hex(zeroblob(400000)), '0', 'b'), replace(hex(zeroblob(50000)), '0', 'a') || 'b')",
+        "hex(zeroblob(400000)) glob '*[' || substr(hex(zeroblob(25000)), 1, 49000) || ']1'",
+    ],
+)
+def test_no_function_takes_longer_than_its_statement_may(database, expression):
+    """SQLite cannot be stopped within a function; these took from ten seconds to minutes, of which the time limit knew nothing."""
+    begun = time.process_time()
+    with suppress(ToolError):
+        sql_tool(f"sqlite:///{database}", timeout=0.5)(f"select length({expression})")
+    assert time.process_time() - begun < 5
+
+
+def test_functions_say_what_those_of_sqlite_say(database):
+    """For texts, numbers, bytes, nothing, and what is not there."""
+    values = [
+        "'  a b  '",
+        "'xxaxx'",
+        "''",
+        "12.5",
+        "10",
+        "-3",
+        "null",
+        "x'6162'",
+        "'ä€'",
+        "'a' || char(8364) || 'a'",
+    ]
+    calls = [
+        *(f"{name}({value})" for name in ("trim", "ltrim", "rtrim") for value in values),
+        *(
+            f"{name}({value}, {signs})"
+            for name in ("trim", "ltrim", "rtrim")
+            for value in values
+            for signs in ("'xa '", "''", "1", "null")
+        ),
+        *(
+            f"instr({value}, {wanted})"
+            for value in values
+            for wanted in ("'a'", "''", "1", "null", "x'62'", "'€'")
+        ),
+        *(
+            f"replace({value}, {old}, {new})"
+            for value in values
+            for old in ("'a'", "''", "1", "null")
+            for new in ("'--'", "''", "7", "null")
+        ),
+    ]
+    ask = sql_tool(f"sqlite:///{database}")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for call in calls:
+            assert ask(f"select {call}")["rows"] == [list(connection.execute(f"select {call}").fetchone())], (
+                call
+            )
+    with pytest.raises(ToolError, match="too big"):
+        ask("select replace(hex(zeroblob(400000)), '0', 'xxx')")
+    with pytest.raises(ToolError, match="wrong number of arguments"):
+        ask("select trim(1, 2, 3)")
+
+
 @pytest.fixture
 def table():
     """A table of PostgreSQL with two rows."""
@@ -159,6 +224,19 @@ def test_postgres_refuses_what_is_no_question(table, statement):
     with pytest.raises(ToolError):
         sql_tool(POSTGRES)(statement.format(t=table))
     assert not Path("/tmp/ready_harm").exists()
+
+
+def test_nothing_that_a_function_writes_in_postgres_stays(table, caplog, monkeypatch):
+    """Large objects are made in READ ONLY transactions too, before version 16; and who asks as a superuser is warned."""
+    monkeypatch.setattr("actgent.support.logs._filter._kinds", {})  # it tells the same a few times only
+    ask = sql_tool(POSTGRES)
+    with suppress(ToolError):  # a newer server refuses it
+        made = ask("select lo_create(0)")["rows"][0][0]
+        assert (
+            ask("select oid from pg_largeobject_metadata where oid = %(made)s", {"made": made})["rows"] == []
+        )
+    is_superuser = ask("select current_setting('is_superuser')")["rows"] == [["on"]]
+    assert ("as the superuser" in caplog.text) is is_superuser
 
 
 def test_postgres_stops_what_takes_too_long(table):
