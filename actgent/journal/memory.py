@@ -9,16 +9,8 @@ import trio
 from .base import Snapshot
 from .grouped.group import GroupedJournal
 from .grouped.reading import Found, Stored, read_each
-from .grouped.steps import (
-    Head,
-    Page,
-    Row,
-    SnapshotRow,
-    decode_page,
-    decode_rows,
-    place_snapshot,
-    read_snapshot,
-)
+from .grouped.snapshots import SnapshotRow, place_snapshot, read_snapshot
+from .grouped.steps import Head, Page, Row, decode_page, decode_rows
 from .listing import Cursor, SessionFilter, SessionKey, State
 
 

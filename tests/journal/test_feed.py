@@ -7,7 +7,7 @@ import trio.testing
 from actgent.errors import ConfigurationError, FeedLagged, Fenced, JournalFailed, UsageError
 from actgent.journal.base import Entry
 from actgent.journal.feed import Erased
-from actgent.journal.grouped.steps import refer
+from actgent.journal.grouped.references import refer
 from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal

@@ -10,7 +10,7 @@ import pytest
 from actgent.errors import Fenced, UsageError
 from actgent.journal.base import SessionTail, Snapshot
 from actgent.journal.encryption import VARIABLE
-from actgent.journal.grouped.steps import refer
+from actgent.journal.grouped.references import refer
 from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed, Closed, Finished, Said

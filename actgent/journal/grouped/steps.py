@@ -11,7 +11,6 @@ both are as good as they were, and such a head says the rest from its next step 
 
 import functools
 import hashlib
-import json
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,13 +20,11 @@ import attrs
 import msgpack  # type: ignore[import-untyped]
 
 from actgent.errors import (
-    ConfigurationError,
     JournalDamaged,
-    JournalKeyError,
     JournalVersion,
     NotSerializable,
 )
-from actgent.journal.base import Entry, SessionSummary, Snapshot
+from actgent.journal.base import Entry, SessionSummary
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
 from actgent.journal.listing import SessionKey, State, state_of
 from actgent.journal.records import (
@@ -36,16 +33,16 @@ from actgent.journal.records import (
     Closed,
     Due,
     Ended,
-    Finished,
     Opened,
     Record,
     Resumed,
     Said,
     SuspendedRecord,
-    Told,
 )
 from actgent.messages import Priority
 from actgent.support.wire import SCHEMA_VERSION
+
+from .references import resolve
 
 TO_ERASE = -1.0
 """What a head has for its earliest date where the session is to leave the journal."""
@@ -330,61 +327,6 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-# --- snapshots ---------------------------------------------------------------------------
-
-
-@attrs.define
-class SnapshotRow:
-    """A snapshot in its place: of a series, and of the row that holds the last record which it covers."""
-
-    series: str
-    records: int
-    last: int
-    """The checksum of that row."""
-    version: int
-    body: bytes
-    checksum: int
-
-
-SNAPSHOT_FIELDS = tuple(field.name for field in attrs.fields(SnapshotRow))
-
-
-def place_snapshot(
-    snapshot: Snapshot, series: str, last: int, *, identity: bytes, keys: Keys | None
-) -> SnapshotRow:
-    """The row that a snapshot becomes, encrypted if there are keys."""
-    body = snapshot.body
-    if keys is not None:
-        body = keys.seal(body, _place_of_snapshot(series, snapshot.records, identity))
-    row = SnapshotRow(series, snapshot.records, last, snapshot.version, body, 0)
-    row.checksum = _checksum_snapshot(row, identity)
-    return row
-
-
-def read_snapshot(row: SnapshotRow, *, head: Head, last: int | None, identity: bytes) -> Snapshot | None:
-    """The snapshot of a session whose row that holds the same record has this checksum; None if it does not count."""
-    if type(row.body) is not bytes or not row.body or row.checksum != _checksum_snapshot(row, identity):
-        return None
-    if row.series != head.series or row.records > head.records or row.last != last:
-        return None
-    try:
-        body = row.body
-        if is_sealed(body):
-            body = open_sealed(body, _place_of_snapshot(row.series, row.records, identity))
-    except (ConfigurationError, JournalKeyError):  # the records tell what is wrong with the keys
-        return None
-    return Snapshot(records=row.records, version=row.version, body=body)
-
-
-def _place_of_snapshot(series: str, records: int, identity: bytes) -> bytes:
-    return identity + f"{series}\0snapshot\0{records}".encode()
-
-
-def _checksum_snapshot(row: SnapshotRow, identity: bytes) -> int:
-    place = f"{row.series}\0snapshot\0{row.records}\0{row.last}\0{row.version}".encode("utf-8", "replace")
-    return zlib.crc32(row.body, zlib.crc32(place, zlib.crc32(identity)))
-
-
 # --- heads -------------------------------------------------------------------------------
 
 
@@ -555,52 +497,3 @@ _FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
 _FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
 CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended")
 """Fields that steps after the first change."""
-
-
-# Results of tools are stored once: what is said of several calls refers to what was written when each had ended.
-
-
-def refer(said: Said) -> Said:
-    """The same without its tool results, which stand in `Finished` records before it."""
-    ids = tuple(result.call_id for result in said.message.tool_results)
-    return attrs.evolve(said, message=attrs.evolve(said.message, parts=()), results=ids)
-
-
-def resolve(records: Iterable[Record]) -> list[Record]:
-    """All records of a session with their results in place again, and the words that outcomes have of an answer.
-
-    Raises:
-        LookupError: something is referred to that is not there.
-    """
-    found = {}
-    texts: dict[str, str] = {}
-    resolved: list[Record] = []
-    for record in records:
-        if type(record) is Finished:
-            found[record.result.call_id] = record.result
-        elif type(record) is Told:
-            if record.answer:
-                record = _with_words(record, texts[record.answer])  # noqa: PLW2901
-        elif type(record) is Said:
-            if record.results:
-                parts = tuple(found[call_id] for call_id in record.results)
-                record = attrs.evolve(record, message=attrs.evolve(record.message, parts=parts), results=())  # noqa: PLW2901
-            elif record.stop:
-                texts = {record.message.id: record.message.text}
-        resolved.append(record)
-    return resolved
-
-
-def _with_words(told: Told, said: str) -> Told:
-    text, data = told.text, told.data
-    if told.text_at:
-        text = said[slice(*told.text_at)]
-        text = json.loads(f'"{text}"', strict=False) if told.is_quoted else text
-    if told.data_at:
-        data = said[slice(*told.data_at)]
-    return Told(id=told.id, kind=told.kind, name=told.name, text=text, data=data)
-
-
-def refers(record: Record) -> bool:
-    """Return True if a part of a record stands in one before it."""
-    return (type(record) is Said and bool(record.results)) or (type(record) is Told and record.answer != "")

@@ -16,7 +16,8 @@ from actgent.journal.listing import SessionKey
 from actgent.journal.records import Record
 
 from .paging import Pages
-from .steps import Page, Row, read_records, refers, resolve, unsealed
+from .references import refers, resolve
+from .steps import Page, Row, read_records, unsealed
 
 ReadStep = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]
 """Reads so many records of a session behind a number from the storage."""

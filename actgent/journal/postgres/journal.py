@@ -24,18 +24,16 @@ from actgent.errors import Fenced, JournalDamaged, JournalFailed, WireError
 from actgent.journal.base import Snapshot
 from actgent.journal.grouped.group import GroupedJournal
 from actgent.journal.grouped.reading import GROUP_RECORDS, Found, Stored
+from actgent.journal.grouped.snapshots import SnapshotRow, place_snapshot, read_snapshot
 from actgent.journal.grouped.steps import (
     HEAD_FIELDS,
     Head,
     Page,
     Row,
-    SnapshotRow,
     checksum_head,
     decode_page,
     decode_rows,
     is_good_head,
-    place_snapshot,
-    read_snapshot,
 )
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, page_query
 from actgent.support.postgres_address import split_schema

@@ -1,0 +1,66 @@
+"""Snapshots of sessions as rows, beside their steps."""
+
+import zlib
+
+import attrs
+
+from actgent.errors import (
+    ConfigurationError,
+    JournalKeyError,
+)
+from actgent.journal.base import Snapshot
+from actgent.journal.encryption import Keys, is_sealed, open_sealed
+
+from .steps import Head
+
+
+@attrs.define
+class SnapshotRow:
+    """A snapshot in its place: of a series, and of the row that holds the last record which it covers."""
+
+    series: str
+    records: int
+    last: int
+    """The checksum of that row."""
+    version: int
+    body: bytes
+    checksum: int
+
+
+SNAPSHOT_FIELDS = tuple(field.name for field in attrs.fields(SnapshotRow))
+
+
+def place_snapshot(
+    snapshot: Snapshot, series: str, last: int, *, identity: bytes, keys: Keys | None
+) -> SnapshotRow:
+    """The row that a snapshot becomes, encrypted if there are keys."""
+    body = snapshot.body
+    if keys is not None:
+        body = keys.seal(body, _place_of_snapshot(series, snapshot.records, identity))
+    row = SnapshotRow(series, snapshot.records, last, snapshot.version, body, 0)
+    row.checksum = _checksum_snapshot(row, identity)
+    return row
+
+
+def read_snapshot(row: SnapshotRow, *, head: Head, last: int | None, identity: bytes) -> Snapshot | None:
+    """The snapshot of a session whose row that holds the same record has this checksum; None if it does not count."""
+    if type(row.body) is not bytes or not row.body or row.checksum != _checksum_snapshot(row, identity):
+        return None
+    if row.series != head.series or row.records > head.records or row.last != last:
+        return None
+    try:
+        body = row.body
+        if is_sealed(body):
+            body = open_sealed(body, _place_of_snapshot(row.series, row.records, identity))
+    except (ConfigurationError, JournalKeyError):  # the records tell what is wrong with the keys
+        return None
+    return Snapshot(records=row.records, version=row.version, body=body)
+
+
+def _place_of_snapshot(series: str, records: int, identity: bytes) -> bytes:
+    return identity + f"{series}\0snapshot\0{records}".encode()
+
+
+def _checksum_snapshot(row: SnapshotRow, identity: bytes) -> int:
+    place = f"{row.series}\0snapshot\0{row.records}\0{row.last}\0{row.version}".encode("utf-8", "replace")
+    return zlib.crc32(row.body, zlib.crc32(place, zlib.crc32(identity)))
