@@ -769,7 +769,7 @@ def test_percentiles():
 @pytest.mark.parametrize(
     ("code", "place", "wanted"),
     [
-        ("import actgent\nx = 1", "", "defines: none"),
+        ("import actgent\nx = 1", "", "defines no agent at its top level: write `agent = BareAgent"),
         (
             "from actgent import *\na = BareAgent('a', llm=ScriptedLLM(['x']))\nb = BareAgent('b', llm=ScriptedLLM(['x']))",
             "",
@@ -785,6 +785,30 @@ def test_files_that_define_no_agent(code, place, wanted, tmp_path):
     (tmp_path / "team.py").write_text(code, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=wanted):
         load_agent(f"{tmp_path}/team.py{place}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("chat", "hi", "--offline"), "no such file or folder: hi; name a Python file that makes an agent"),
+        (("chat", "hi", "--model", "openai:gpt-5.2"), "one word to be said is written as `-m WORD`"),
+        (("new", "My Agent"), "a letter first, not 'My Agent': write my-agent"),
+        (("eval", "nothing"), "no such file or folder: nothing; name cases"),
+        (("tools", "team.py"), "no tools in team.py"),
+        (
+            ("chat", "team.py:clrk"),
+            "say which agent of team.py you mean, as team.py:NAME; did you mean 'clerk'?",
+        ),
+    ],
+)
+def test_what_newcomers_type(arguments, words, tmp_path, monkeypatch, capsys):
+    """The line says what was looked for, and what to type."""
+    monkeypatch.chdir(tmp_path)
+    code = "from actgent import *\nclerk = BareAgent('clerk', llm=ScriptedLLM(['x']))\nother = BareAgent('o', llm=ScriptedLLM(['x']))"
+    (tmp_path / "team.py").write_text(code, encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(list(arguments))
+    assert words in " ".join(capsys.readouterr().err.split())
 
 
 async def test_an_agent_from_a_file(tmp_path):

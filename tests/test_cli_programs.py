@@ -113,7 +113,7 @@ sys.exit(trio.run(main, "word"))
     [
         ("async def main():\n    1 / 0\ntrio.run(main)", "ZeroDivisionError in line 4"),
         ("async def main():\n    pass\ntrio.run(main)", "ran to its end without a conversation"),
-        ("x = 1", "defines: none"),
+        ("x = 1", "defines no agent at its top level: write `agent = BareAgent"),
         ("import asyncio\nasync def main():\n    pass\nasyncio.run(main())", "runs on asyncio"),
         ("raise SystemExit(3)", "SystemExit in line 3"),
         (

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import ClassVar
 
 import attrs
@@ -225,6 +226,10 @@ async def open_agent(options: ChatOptions) -> AsyncGenerator[Agent, None]:
         yield agent
 
 
+def _is_there(place: str) -> bool:
+    return Path(place.partition(":")[0]).exists()
+
+
 @asynccontextmanager
 async def _open(options: ChatOptions) -> AsyncGenerator[tuple[Agent, bool], None]:
     """The same, and whether its program runs it already."""
@@ -232,7 +237,7 @@ async def _open(options: ChatOptions) -> AsyncGenerator[tuple[Agent, bool], None
         model, base_url = options.model, options.base_url
         yield load_folder(options.file, model=model, base_url=base_url, offline=options.offline), False
     elif options.file is not None:
-        if options.offline or options.model is not None:
+        if (options.offline or options.model is not None) and _is_there(options.file):
             raise ConfigurationError(
                 f"{options.file} names its own model: --model and --offline are for folders and plain agents"
             )

@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.errors import ActgentError, ConfigurationError
+from actgent.errors import ActgentError, ConfigurationError, nearest
 
 from .terminal import one_line
 
@@ -87,9 +87,7 @@ def load_agents(place: str) -> list[Agent]:
     listed = [item for value in values if isinstance(value, list | tuple) for item in value]
     found = {id(each): each for each in (*values, *listed) if isinstance(each, Agent)}
     if not found:
-        raise ConfigurationError(
-            f"{path} defines no agent at its top level: write `agent = BareAgent(...)` there, outside of functions"
-        )
+        raise _no_agent(path)
     return list(found.values())
 
 
@@ -97,12 +95,18 @@ def _choose(loaded: Loaded, path: str, name: str) -> Agent:
     found = _agents_in(loaded)
     if name in found:
         return found[name]
+    if not found:
+        raise _no_agent(path)
     if name or len({id(agent) for agent in found.values()}) != 1:
-        known = ", ".join(found) or "none"
-        raise ConfigurationError(
-            f"say which agent of {path} you mean, as {path}:NAME; at its top level it defines: {known}"
-        )
+        meant = nearest(name, found) if name else f"at its top level it defines {', '.join(found)}"
+        raise ConfigurationError(f"say which agent of {path} you mean, as {path}:NAME; {meant}")
     return next(iter(found.values()))
+
+
+def _no_agent(path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} defines no agent at its top level: write `agent = BareAgent(...)` there, outside of functions"
+    )
 
 
 def _agents_in(loaded: Loaded) -> dict[str, Agent]:
@@ -117,7 +121,7 @@ def _load(path: str) -> Loaded:
     if not Path(path).is_file():
         raise ConfigurationError(
             f"no such file or folder: {path}; name a Python file that makes an agent, or an agent's folder "
-            "(`actgent new NAME` makes one)"
+            "(`actgent new NAME` makes one); one word to be said is written as `-m WORD`"
         )
     if Path(path).suffix not in (".py", ""):
         raise ConfigurationError(f"{path} is no Python file: name one, or an agent's folder")

@@ -42,6 +42,8 @@ async def list_tools(target: str, terminal: Terminal, *, json: bool = False) -> 
     else:
         for each in listed:
             _show(terminal, each)
+        if not listed:
+            terminal.notice(f"no tools in {target}")
     for name, reason in unavailable.items():
         terminal.complain(f"tools of {name} are not available: {reason}")
     for problem in problems:

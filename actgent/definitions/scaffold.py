@@ -155,11 +155,13 @@ def write_folder(
 
 def _check_name(parent: Path, name: str) -> None:
     if not _NAME.fullmatch(name):
+        fit = re.sub(r"[^a-z0-9_-]+", "-", name.casefold()).strip("-")[:64]
+        meant = f": write {fit}" if _NAME.fullmatch(fit) else ""
         raise ConfigurationError(
-            "an agent's folder is named with 1 to 64 lower-case letters, digits, - and _, a letter first"
+            f"an agent's folder is named with 1 to 64 lower-case letters, digits, - and _, a letter first, not {name!r:.80}{meant}"
         )
     if not parent.is_dir():
-        raise ConfigurationError(f"no such folder: {parent}")
+        raise ConfigurationError(f"no such folder: {parent}; make it first")
     if name in (entry.name.casefold() for entry in parent.iterdir()):
         raise ConfigurationError(f"there is a {name!r} already: nothing is overwritten")
 

@@ -43,7 +43,9 @@ def load_cases(place: str | Path) -> list[Case]:
     if path.is_dir():
         return _of_folder(path)
     if not path.is_file():
-        raise ConfigurationError(f"no such file or folder: {path}")
+        raise ConfigurationError(
+            f"no such file or folder: {path}; name cases (.md, .jsonl, .json or .py), a folder of them, or an agent's folder"
+        )
     match path.suffix:
         case ".md":
             return [_of_markdown(path)]
