@@ -121,9 +121,10 @@ def loopback_provider(no_keys: pytest.MonkeyPatch):
     thread = threading.Thread(target=trio.run, args=(_provide, started), name="loopback provider")
     thread.start()
     provider, token, scope = started.get(timeout=10)
-    for name in ("OPENAI", "ANTHROPIC"):
+    for name in ("OPENAI", "ANTHROPIC", "GROQ"):
         no_keys.setenv(f"{name}_API_KEY", "loopback")
     no_keys.setenv("OPENAI_BASE_URL", provider.openai_url)
+    no_keys.setenv("GROQ_BASE_URL", provider.openai_url)
     no_keys.setenv("ANTHROPIC_BASE_URL", provider.anthropic_url)
     yield provider
     token.run_sync_soon(scope.cancel)
