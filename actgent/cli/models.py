@@ -48,7 +48,7 @@ async def open_models(
 async def open_script(
     script: Chooser, *, providers: Iterable[str] = DIALECTS, chunk: int = 20
 ) -> AsyncGenerator[list[LLM], None]:
-    """A provider on loopback, and clients of the wires that it speaks; the SDK of each takes a second to load."""
+    """A provider on loopback, and clients of the APIs that it speaks; the SDK of each takes a second to load."""
     async with (
         open_provider(script, chunk=chunk, keep=0) as provider,
         open_clients({name: provider.url_for(name) for name in providers}) as models,

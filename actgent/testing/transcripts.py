@@ -21,7 +21,7 @@ def check_transcript(transcript: Transcript, dialect: str | None = None) -> list
     one thing: a conversation that ends with the model's own words is refused on every wire.
 
     Raises:
-        ConfigurationError: for the wire of an unknown dialect.
+        ConfigurationError: an unknown dialect.
     """
     if isinstance(transcript, Chat):
         return list(_neutral(transcript.messages))

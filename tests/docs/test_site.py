@@ -1,5 +1,6 @@
 """The site is built without a warning, names all that is public, and needs no network."""
 
+import ast
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import actgent
-from actgent import testing
+from actgent import evaluation, testing
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -35,7 +36,33 @@ def test_each_public_name_has_an_entry(site):
     known = entries(site)
     public = {f"actgent.{name}" for name in actgent.__all__}
     public |= {f"actgent.testing.{name}" for name in testing.__all__ if name not in actgent.__all__}
+    public |= {f"actgent.evaluation.{name}" for name in evaluation.__all__ if name not in actgent.__all__}
     assert public - known == set()
+
+
+def imported() -> set[str]:
+    """The names that the blocks of the docs and the examples import of the package."""
+    blocks = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").rglob("*.py"))]
+    for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
+        found = re.findall(
+            r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+        blocks += found
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(block))]
+    ours = [
+        node
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("actgent")
+    ]
+    return {alias.name for node in ours for alias in node.names}
+
+
+def test_each_name_that_is_shown_has_an_entry(site):
+    """Whatever a page or an example imports of the package, of whichever module, can be looked up."""
+    known = {name.rpartition(".")[2] for name in entries(site)}
+    shown = imported()
+    assert len(shown) > 100
+    assert shown - known == set()
 
 
 class Loaded(HTMLParser):

@@ -179,7 +179,7 @@ class Remote(LLM):
         """The request's body, without `model` and `stream`.
 
         Raises:
-            UnsupportedPart: the wire has no form for a part of the chat.
+            UnsupportedPart: the API has no form for a part of the chat.
         """
 
     @abc.abstractmethod
@@ -188,7 +188,7 @@ class Remote(LLM):
 
     @abc.abstractmethod
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
-        """Decode a whole body; `names` maps names on the wire to the tools' own.
+        """Decode a whole body; `names` maps names in the API to the tools' own.
 
         Raises:
             ModelError: the body is a failure, or not what the API promises.

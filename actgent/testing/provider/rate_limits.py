@@ -37,7 +37,7 @@ class RateLimits:
     burst: float = 1.0
     """The share of a period's allowance that may be spent at once."""
     is_told: bool = True
-    """True if headers of every answer tell the limits, in the wire's own words."""
+    """True if headers of every answer tell the limits, in the API's own words."""
     is_wished: bool = True
     """True if a 429 says when to come again."""
 
