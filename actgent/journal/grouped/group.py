@@ -273,12 +273,12 @@ class GroupedJournal(StoredJournal):
 
     async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
         async with self._storage:
-            self._check_epoch(epoch)
+            self._check_session(SessionKey(agent, session_id), epoch)
             return await self._keep_snapshot(SessionKey(agent, session_id), snapshot, epoch)
 
     async def drop_snapshots(self, session_id: str, *, agent: str, epoch: int) -> None:
         async with self._storage:
-            self._check_epoch(epoch)
+            self._check_session(SessionKey(agent, session_id), epoch)
             await self._drop_snapshots(SessionKey(agent, session_id), epoch)
 
     async def _settle(self, key: SessionKey) -> None:
@@ -400,9 +400,17 @@ class GroupedJournal(StoredJournal):
     def _enqueue(self, queued: QueuedStep) -> None:
         """Let a step that nobody waits for be written soon."""
         if queued.epoch != self._epoch or not self._epoch:
-            self._check_epoch(queued.epoch)
+            self._check_step(queued.step, queued.epoch)
         self._queue.put(queued)
         self._arrived.set()
+
+    def _check_step(self, step: JournalStep, epoch: int) -> None:
+        """Refuse a step of an epoch that is over."""
+        self._check_session(step.key, epoch)
+
+    def _check_session(self, key: SessionKey, epoch: int) -> None:
+        """Refuse what is to be written of a session in an epoch that is over."""
+        self._check_epoch(epoch)
 
     def _check_epoch(self, epoch: int) -> None:
         if not self._epoch:
@@ -416,7 +424,7 @@ class GroupedJournal(StoredJournal):
     async def _wait_written(self, step: JournalStep, epoch: int, patience: float | None = None) -> None:
         waiting = QueuedStep(step, epoch)
         if epoch != self._epoch or not epoch:
-            self._check_epoch(epoch)
+            self._check_step(step, epoch)
         self._queue.put(waiting)
         if patience is not None:
             waiting.patience, waiting.until = patience, trio.current_time() + patience

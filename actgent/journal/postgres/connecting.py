@@ -1,5 +1,8 @@
 """Connections to PostgreSQL: addresses, bounds of each wait, and its errors as ours."""
 
+import contextlib
+import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -57,6 +60,14 @@ def settle(connection: Connection) -> None:
     """Leave no transaction behind: a request to stop may meet the COMMIT itself, which then neither ends it nor rolls back."""
     if not connection.closed and connection.info.transaction_status != _IDLE:
         connection.rollback()
+
+
+def break_off(connection: Connection | None) -> None:
+    """End a connection from outside of its thread: whoever waits for the server in it goes on with an error."""
+    with contextlib.suppress(psycopg.Error, OSError):  # it is closed
+        if connection is not None:
+            with socket.socket(fileno=os.dup(connection.fileno())) as doubled:
+                doubled.shutdown(socket.SHUT_RDWR)
 
 
 def in_transaction(connection: Connection, fn: Callable[..., T], *args: Any) -> T:

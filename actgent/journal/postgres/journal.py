@@ -11,7 +11,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -44,6 +44,7 @@ from .connecting import (
     OPTIONS,
     SETTINGS,
     Connection,
+    break_off,
     errors_translated,
     in_transaction,
     one_row,
@@ -66,6 +67,9 @@ T = TypeVar("T")
 
 class PostgresJournal(GroupedJournal):
     """A journal in one schema of a database, `actgent` unless the address says `?schema=...`."""
+
+    _options = OPTIONS
+    """Of the session on the server."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -224,12 +228,7 @@ class PostgresJournal(GroupedJournal):
         ) from psycopg.OperationalError("no answer")
 
     def _drop(self) -> None:
-        """End the connection from outside: whoever waits for the server in it goes on with an error."""
-        connection = self._connection
-        with contextlib.suppress(psycopg.Error, OSError):  # it is closed
-            if connection is not None:
-                with socket.socket(fileno=os.dup(connection.fileno())) as doubled:
-                    doubled.shutdown(socket.SHUT_RDWR)
+        break_off(self._connection)
 
     # --- in the thread --------------------------------------------------------------------
 
@@ -258,7 +257,7 @@ class PostgresJournal(GroupedJournal):
     def _connect(self) -> Connection:
         """A new connection; after a lost one it has to be the owner's again."""
         self._connection = connection = psycopg.connect(
-            self._address, autocommit=True, options=OPTIONS, **SETTINGS
+            self._address, autocommit=True, options=self._options, **SETTINGS
         )
         self._is_new = True
         if self._is_owner:
@@ -310,8 +309,8 @@ class PostgresJournal(GroupedJournal):
 
     def _begin_epoch(self, connection: Connection) -> tuple[int, bytes]:
         owner = f"process {os.getpid()} on {socket.gethostname()}"
-        sql = "UPDATE meta SET epoch = epoch + 1, owner = %s RETURNING epoch, identity"
-        epoch, identity = one_row(connection, sql, owner)
+        epoch, identity = one_row(connection, statements.BEGIN_EPOCH, owner)
+        connection.execute(statements.END_PARTITIONS)
         return epoch, identity
 
     def _select(self, connection: Connection, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -411,7 +410,7 @@ class PostgresJournal(GroupedJournal):
         return None if found is None else found[0]
 
     def _put_snapshot(self, connection: Connection, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
-        check_epoch(connection, epoch)
+        self._check_fence(connection, epoch, [key])
         head = self._select_heads(connection, [key]).get(key)
         last = None if head is None else self._checksum_at(connection, head, snapshot.records)
         if head is None or last is None:
@@ -421,7 +420,7 @@ class PostgresJournal(GroupedJournal):
         return True
 
     def _delete_snapshot(self, connection: Connection, key: SessionKey, epoch: int) -> None:
-        check_epoch(connection, epoch)
+        self._check_fence(connection, epoch, [key])
         connection.execute(statements.DELETE_SNAPSHOT, key)
 
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
@@ -447,7 +446,7 @@ class PostgresJournal(GroupedJournal):
         if head is None:
             self._delete(connection, key, epoch)
             return
-        check_epoch(connection, epoch)
+        self._check_fence(connection, epoch, [key])
         connection.execute("DELETE FROM steps WHERE series = %s AND first > %s", (head.series, head.records))
         connection.execute(
             "DELETE FROM snapshots WHERE series = %s AND records > %s", (head.series, head.records)
@@ -468,11 +467,15 @@ class PostgresJournal(GroupedJournal):
         return gone
 
     def _delete(self, connection: Connection, key: SessionKey, epoch: int) -> None:
-        check_epoch(connection, epoch)
+        self._check_fence(connection, epoch, [key])
         connection.execute(statements.DELETE_ROWS, key)
         connection.execute(statements.DELETE_SNAPSHOT, key)
         connection.execute(statements.DELETE_HEAD, key)
         connection.execute(statements.DELETE_LISTED, key)
+
+    def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
+        """Refuse to write these sessions where another process owns them; until this transaction ends, none can."""
+        check_epoch(connection, epoch)
 
     def _update_listed(self, connection: Connection, keys: Sequence[SessionKey], epoch: int) -> None:
         check_epoch(connection, epoch)

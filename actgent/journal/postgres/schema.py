@@ -70,6 +70,21 @@ MIGRATIONS: Sequence[str] = (
     );
     """,
     "ALTER TABLE steps ADD COLUMN at double precision",
+    # Of a cluster. A slot below 0 is not known yet, and stands in no index: one process alone pays nothing for it.
+    """
+    ALTER TABLE sessions ADD COLUMN slot smallint NOT NULL DEFAULT -1;
+    CREATE INDEX unfinished_slot ON sessions (slot, agent, created_at)
+        WHERE slot >= 0 AND length(pending) > 0 AND NOT suspended;
+    CREATE INDEX due_slot ON sessions (slot, agent, due) WHERE slot >= 0 AND due > 0 AND NOT closed;
+    CREATE TABLE cluster (
+        pool text, generation integer, partitions integer NOT NULL, writes smallint NOT NULL, state text NOT NULL,
+        PRIMARY KEY (pool, generation)
+    );
+    CREATE TABLE partitions (
+        pool text, p integer, epoch bigint NOT NULL, owner text NOT NULL, since timestamptz NOT NULL,
+        clean boolean NOT NULL, PRIMARY KEY (pool, p)
+    );
+    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 

@@ -94,15 +94,33 @@ RECORDS = HEAD_FIELDS.index("records")
 SERIES = HEAD_FIELDS.index("series")
 
 
+SELECT_UNFINISHED_HERE = (
+    "SELECT session_id FROM sessions WHERE agent = %s AND slot >= 0 AND slot = ANY(%s) AND length(pending) > 0 AND NOT suspended"  # noqa: S608
+    f"{OLDEST}"
+)
+SELECT_DUE_HERE = (
+    "SELECT session_id, due FROM sessions WHERE agent = %s AND slot >= 0 AND slot = ANY(%s) AND due > 0 AND NOT closed "
+    'ORDER BY due, session_id COLLATE "C"'
+)
+SELECT_SUSPENDED_HERE = (
+    "SELECT session_id FROM sessions WHERE agent = %s AND slot >= 0 AND slot = ANY(%s) AND suspended AND NOT closed "
+    'AND session_id COLLATE "C" > %s ORDER BY session_id COLLATE "C" LIMIT %s'
+)
+SELECT_TO_ERASE_HERE = (
+    "SELECT agent, session_id FROM sessions WHERE due < 0 AND slot >= 0 AND slot = ANY(%s) LIMIT %s"
+)
+
+
 def _put_rows(held: str = "") -> str:
     return f"INSERT INTO steps ({', '.join(ROW_TYPES)}) SELECT u.* FROM {held}{_arrays(ROW_TYPES)} AS u"  # noqa: S608
 
 
-def _put_heads(held: str = "") -> str:
+def _put_heads(held: str = "", types: dict[str, str] = HEAD_TYPES) -> str:
+    changing = (*CHANGING, *(name for name in types if name not in HEAD_FIELDS))
     return (
-        f"INSERT INTO sessions ({', '.join(HEAD_TYPES)}) SELECT u.* FROM {held}{_arrays(HEAD_TYPES)} AS u "  # noqa: S608
+        f"INSERT INTO sessions ({', '.join(types)}) SELECT u.* FROM {held}{_arrays(types)} AS u "  # noqa: S608
         "ON CONFLICT (session_id, agent) DO UPDATE SET "
-        f"{', '.join(f'{name} = excluded.{name}' for name in (*CHANGING, 'checksum'))}"
+        f"{', '.join(f'{name} = excluded.{name}' for name in changing)}"
     )
 
 
@@ -117,6 +135,34 @@ WRITE_GROUP = (
     f"put AS ({_put_rows('held, ')}), heads AS ({_put_heads('held, ')}) SELECT epoch FROM held"
 )
 """A whole group: nothing of it is written, and nothing returned, where the epoch is over. Until it ends none can take the epoch."""
+
+
+BEGIN_EPOCH = "UPDATE meta SET epoch = epoch + 1, owner = %s RETURNING epoch, identity"
+END_PARTITIONS = "UPDATE partitions SET epoch = epoch + 1, owner = '', clean = true"
+"""For who owns a whole journal: processes of a cluster that come back find that what they knew is old."""
+LOCK_SETTING_UP = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+TRY_SHARED_LOCK = "SELECT pg_try_advisory_lock_shared(hashtextextended(%s, 0))"
+BEGIN_GENERATION = "INSERT INTO cluster (pool, generation, partitions, writes, state) VALUES (%s, 1, %s, 1, 'active') ON CONFLICT DO NOTHING"
+SELECT_GENERATION = "SELECT partitions FROM cluster WHERE pool = %s ORDER BY generation DESC LIMIT 1"
+SELECT_WITHOUT_SLOT = "SELECT DISTINCT session_id FROM sessions WHERE slot < 0 LIMIT %s"
+FILL_SLOTS = (
+    "UPDATE sessions SET slot = u.slot FROM unnest(%s::text[], %s::smallint[]) AS u (id, slot) "
+    "WHERE session_id = u.id AND sessions.slot < 0"
+)
+SELECT_BACKEND = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+END_BACKEND = (
+    "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
+)
+HOLD_PARTITIONS = (
+    "SELECT p FROM partitions WHERE pool = %s AND (p, epoch) IN (SELECT * FROM unnest(%s::int[], %s::bigint[])) "
+    "ORDER BY p FOR SHARE"
+)
+WRITE_PARTITIONS = (
+    f"WITH fence AS MATERIALIZED ({HOLD_PARTITIONS}), held AS MATERIALIZED (SELECT FROM fence HAVING count(*) = %s), "  # noqa: S608
+    f"put AS ({_put_rows('held, ')}), heads AS ({_put_heads('held, ', {**HEAD_TYPES, 'slot': 'smallint'})}) "
+    "SELECT p FROM fence"
+)
+"""A whole group: nothing of it is written where a partition of it is not ours; returned are those that are."""
 
 
 def row_columns(rows: Sequence[Row]) -> list[list[Any]]:

@@ -1,0 +1,128 @@
+"""Who owns which partition, as the database has it; on a connection of its own, so that nobody waits for a writer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg.sql
+import trio
+
+from actgent.errors import JournalFailed
+from actgent.support.storage_thread import StorageThread
+
+from .connecting import OPTIONS, SETTINGS, Connection, break_off, errors_translated, in_transaction
+from .partitions import Taken
+
+ANSWERING = 10.0
+"""Seconds that the server may take, until the connection is dropped."""
+_COLUMNS = "SELECT * FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[])"
+_TAKE = f"""
+WITH wanted AS ({_COLUMNS} AS wanted (p, epoch)),
+old AS MATERIALIZED (
+    SELECT t.p, t.epoch, t.owner, t.clean FROM partitions AS t JOIN wanted USING (p) WHERE t.pool = %(pool)s
+    ORDER BY t.p FOR UPDATE OF t
+),
+new AS (
+    INSERT INTO partitions AS t (pool, p, epoch, owner, since, clean)
+    SELECT %(pool)s, wanted.p, 1, %(node)s, now(), false FROM wanted LEFT JOIN old USING (p)
+    WHERE old.p IS NULL OR old.owner <> %(node)s OR old.epoch <> wanted.epoch ORDER BY wanted.p
+    ON CONFLICT (pool, p) DO UPDATE SET epoch = t.epoch + 1, owner = %(node)s, since = now(), clean = false
+    RETURNING p, epoch
+)
+SELECT wanted.p, wanted.epoch, new.epoch, old.owner, old.clean
+FROM wanted LEFT JOIN new USING (p) LEFT JOIN old USING (p) ORDER BY wanted.p
+"""  # noqa: S608 - names of our own
+_GIVE_BACK = (
+    "UPDATE partitions SET clean = true FROM (SELECT t.p FROM partitions AS t "  # noqa: S608
+    f"JOIN ({_COLUMNS} AS given (p, epoch)) AS given USING (p, epoch) WHERE t.pool = %(pool)s ORDER BY t.p FOR UPDATE OF t"
+    ") AS held WHERE partitions.pool = %(pool)s AND partitions.p = held.p"
+)
+_LOOK = "SELECT p, epoch FROM partitions WHERE pool = %(pool)s"
+T = TypeVar("T")
+
+
+class OwnershipTable:
+    """The partitions of one pool, for one process."""
+
+    def __init__(self, address: str, schema: str, *, pool: str, node: str) -> None:
+        self._address, self._schema = address, schema
+        self._who = {"pool": pool, "node": node}
+        self._connection: Connection | None = None
+        self._thread: StorageThread | None = None
+        self._turn = trio.Lock()
+
+    async def take(self, epochs: Mapping[int, int]) -> list[Taken]:
+        """Become the owner of these partitions, in one statement; each with the epoch in which we think that we own it, or -1.
+
+        Writes that are under way end before; those that come after find the new epoch.
+        """
+        rows = await self._run(self._select, _TAKE, epochs)
+        return [self._taken(columns) for columns in rows]
+
+    def _taken(self, columns: tuple[int, int, int | None, str | None, bool | None]) -> Taken:
+        number, known, new, before, clean = columns
+        if new is None:
+            return Taken(partition=number, epoch=known, before=self._who["node"], is_kept=True)
+        return Taken(partition=number, epoch=new, before=before or "", was_clean=clean is not False)
+
+    async def give_back(self, epochs: Mapping[int, int]) -> None:
+        """Say of partitions, with their epochs, that nothing in them was left in the middle; nothing for those that another one has."""
+        await self._run(self._execute, _GIVE_BACK, epochs)
+
+    async def look(self) -> dict[int, int]:
+        """The epoch of each partition that anybody has owned."""
+        return dict(await self._run(self._select, _LOOK, {}))
+
+    def close(self) -> None:
+        """Let the connection go, whoever waits for it."""
+        if self._thread is not None:
+            break_off(self._connection)
+            self._thread.end(self._disconnect)
+            self._thread = None
+
+    async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int]) -> T:
+        """Run a statement to its end: who is cancelled would not know whose the partitions are."""
+        columns = {"partitions": list(epochs), "epochs": list(epochs.values())}
+        async with self._turn:
+            with trio.CancelScope(shield=True):
+                found = await self._run_in_thread(fn, sql, self._who | columns)
+        return found
+
+    async def _run_in_thread(self, fn: Callable[..., T], *args: Any) -> T:
+        if self._thread is None:
+            self._thread = StorageThread(f"partitions of {self._schema}")
+        thread = self._thread
+        with trio.move_on_after(ANSWERING):
+            return await thread.run(self._connected, fn, *args)
+        break_off(self._connection)
+        raise JournalFailed(f"the journal's database has not said within {ANSWERING:g} s who owns what")
+
+    # --- in the thread --------------------------------------------------------------------
+
+    def _connected(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run it in a transaction; once more where the connection was lost since the last time."""
+        with errors_translated():
+            try:
+                return in_transaction(self._open(), fn, *args)
+            except psycopg.OperationalError:
+                if self._connection is not None and not self._connection.closed:
+                    raise
+            return in_transaction(self._open(), fn, *args)
+
+    def _open(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self._address, autocommit=True, options=OPTIONS, **SETTINGS)
+            schema = psycopg.sql.Identifier(self._schema)
+            self._connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _select(self, connection: Connection, sql: str, values: Mapping[str, Any]) -> list[Any]:
+        return connection.execute(sql, values).fetchall()
+
+    def _execute(self, connection: Connection, sql: str, values: Mapping[str, Any]) -> None:
+        connection.execute(sql, values)

@@ -1,0 +1,308 @@
+"""A journal with many owners, each of some partitions: for the processes of a cluster.
+
+Nothing is locked for longer than a statement. Whoever takes a partition raises its epoch, and a group of steps names in its
+statement the epochs that it was written under: a process that hangs holds nothing, and one that wakes up writes nothing.
+A process that owns a whole journal (`PostgresJournal`) and those of a cluster keep each other out.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import psycopg.sql
+
+from actgent.errors import ConfigurationError, Fenced, JournalDamaged, JournalError, JournalFailed
+from actgent.journal.base import SessionSummary
+from actgent.journal.grouped.group import EVERYONE
+from actgent.journal.grouped.reading import Found
+from actgent.journal.grouped.step_queue import QueuedStep
+from actgent.journal.grouped.steps import Head, JournalStep, Row
+from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, unlisted_page_query
+
+from . import statements
+from .connecting import OPTIONS, Connection, in_transaction, one_row
+from .journal import WRITING, PostgresJournal
+from .ownership_table import OwnershipTable
+from .partitions import PartitionsLost, Taken, check_partitions, partition_of_slot, slot_of, slots_of
+from .schema import migrate
+
+FILLED = 1000
+"""Sessions whose slot is filled in at once."""
+ENDING = 5000
+"""Milliseconds in which the server ends a connection that was lost."""
+
+
+class PartitionedJournal(PostgresJournal):
+    """A journal in one schema, of which this process owns the partitions that it takes."""
+
+    _options = f"{OPTIONS} -c idle_in_transaction_session_timeout=3000"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        node: str,
+        pool: str = "default",
+        partitions: int = 64,
+        on_lost: Callable[[Sequence[int]], object] = lambda _: None,
+    ) -> None:
+        """Args: `node` is this process, and no other one ever; `on_lost` hears of partitions that another one has taken."""
+        super().__init__(url)
+        self.count = check_partitions(partitions)
+        self.owned: dict[int, int] = {}
+        """The partitions that this process owns, as far as it knows, with their epochs."""
+        self.fenced = 0
+        """Steps that were not written as their partition was another's."""
+        self._pool, self._node = pool, node
+        self._on_lost = on_lost
+        self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
+        self._backend: tuple[Any, ...] | None = None
+        """The writer's process on the server."""
+
+    # --- owning --------------------------------------------------------------------------
+
+    def partition_of(self, session_id: str) -> int:
+        """The partition of a session, and of all others of its tree."""
+        return partition_of_slot(slot_of(session_id), self.count)
+
+    def epoch_of(self, session_id: str) -> int:
+        number = self.partition_of(session_id)
+        if number not in self.owned:
+            raise PartitionsLost([number])
+        return self.owned[number]
+
+    async def take(self, partitions: Iterable[int]) -> list[Taken]:
+        """Become the owner of partitions, whoever owns them; what was known of their sessions is read again.
+
+        Raises:
+            JournalFailed: the database does not answer; some may be taken, and can be taken again.
+        """
+        taken = await self._table.take({each: self.owned.get(each, -1) for each in sorted(set(partitions))})
+        new = [each for each in taken if not each.is_kept]
+        self._lose([each.partition for each in new])
+        for each in new:
+            self._forget([each.partition])
+            self.owned[each.partition] = each.epoch
+        return taken
+
+    async def give_back(self, partitions: Iterable[int]) -> None:
+        """Let others have partitions: all that was queued is written before, and nothing of them after.
+
+        Raises:
+            JournalError: something could not be written; they are still ours.
+        """
+        await self._flush(EVERYONE)
+        async with self._storage:
+            given = {each: self.owned.pop(each) for each in partitions if each in self.owned}
+            self._forget(given)
+        if given:
+            await self._table.give_back(given)
+
+    async def look(self) -> list[int]:
+        """Find out which partitions others have taken; returns them, as `on_lost` gets them."""
+        before = dict(self.owned)
+        known = await self._table.look()
+        lost = [each for each, epoch in before.items() if known.get(each) != epoch == self.owned.get(each)]
+        self._lose(lost)
+        return lost
+
+    def _lose(self, partitions: Iterable[int]) -> None:
+        lost = [each for each in partitions if self.owned.pop(each, None) is not None]
+        if lost:
+            self._forget(lost)
+            self._on_lost(lost)
+
+    def _forget(self, partitions: Iterable[int]) -> None:
+        """Know nothing of the sessions of partitions: others may write to them."""
+        gone = frozenset(partitions)
+        for known in (self._heads.by_key, self._heads.doubts, self._queue.kept):
+            for key in [each for each in known if self.partition_of(each.session_id) in gone]:
+                del known[key]
+
+    # --- opening -------------------------------------------------------------------------
+
+    async def _take(self) -> int:
+        """Come in beside other processes of the cluster; nothing is owned by that. The number is negative, and so no partition's."""
+        self.owned.clear()
+        return -await super()._take()
+
+    async def _release(self) -> None:
+        self.owned.clear()
+        await super()._release()
+
+    def _let_go(self) -> None:
+        self._table.close()
+        super()._let_go()
+
+    def _own(self, connection: Connection) -> None:
+        """Keep owners of the whole journal out, and bring the schema up to date."""
+        name = f"actgent {self._schema}"
+        one_row(connection, statements.LOCK_SETTING_UP, f"{name} is set up")
+        if not one_row(connection, statements.TRY_SHARED_LOCK, name)[0]:
+            exists = one_row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0]
+            raise Fenced(f"the journal is owned by {self._owner(connection, exists)}, alone: stop it first")
+        schema = psycopg.sql.Identifier(self._schema)
+        connection.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
+        connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+        migrate(connection)
+        self._check_generation(connection)
+        self._fill_slots(connection)
+
+    def _check_generation(self, connection: Connection) -> None:
+        connection.execute(statements.BEGIN_GENERATION, (self._pool, self.count))
+        (count,) = one_row(connection, statements.SELECT_GENERATION, self._pool)
+        if count != self.count:
+            raise ConfigurationError(
+                f"the pool {self._pool!r} of this journal has {count} partitions, not {self.count}: name as many"
+            )
+
+    def _fill_slots(self, connection: Connection) -> None:
+        """Sessions that the owner of a whole journal wrote have no slot yet."""
+        while ids := [each for (each,) in self._select(connection, statements.SELECT_WITHOUT_SLOT, FILLED)]:
+            connection.execute(statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
+
+    def _own_again(self, connection: Connection) -> None:
+        """After a lost connection: what it was sent last is done, or will never be."""
+        if self._backend is not None:
+            gone = connection.execute(statements.END_BACKEND, (ENDING, *self._backend)).fetchone()
+            if gone is not None and not gone[0]:
+                raise JournalFailed("the connection was lost, and its server does not let it go: try again")
+        with connection.transaction():
+            self._own(connection)
+        self._note_backend(connection)
+
+    def _begin_epoch(self, connection: Connection) -> tuple[int, bytes]:
+        self._note_backend(connection)
+        epoch, identity = one_row(connection, statements.BEGIN_EPOCH, f"the cluster that {self._node} is of")
+        return epoch, identity
+
+    def _note_backend(self, connection: Connection) -> None:
+        self._backend = one_row(connection, statements.SELECT_BACKEND)
+
+    # --- writing -------------------------------------------------------------------------
+
+    def _check_step(self, step: JournalStep, epoch: int) -> None:
+        self._check_epoch(self._epoch)
+        if self.owned.get(number := self.partition_of(step.key.session_id)) != epoch:
+            raise PartitionsLost([number])
+
+    def _check_session(self, key: SessionKey, epoch: int) -> None:
+        self._check_step(JournalStep(key, 0, b""), epoch)
+
+    async def _write_group(self, group: list[QueuedStep], begun: object = None) -> None:
+        """Write the steps whose partitions are ours; the others fail, whenever that is found out."""
+        current = self._fail_lost(group)
+        while current:
+            try:
+                await self._try_group(current)
+            except PartitionsLost as lost:
+                self._lose(lost.partitions)
+                current = self._fail_lost(current)
+                continue
+            except JournalDamaged as damage:
+                await self._write_alone(current, damage)
+            except (JournalError, Fenced) as error:
+                self._fail(current, error)
+            else:
+                self._queue.finish(current)
+            return
+
+    def _fail_lost(self, group: list[QueuedStep]) -> list[QueuedStep]:
+        """Fail the steps of partitions that are not ours any more, and return the others."""
+        lost = [each for each in group if not self._is_current(each)]
+        if not lost:
+            return group
+        self.fenced += len(lost)
+        for each in lost:
+            self._fail([each], PartitionsLost([self.partition_of(each.step.key.session_id)]))
+        return [each for each in group if not each.is_over]
+
+    def _is_current(self, queued: QueuedStep) -> bool:
+        if not queued.step.count:
+            return True
+        return self.owned.get(self.partition_of(queued.step.key.session_id)) == queued.epoch
+
+    async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        fences = self._fences(head.session_id for head in heads)
+        await self._run_alone(self._insert_fenced, rows, heads, fences, patience=WRITING)
+        self._is_new = False
+
+    def _fences(self, session_ids: Iterable[str]) -> dict[int, int]:
+        """The partitions of sessions, with their epochs; raises `PartitionsLost` where some are not ours."""
+        numbers = {self.partition_of(each) for each in session_ids}
+        if lost := numbers - self.owned.keys():
+            raise PartitionsLost(lost)
+        return {each: self.owned[each] for each in numbers}
+
+    def _insert_fenced(
+        self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], fences: Mapping[int, int]
+    ) -> None:
+        if self._is_new and in_transaction(connection, self._has_heads, heads):
+            return  # the old connection was lost behind the commit
+        slots = [slot_of(head.session_id) for head in heads]
+        values = [*self._fence_columns(fences), len(fences), *statements.row_columns(rows)]
+        found = connection.execute(
+            statements.WRITE_PARTITIONS, [*values, *self._head_columns(heads), slots]
+        ).fetchall()
+        if lost := fences.keys() - {number for (number,) in found}:
+            raise PartitionsLost(lost)
+
+    def _fence_columns(self, fences: Mapping[int, int]) -> list[Any]:
+        return [self._pool, list(fences), list(fences.values())]
+
+    def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
+        fences = self._fences(key.session_id for key in keys)
+        found = self._select(connection, statements.HOLD_PARTITIONS, *self._fence_columns(fences))
+        if lost := fences.keys() - {number for (number,) in found}:
+            raise PartitionsLost(lost)
+
+    # --- reading -------------------------------------------------------------------------
+
+    def _kept_heads(self, found: Sequence[Found]) -> Sequence[Found]:
+        super()._kept_heads(found)
+        self._heads.forget(
+            [key for key in self._heads.by_key if self.partition_of(key.session_id) not in self.owned]
+        )
+        return found
+
+    async def head(self, agent: str, session_id: str) -> SessionSummary | None:
+        if self.partition_of(session_id) not in self.owned:
+            self._heads.forget([SessionKey(agent, session_id)])
+        return await super().head(agent, session_id)
+
+    @property
+    def _slots(self) -> list[int]:
+        return slots_of(self.owned, self.count)
+
+    async def _list_unfinished(self, agent: str) -> list[str]:
+        rows = await self._run(self._select, statements.SELECT_UNFINISHED_HERE, agent, self._slots)
+        return [session_id for (session_id,) in rows]
+
+    async def _list_due(self, agent: str) -> list[tuple[str, float]]:
+        rows = await self._run(self._select, statements.SELECT_DUE_HERE, agent, self._slots)
+        return [(session_id, due) for session_id, due in rows]
+
+    async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
+        rows = await self._run(
+            self._select, statements.SELECT_SUSPENDED_HERE, agent, self._slots, after, limit
+        )
+        return [session_id for (session_id,) in rows]
+
+    async def _list_to_erase(self, limit: int) -> list[SessionKey]:
+        rows = await self._run(self._select, statements.SELECT_TO_ERASE_HERE, self._slots, limit)
+        return [SessionKey(*columns) for columns in rows]
+
+    async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
+        """Nothing is kept in order for pages: others write, too."""
+        return []
+
+    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
+        """Nothing, as above."""
+
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        sql, values = unlisted_page_query(statements.HEAD_TYPES, wanted, after, limit)
+        return await self._heads_in(sql.replace("?", "%s"), *values)
+
+    async def counts(self, agent: str | None = None) -> dict[State, int]:
+        self._onlookers.pages.forget_counts()
+        return await super().counts(agent)

@@ -1,0 +1,55 @@
+"""A process that writes to all partitions of a journal until it is killed or stopped: `partition_lives.py URL NODE`.
+
+It says each step that was confirmed on a line of its own, and how it is refused where another process has its partitions.
+"""
+
+import sys
+
+import trio
+
+from actgent.journal.base import Entry
+from actgent.journal.postgres import PartitionedJournal, PartitionsLost
+from actgent.journal.records import Accepted, Changed, Opened
+from actgent.messages import Message, Sender, Text
+
+SESSIONS = [f"s{number}" for number in range(12)]
+
+
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+async def write(journal, session_id):
+    """One step after the other, each behind what the session has."""
+    epoch = journal.epoch_of(session_id)
+    message = Message(session_id=session_id, sender=Sender("ada"), parts=(Text("hi"),), id=f"{session_id} hi")
+    records = (Opened(owner=Sender("ada"), created_at=1.0), Accepted(message=message))
+    number = len(await journal.load(session_id, agent="a"))
+    while True:
+        entry = Entry(session_id=session_id, agent="a", records=records if number == 0 else changed(number))
+        try:
+            await journal.commit(entry, epoch=epoch)
+        except PartitionsLost:
+            say("lost", session_id)
+            return
+        number += len(entry.records)
+        say("wrote", session_id, number)
+
+
+def changed(number):
+    return (Changed(changes={"n": number}),)
+
+
+async def main(url, node):
+    async with PartitionedJournal(url, node=node, partitions=8).running() as journal:
+        await journal.acquire()
+        await journal.take(range(8))
+        async with trio.open_nursery() as nursery:
+            for session_id in SESSIONS:
+                nursery.start_soon(write, journal, session_id)
+    say("left")
+
+
+if __name__ == "__main__":
+    trio.run(main, *sys.argv[1:])

@@ -1,0 +1,438 @@
+"""A journal of which several processes own a part each: whoever takes a partition has it, and nobody else writes to it."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import hypothesis
+import pytest
+import trio
+import trio.testing
+from hypothesis import strategies
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
+
+from actgent.errors import ConfigurationError, Fenced
+from actgent.journal.base import Entry, Snapshot
+from actgent.journal.opening import open_journal
+from actgent.journal.postgres import PartitionedJournal, PartitionsLost
+from actgent.journal.postgres.partitions import SLOTS, partition_of_slot, slot_of, slots_of
+from actgent.journal.records import Accepted, Changed, Closed, Due
+from actgent.messages import Message, Sender, Text
+
+LIVES = Path(__file__).with_name("partition_lives.py")
+
+
+# --- slots -----------------------------------------------------------------------------------------
+
+
+def test_the_slot_of_a_session_never_changes():
+    """It stands in databases, and all releases have to find the same."""
+    assert [slot_of(each) for each in ("", "s", "ada", "ä", "s/call/clerk")] == [692, 3806, 1319, 57, 3806]
+
+
+@hypothesis.given(session_id=strategies.text(max_size=20), below=strategies.text(max_size=20))
+def test_a_tree_lives_in_one_partition(session_id, below):
+    """Whatever stands behind the first `/` of an id."""
+    assert slot_of(f"{session_id}/{below}") == slot_of(session_id)
+    assert 0 <= slot_of(session_id) < SLOTS
+
+
+@pytest.mark.parametrize("count", [1, 2, 64, 1024, SLOTS])
+def test_partitions_are_equal_runs_of_slots(count):
+    """Twice as many halve each of them, so that no session has to move but with its half."""
+    for partition in {0, count // 2, count - 1}:
+        slots = slots_of([partition], count)
+        assert len(slots) == SLOTS // count
+        assert {partition_of_slot(slot, count) for slot in slots} == {partition}
+        if count < SLOTS:
+            assert slots == slots_of([2 * partition, 2 * partition + 1], 2 * count)
+
+
+# --- two processes ---------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_node(url, name, *, take=(), partitions=8, **options):
+    """A journal as one process of several has it."""
+    async with PartitionedJournal(url, node=name, partitions=partitions, **options).running() as journal:
+        await journal.acquire()
+        await journal.take(take)
+        yield journal
+
+
+def in_partition(number, count=8, *, nth=0):
+    """The id of a session in a partition of so many."""
+    found = (each for each in range(10_000) if partition_of_slot(slot_of(f"s{each}"), count) == number)
+    return [f"s{next(found)}" for _ in range(nth + 1)][nth]
+
+
+@pytest.fixture
+def writer_in(make_writer):
+    """`writer_in(journal, partition)`: writes to a session there, in the epoch of now."""
+
+    def make(journal, number, *, nth=0):
+        session_id = in_partition(number, nth=nth)
+        return make_writer(journal, journal.epoch_of(session_id), session_id)
+
+    return make
+
+
+async def wait_for(server, sql, *values):
+    """Look until the server has such a row."""
+    while server.execute(sql, values).fetchone() is None:  # noqa: ASYNC110 - it tells nobody
+        await trio.sleep(0.01)
+
+
+def writer_pid(journal):
+    """The process of the server that a journal writes through; None where it is just lost."""
+    with suppress(psycopg.Error):  # it is closed
+        return journal._connection.info.backend_pid or None
+
+
+LOCKED = "SELECT 1 FROM pg_locks WHERE pid = %s"
+
+
+def message_for(session_id):
+    return Message(session_id=session_id, sender=Sender("ada"), parts=(Text("hi"),))
+
+
+async def test_each_writes_to_its_own(postgres_url, writer_in, make_writer):
+    """Side by side, and reads all."""
+    async with open_node(postgres_url, "a", take=[0, 1]) as a, open_node(postgres_url, "b", take=[2]) as b:
+        writers = [writer_in(a, 0), writer_in(a, 1), writer_in(b, 2)]
+        async with trio.open_nursery() as nursery:
+            for writer in writers:
+                nursery.start_soon(writer.turn)
+        for journal in (a, b):
+            for writer in writers:
+                assert await journal.load(writer.session_id, agent="a") == writer.confirmed
+        with pytest.raises(PartitionsLost, match="does not own the partitions 2 of"):
+            a.epoch_of(in_partition(2))
+        with pytest.raises(Fenced):
+            await make_writer(a, b.epoch_of(in_partition(2)), in_partition(2)).commit(Closed())
+        assert await b.load(in_partition(2), agent="a") == writers[2].confirmed
+
+
+async def test_who_takes_a_partition_has_it(postgres_url, writer_in):
+    """The one who had it hears of that at its next write, which is not there; its other partitions go on."""
+    heard = []
+    async with (
+        open_node(postgres_url, "a", take=[0, 1], on_lost=heard.append) as a,
+        open_node(postgres_url, "b") as b,
+    ):
+        lost, kept = writer_in(a, 0), writer_in(a, 1)
+        await lost.turn()
+        await kept.turn()
+        (taken,) = await b.take([0])
+        assert (taken.before, taken.was_clean, taken.is_kept) == ("a", False, False)
+        failed = []
+
+        async def commit(writer):
+            try:
+                await writer.commit(Changed(changes={"n": 1}))
+            except PartitionsLost as error:
+                failed.append(error.partitions)
+
+        async with a._storage, trio.open_nursery() as nursery:  # they go into one group
+            nursery.start_soon(commit, lost)
+            nursery.start_soon(commit, kept)
+            await trio.testing.wait_all_tasks_blocked()
+            a._storage.release()
+            await trio.lowlevel.checkpoint()
+            await a._storage.acquire()
+        assert failed == [(0,)]
+        assert heard == [[0]]
+        assert sorted(a.owned) == [1]
+        assert await a.load(kept.session_id, agent="a") == kept.confirmed
+        assert await b.load(lost.session_id, agent="a") == lost.confirmed
+
+
+async def test_who_takes_a_partition_back_goes_on_behind_the_other(postgres_url, writer_in):
+    """Nothing of what it knew counts any more."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        first = writer_in(a, 0)
+        await first.turn()
+        await b.take([0])
+        second = writer_in(b, 0)
+        await second.turn()
+        await a.take([0])
+        third = writer_in(a, 0)
+        await third.turn()
+        assert await a.load(first.session_id, agent="a") == (
+            first.confirmed + second.confirmed + third.confirmed
+        )
+        with pytest.raises(PartitionsLost):
+            await first.commit(Closed())  # of an epoch that is over
+
+
+async def test_who_takes_what_nobody_took_keeps_it(postgres_url, writer_in):
+    """All that runs goes on in the same epoch, as after a restart of the broker."""
+    async with open_node(postgres_url, "a", take=[0, 1]) as a, open_node(postgres_url, "b") as b:
+        writer = writer_in(a, 0)
+        await writer.turn()
+        await b.take([1])
+        kept, new = await a.take([0, 1])
+        assert (kept.is_kept, new.is_kept) == (True, False)
+        await writer.turn()
+        assert await a.load(writer.session_id, agent="a") == writer.confirmed
+
+
+async def test_who_gives_a_partition_back_left_nothing_in_the_middle(postgres_url, writer_in):
+    """What was queued is written before; what comes later is refused."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        writer = writer_in(a, 0)
+        await writer.open()
+        writer.write_soon(Changed(changes={"n": 1}))
+        await a.give_back([0, 5])
+        with pytest.raises(PartitionsLost):
+            writer.write_soon(Changed(changes={"n": 2}))
+        (taken,) = await b.take([0])
+        assert (taken.before, taken.was_clean) == ("a", True)
+        assert await b.load(writer.session_id, agent="a") == writer.confirmed[:2]
+
+
+async def test_a_look_finds_what_others_have_taken(postgres_url):
+    """Without a write."""
+    heard = []
+    async with (
+        open_node(postgres_url, "a", take=[0, 1, 2], on_lost=heard.append) as a,
+        open_node(postgres_url, "b", take=[1]),
+    ):
+        assert await a.look() == [1]
+        assert await a.look() == []
+        assert heard == [[1]]
+        assert sorted(a.owned) == [0, 2]
+
+
+async def test_lists_of_what_goes_on_are_of_what_is_owned(postgres_url, writer_in):
+    """Unfinished messages, dates, and what is to be erased; pages and counts are of all."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b", take=[1]) as b:
+        for writer in (writer_in(a, 0), writer_in(b, 1)):
+            await writer.open()
+            await writer.commit(Accepted(message=message_for(writer.session_id)), Due(at=5.0))
+        mine, other = in_partition(0), in_partition(1)
+        assert (await a.unfinished("a"), await b.unfinished("a")) == ([mine], [other])
+        assert (await a.due("a"), await b.due("a")) == ([(mine, 5.0)], [(other, 5.0)])
+        for journal in (a, b):
+            assert {each.session_id for each in await journal.page()} == {mine, other}
+            assert (await journal.counts())["working"] == 2
+            assert {each.session_id for each in await journal.sessions("a")} == {mine, other}
+        await b.take([0])
+        assert sorted(await b.unfinished("a")) == sorted([mine, other])
+
+
+async def test_what_is_known_of_sessions_elsewhere_is_always_read(postgres_url, writer_in):
+    """Their owners may have written meanwhile."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        writer = writer_in(a, 0)
+        await writer.open()
+        for count in (1, 2, 3):
+            assert (await b.head("a", writer.session_id)).records == count
+            assert len(await b.load(writer.session_id, agent="a")) == count
+            await writer.commit(Changed(changes={"n": count}))
+
+
+async def test_snapshots_and_erasing_are_fenced_as_well(postgres_url, writer_in):
+    """They go by other statements."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        writer = writer_in(a, 0)
+        await writer.turn()
+        session_id, old = writer.session_id, writer.epoch
+        snapshot = Snapshot(records=2, version=1, body=b"x")
+        assert await a.keep_snapshot(session_id, snapshot, agent="a", epoch=old)
+        await b.take([0])
+        for _ in range(2):  # it does not know at first
+            for call in (
+                lambda: a.keep_snapshot(session_id, snapshot, agent="a", epoch=old),
+                lambda: a.drop_snapshots(session_id, agent="a", epoch=old),
+                lambda: a.delete(session_id, agent="a"),
+            ):
+                with pytest.raises(PartitionsLost):
+                    await call()
+            await a.look()
+        assert await b.find_snapshot(session_id, agent="a") == snapshot
+        await b.delete(session_id, agent="a")
+        assert await b.load(session_id, agent="a") == ()
+
+
+async def test_a_write_that_waited_behind_a_taker_writes_nothing(postgres_url, writer_in):
+    """The epoch is looked at again when the taker has ended; the other partition of the group is written."""
+    server, _, schema = postgres_url.partition("?schema=")
+    async with open_node(postgres_url, "a", take=[0]) as a, trio.open_nursery() as nursery:
+        writer = writer_in(a, 0)
+        await writer.open()
+        refused = []
+
+        async def commit():
+            with pytest.raises(PartitionsLost):
+                await writer.commit(Changed(changes={"n": 1}))
+            refused.append(True)
+
+        with trio.fail_after(30), psycopg.connect(server) as taker:
+            taker.execute(f"UPDATE {schema}.partitions SET epoch = epoch + 1, owner = 'b' WHERE p = 0")
+            nursery.start_soon(commit)
+            pid = a._connection.info.backend_pid
+            await wait_for(taker, f"{LOCKED} AND NOT granted", pid)
+            taker.commit()
+            while not refused:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert taker.execute(f"SELECT count(*) FROM {schema}.steps").fetchone() == (1,)
+
+
+async def test_a_write_whose_connection_is_lost_is_there_once(link, postgres_url, writer_in):
+    """The server may be at it still: it is ended before it is known whether it was done."""
+    link, url = link
+    server, _, schema = postgres_url.partition("?schema=")
+    async with open_node(url, "a", take=[0, 1]) as a, trio.open_nursery() as nursery:
+        writer, other = writer_in(a, 0), writer_in(a, 1)
+        await writer.open()
+        await other.open()
+        with trio.fail_after(60), psycopg.connect(server) as blocker:
+            blocker.execute(
+                f"SELECT 1 FROM {schema}.sessions WHERE session_id = %s FOR UPDATE", [writer.session_id]
+            )
+            nursery.start_soon(writer.commit, Changed(changes={"n": 1}))
+            pid = a._connection.info.backend_pid
+            await wait_for(blocker, f"{LOCKED} AND NOT granted", pid)
+            link.cut()
+            while (new := writer_pid(a)) in (None, pid):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            await wait_for(blocker, f"{LOCKED} AND NOT granted", new)
+            blocker.commit()
+            while len(writer.confirmed) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        await other.turn()
+        for each in (writer, other):
+            assert await a.load(each.session_id, agent="a") == each.confirmed
+
+
+async def test_one_owner_of_all_and_owners_of_parts_keep_each_other_out(postgres_url, writer_in, make_writer):
+    """And each finds what the others wrote; what a node knew from before is over."""
+    async with open_node(postgres_url, "a", take=[0]) as a:
+        writer = writer_in(a, 0)
+        await writer.turn()
+        async with open_journal(postgres_url) as alone:
+            with pytest.raises(Fenced, match="the cluster that a is of"):
+                await alone.acquire()
+    async with open_journal(postgres_url) as alone:
+        owner = make_writer(alone, await alone.acquire(), writer.session_id)
+        await owner.turn()
+        await make_writer(alone, owner.epoch, in_partition(0, nth=1)).open()
+        with pytest.raises(Fenced, match="alone: stop it first"):
+            async with open_node(postgres_url, "a"):
+                pass
+    async with open_node(postgres_url, "a") as a:
+        (taken,) = await a.take([0])
+        assert taken.epoch > writer.epoch + 1
+        again = writer_in(a, 0)
+        await again.turn()
+        assert (
+            await a.load(writer.session_id, agent="a") == writer.confirmed + owner.confirmed + again.confirmed
+        )
+        await writer_in(a, 0, nth=1).commit(Accepted(message=message_for(in_partition(0, nth=1))))
+        assert await a.unfinished("a") == [in_partition(0, nth=1)]  # its slot was filled in
+
+
+async def test_all_processes_name_as_many_partitions(postgres_url):
+    """Another number is refused, and so is one that cannot be doubled into."""
+    async with open_node(postgres_url, "a", partitions=8):
+        with pytest.raises(ConfigurationError, match="has 8 partitions, not 16"):
+            async with open_node(postgres_url, "b", partitions=16):
+                pass
+    for count in (0, 3, 2 * SLOTS):
+        with pytest.raises(ConfigurationError, match="1, 2, 4"):
+            PartitionedJournal(postgres_url, node="a", partitions=count)
+
+
+# --- processes that die or hang --------------------------------------------------------------------
+
+
+class Life:
+    """A process that writes to all partitions."""
+
+    def __init__(self, url, name):
+        command = [sys.executable, str(LIVES), url, name]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.wrote = {}
+        self.lost = set()
+
+    async def read(self, *, until):
+        """Read what it says until something is so."""
+        with trio.fail_after(60):
+            while not until():
+                words = (await trio.to_thread.run_sync(self.process.stdout.readline)).split()
+                assert words, "it has ended"
+                self.note(words)
+
+    def read_rest(self):
+        """Read what it said before it ended; a line that the kill cut off is not counted."""
+        for line in self.process.stdout.read().splitlines(keepends=True):
+            if line.endswith("\n"):
+                self.note(line.split())
+        self.process.wait()
+
+    def note(self, words):
+        if words[0] == "wrote":
+            self.wrote[words[1]] = int(words[2])
+        elif words[0] == "lost":
+            self.lost.add(words[1])
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start_life():
+    lives = []
+
+    def start(url, name):
+        lives.append(Life(url, name))
+        return lives[-1]
+
+    yield start
+    for life in lives:
+        life.end()
+
+
+async def test_another_process_takes_over_from_one_that_was_killed(postgres_url, start_life):
+    """All that was confirmed is there, and what was in the middle is on the list."""
+    life = start_life(postgres_url, "a")
+    await life.read(until=lambda: len(life.wrote) == 12 and min(life.wrote.values()) > 4)
+    os.kill(life.process.pid, signal.SIGKILL)
+    life.read_rest()
+    async with open_node(postgres_url, "b") as b:
+        taken = await b.take(range(8))
+        assert {(each.before, each.was_clean) for each in taken} == {("a", False)}
+        assert sorted(await b.unfinished("a")) == sorted(life.wrote)
+        for session_id, count in life.wrote.items():
+            records = await b.load(session_id, agent="a")
+            assert len(records) in (count, count + 1)
+            assert [each.changes["n"] for each in records[2:]] == list(range(2, len(records)))
+
+
+async def test_a_process_that_wakes_up_writes_nothing(postgres_url, start_life):
+    """It held no lock while it slept, and hears that its partitions are another's."""
+    life = start_life(postgres_url, "a")
+    await life.read(until=lambda: len(life.wrote) == 12 and min(life.wrote.values()) > 4)
+    os.kill(life.process.pid, signal.SIGSTOP)
+    async with open_node(postgres_url, "b") as b:
+        await b.take(range(8))
+        before = {}
+        for session_id in life.wrote:
+            writer = Entry(session_id=session_id, agent="a", records=(Closed(),))
+            await b.commit(writer, epoch=b.epoch_of(session_id))
+            before[session_id] = await b.load(session_id, agent="a")
+        os.kill(life.process.pid, signal.SIGCONT)
+        await life.read(until=lambda: len(life.lost) == 12)
+        for session_id, records in before.items():
+            assert await b.load(session_id, agent="a") == records
+            assert isinstance(records[-1], Closed)
+            assert len(records) - 1 >= life.wrote[session_id]
