@@ -14,10 +14,10 @@ import pytest
 import trio
 
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
-from actgent.journal import postgres
 from actgent.journal.listing import SessionFilter
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
+from actgent.journal.postgres import schema as postgres_schema
 from actgent.journal.sqlite import carry_over, file as sqlite_file, find_problems
 from actgent.journal.transfer import load_sessions, write_sessions
 
@@ -59,7 +59,7 @@ def write_postgres(url, stored):
         database.execute(f"CREATE SCHEMA {schema}; SET search_path TO {schema}")
         database.execute("CREATE TABLE meta (version integer, epoch bigint, identity bytea, owner text)")
         database.execute("INSERT INTO meta VALUES (3, 1, %s, '')", [stored["identity"].to_bytes(4, "big")])
-        for script in postgres.MIGRATIONS[:3]:
+        for script in postgres_schema.MIGRATIONS[:3]:
             database.execute(script)
         for head in stored["sessions"]:
             *fields, due, suspended = values(head)
