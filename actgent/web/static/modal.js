@@ -14,5 +14,7 @@ export function Modal({ label, onClose, children }) {
     event.preventDefault();
     onClose?.();
   };
-  return html`<dialog ref=${box} aria-label=${label} class="panel modal" onCancel=${cancelled}>${children}</dialog>`;
+  // Browsers close some dialogs without asking: those that were opened without a key or click.
+  const closed = () => (onClose ? onClose() : box.current?.showModal());
+  return html`<dialog ref=${box} aria-label=${label} class="panel modal" onCancel=${cancelled} onClose=${closed}>${children}</dialog>`;
 }

@@ -114,6 +114,17 @@ async def test_a_fork_goes_its_own_way(shown):
     await screen.until("document.querySelectorAll('.turn').length === 2")
 
 
+async def test_a_session_is_compared_with_todays_code(shown):
+    """The dialog says that it does the same, or where it first does otherwise."""
+    screen = await shown("journals")
+    await screen.go("#/journal/letter-01?agent=clerk")
+    await screen.run("document.querySelector('.head .btn').click()")
+    same = "document.querySelector('dialog .compared p')?.innerText.includes('does the same up to record 9')"
+    await screen.until(same)
+    await screen.press("Escape")
+    await screen.until("!document.querySelector('dialog')")
+
+
 async def test_a_fork_that_is_refused_keeps_what_was_typed(shown):
     """An id that is taken is said in the dialog."""
     screen = await shown("journal")

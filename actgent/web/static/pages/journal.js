@@ -169,6 +169,13 @@ function Past({ session, wanted }) {
     ${forks && html`<${Fork} session=${session} at=${at} onClose=${() => setForks(false)} />`}`;
 }
 
+function Difference({ found }) {
+  const { number, difference } = found;
+  if (!difference) return html`<p>Today’s code does the same up to record ${number}.</p>`;
+  return html`<p>It first does otherwise at record ${difference.step}.</p>
+    <h3>Recorded</h3><pre tabindex="0">${difference.recorded}</pre><h3>Today</h3><pre tabindex="0">${difference.replayed}</pre>`;
+}
+
 function Compare({ session }) {
   const [state, setState] = useState({ busy: false, error: null, found: null });
   const run = async () => {
@@ -182,8 +189,8 @@ function Compare({ session }) {
   const close = () => setState({ busy: false, error: null, found: null });
   return html`<button class="btn" disabled=${state.busy} onClick=${run}>Compare with today’s code</button>
     ${(state.found || state.error) &&
-    html`<${Modal} label="Compared with today’s code" onClose=${close}><div class="stack"><h2>Compared with today’s code</h2>
-      ${state.error ? html`<p class="err" role="alert">${state.error.message}</p>` : html`<pre tabindex="0">${JSON.stringify(state.found, null, 2)}</pre>`}
+    html`<${Modal} label="Compared with today’s code" onClose=${close}><div class="stack compared"><h2>Compared with today’s code</h2>
+      ${state.error ? html`<p class="err" role="alert">${state.error.message}</p>` : html`<${Difference} found=${state.found} />`}
       <button class="btn" onClick=${close}>Close</button></div></${Modal}>`}`;
 }
 

@@ -1,0 +1,83 @@
+"""The server of a run, in a process of its own; it answers signals: SIGUSR1 with how long its loop stood still, SIGTERM by ending."""
+
+import signal
+import sys
+import time
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM, open_gateway, open_runtime
+from actgent.journal.base import Entry
+from actgent.journal.records import Opened
+from actgent.messages import Sender
+from actgent.runtime.runtime import Runtime
+from actgent.web.bounds import GatewayLimits
+
+WIDE = GatewayLimits(rate=1e6, burst=1_000_000, requests=100_000, messages=1_000_000, grace=2)
+"""What one client does here would be too much for one token elsewhere."""
+PIECES, BETWEEN = 40, 0.005
+"""Of an answer that grows: pieces, and seconds between them."""
+AT_ONCE = 2000
+
+
+def agents() -> list[BareAgent]:
+    """One that answers at once, and one whose answers grow."""
+    grows = ScriptedLLM(lambda _: "word " * PIECES, chunk=5, chunk_delay=BETWEEN)
+    answers = ScriptedLLM(lambda _: "This is an answer of forty characters...", keep=1)
+    return [BareAgent("clerk", llm=answers, inbox=100_000), BareAgent("teller", llm=grows)]
+
+
+async def fill(runtime: Runtime, count: int) -> None:
+    """Write sessions that were opened and nothing else, of a hundred owners."""
+    now = time.time()
+    for begin in range(0, count, AT_ONCE):
+        async with trio.open_nursery() as nursery:
+            for number in range(begin, min(count, begin + AT_ONCE)):
+                nursery.start_soon(write, runtime, number, now - count + number)
+
+
+async def write(runtime: Runtime, number: int, at: float) -> None:
+    opened = Opened(owner=Sender(f"owner-{number % 100:02}"), created_at=at, agent="clerk")
+    entry = Entry(session_id=f"s-{number:06}", agent="clerk", records=(opened,))
+    assert runtime.journal is not None
+    await runtime.journal.commit(entry, epoch=runtime.epoch)
+
+
+class Stalls:
+    """How long the loop stood still at once."""
+
+    longest = 0.0
+
+    async def watch(self) -> None:
+        """Look every millisecond how late it is."""
+        while True:
+            wanted = trio.current_time() + 0.001
+            await trio.sleep_until(wanted)
+            self.longest = max(self.longest, trio.current_time() - wanted)
+
+    async def obey(self) -> None:
+        """Tell by SIGUSR1 the longest since the last time, and end by SIGTERM."""
+        with trio.open_signal_receiver(signal.SIGUSR1, signal.SIGTERM) as signals:
+            async for each in signals:
+                if each == signal.SIGTERM:
+                    return
+                print(self.longest, flush=True)
+                self.longest = 0.0
+
+
+async def main(journal: str, sessions: int, watched: bool) -> None:
+    stalls = Stalls()
+    async with trio.open_nursery() as nursery, open_runtime(journal=journal) as runtime:
+        await fill(runtime, sessions)
+        for agent in agents():
+            await runtime.start(agent)
+        async with open_gateway(runtime, bind="127.0.0.1:0", limits=WIDE) as gateway:
+            if watched:
+                nursery.start_soon(stalls.watch)
+            print(gateway.url.rpartition(":")[2], gateway.key, flush=True)
+            await stalls.obey()
+            nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(main, sys.argv[1], int(sys.argv[2]), sys.argv[3] == "watched")
