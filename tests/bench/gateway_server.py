@@ -67,16 +67,17 @@ class Stalls:
 
 async def main(journal: str, sessions: int, watched: bool) -> None:
     stalls = Stalls()
-    async with trio.open_nursery() as nursery, open_runtime(journal=journal) as runtime:
-        await fill(runtime, sessions)
-        for agent in agents():
-            await runtime.start(agent)
-        async with open_gateway(runtime, bind="127.0.0.1:0", limits=WIDE) as gateway:
-            if watched:
-                nursery.start_soon(stalls.watch)
-            print(gateway.url.rpartition(":")[2], gateway.key, flush=True)
-            await stalls.obey()
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        async with open_runtime(journal=journal) as runtime:
+            await fill(runtime, sessions)
+            for agent in agents():
+                await runtime.start(agent)
+            async with open_gateway(runtime, bind="127.0.0.1:0", limits=WIDE) as gateway:
+                if watched:
+                    nursery.start_soon(stalls.watch)
+                print(gateway.url.rpartition(":")[2], gateway.key, flush=True)
+                await stalls.obey()
+        nursery.cancel_scope.cancel()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import trio
 
 from actgent import LLM, Answer, BareAgent, GatewayLimits, ScriptedLLM, Text
 from actgent.testing import assert_no_leaks
-from actgent.web.streaming.streams import MAX_FRAMES, Frames, frame
+from actgent.web.streaming.streams import MAX_FRAMES, Frames, frame, write_all
 
 
 class Events:
@@ -300,12 +300,7 @@ async def test_a_reader_that_never_reads_is_cut(serving):
     long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
     async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        mute = trio.socket.socket()
-        mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        address = served.gateway.url.removeprefix("http://").split(":")
-        await mute.connect((address[0], int(address[1])))
-        head = f"GET /v1/sessions/s1/events HTTP/1.1\r\nHost: {':'.join(address)}\r\nAuthorization: Bearer {served.tokens['ada']}\r\n\r\n"
-        await mute.send(head.encode())
+        mute = await mute_reader(served)
         for _ in range(30):
             said = await ada.post(
                 "/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=10"}
@@ -315,6 +310,74 @@ async def test_a_reader_that_never_reads_is_cut(serving):
             while served.gateway.connections > 1:
                 await trio.testing.wait_all_tasks_blocked(0.05)
         mute.close()
+
+
+async def mute_reader(served, session_id="s1"):
+    """A connection that asks for a stream and never reads it."""
+    mute = trio.socket.socket()
+    mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    host, port = served.gateway.url.removeprefix("http://").split(":")
+    await mute.connect((host, int(port)))
+    head = f"GET /v1/sessions/{session_id}/events HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {served.tokens['ada']}\r\n\r\n"
+    await mute.send(head.encode())
+    return mute
+
+
+async def test_who_was_cut_off_costs_nothing_more(serving):
+    """A reader that lags is told nothing of what follows, long before its connection ends; the last one ends the following."""
+    limits = GatewayLimits(send_seconds=300, grace=0.2)
+    long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 60), grace=0)
+    async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        mute, tails = await mute_reader(served), served.gateway.app.inside.tails
+        with trio.fail_after(30):
+            while not len(tails):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            for _ in range(60):
+                body = {"content": "x"}
+                said = await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
+                assert said.status_code == 200
+            while len(tails):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        assert served.gateway.connections == 2
+    mute.close()
+
+
+async def test_who_takes_nothing_does_not_hold_up_the_end(serving):
+    """A gateway that closes waits for its grace, and then breaks connections in the middle of a send."""
+    limits = GatewayLimits(send_seconds=3000, grace=0.2)
+    long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 60), grace=0)
+    with trio.fail_after(60):
+        async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
+            await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+            mute = await mute_reader(served)
+            for _ in range(60):
+                body = {"content": "x"}
+                await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
+    mute.close()
+
+
+async def test_what_follows_soon_is_sent_together(autojump_clock):
+    """The first goes out at once, what comes within a moment in one piece with others; much, and the end, does not wait."""
+    frames, sent = Frames(), []
+    frames.is_live = True
+    begun = trio.current_time()
+
+    async def write(data):
+        sent.append((round(trio.current_time() - begun, 3), len(data)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write_all, frames, write)
+        for _ in range(4):
+            frames.put(b"x")
+            await trio.sleep(0.01)
+        await trio.sleep(1)
+        frames.put(b"x")
+        await trio.sleep(0.01)
+        frames.put(b"y" * 600_000)
+        await trio.sleep(0.01)
+        frames.end(b"z")
+    assert sent == [(0, 1), (0.05, 3), (1.04, 1), (1.05, 600_000), (1.06, 1)]
 
 
 async def test_changes_of_ones_own_sessions_are_watched(serving):

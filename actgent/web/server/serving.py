@@ -141,21 +141,21 @@ class Server:
         self._config = _config_for(limits)
         self._app: AppWrapper = wrap_app(app, limits.parts_bytes, "asgi")
         self._context = WorkerContext(None)
-        self._connections = 0
+        self._streams: set[trio.SocketStream] = set()
 
     @property
     def connections(self) -> int:
         """The number of those that are open."""
-        return self._connections
+        return len(self._streams)
 
     async def handle(self, stream: trio.SocketStream) -> None:
         """Serve one connection to its end."""
-        if self._connections >= self._limits.connections:
+        if self.connections >= self._limits.connections:
             with trio.move_on_after(1):
                 await stream.send_all(_FULL)
             await trio.aclose_forcefully(stream)
             return
-        self._connections += 1
+        self._streams.add(stream)
         try:
             limited = (
                 LimitedStream(stream, self._limits)
@@ -171,12 +171,24 @@ class Server:
             )
             await limited.server
         finally:
-            self._connections -= 1
+            self._streams.discard(stream)
             await trio.aclose_forcefully(stream)
 
     async def end(self) -> None:
         """Take no further request on the connections that are open."""
         await self._context.terminated.set()
+
+    async def break_late(self, ending: trio.Event, grace: float) -> None:
+        """Break the connections that are there a while after the end began, or when this is cancelled.
+
+        A send is shielded: who takes nothing of what is sent would hold up the end.
+        """
+        try:
+            await ending.wait()
+            await trio.sleep(grace)
+        finally:
+            for stream in tuple(self._streams):
+                await trio.aclose_forcefully(stream)  # noqa: ASYNC102 - it waits for nothing
 
 
 def _config_for(limits: GatewayLimits) -> Config:
@@ -198,17 +210,22 @@ async def served(
 ) -> AsyncGenerator[Server, None]:
     """Serve an application for the block; connections that work at its end have `limits.grace` seconds more."""
     server, raised = Server(app, limits, tls=tls), None
-    async with trio.open_nursery() as connections:
-        async with trio.open_nursery() as accepting:
-            serve = partial(trio.serve_listeners, server.handle, listeners, handler_nursery=connections)
-            accepting.start_soon(serve)
-            try:
-                yield server
-            except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
-                raised = error
-            accepting.cancel_scope.cancel()
-        connections.cancel_scope.deadline = trio.current_time() + limits.grace
-        await server.end()
+    ending = trio.Event()
+    async with trio.open_nursery() as breaking:
+        breaking.start_soon(server.break_late, ending, limits.grace)
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                serve = partial(trio.serve_listeners, server.handle, listeners, handler_nursery=connections)
+                accepting.start_soon(serve)
+                try:
+                    yield server
+                except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+                    raised = error
+                accepting.cancel_scope.cancel()
+            connections.cancel_scope.deadline = trio.current_time() + limits.grace
+            ending.set()
+            await server.end()
+        breaking.cancel_scope.cancel()
     if raised is not None:
         raise raised
 

@@ -17,6 +17,8 @@ from starlette.types import Receive, Scope as ASGIScope, Send
 MAX_FRAMES = 1000
 MAX_BYTES = 1_000_000
 """What waits for one connection at most."""
+TOGETHER = 0.05
+"""Seconds in which what comes is sent together."""
 ALIVE = 15.0
 """Seconds after which a stream in which nothing happens says that it is there."""
 RETRY = 1000
@@ -60,19 +62,37 @@ class Frames:
         self._size = 0
         self._is_over = False
         self._changed = trio.Event()
+        self._pressing = trio.Event()
 
-    def put(self, data: bytes, number: int | None = None) -> None:
-        """Keep a frame; beyond what may wait, the connection is told that it lags, and ends."""
+    def put(self, data: bytes, number: int | None = None) -> bool:
+        """Keep a frame; beyond what may wait, the connection is told that it lags, and ends. Returns False if it takes no more."""
         if not self.is_live or self._is_over:
-            return
+            return not self._is_over
         if len(self._waiting) >= MAX_FRAMES or self._size + len(data) > MAX_BYTES:
             self._waiting.clear()
             self._size = 0
             self.end(frame("lagged", {}))
-            return
+            return False
         self._waiting.append((number, data))
         self._size += len(data)
         self._changed.set()
+        if self._is_much:
+            self._pressing.set()
+        return True
+
+    @property
+    def _is_much(self) -> bool:
+        """True if what waits is better sent than kept."""
+        return self._is_over or 2 * self._size > MAX_BYTES or 2 * len(self._waiting) > MAX_FRAMES
+
+    async def collect(self) -> None:
+        """Let more come for a moment, so that it is sent together; much that waits, and the end, is not let wait."""
+        self._pressing = trio.Event()
+        if self._is_much:
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.move_on_after(TOGETHER):
+            await self._pressing.wait()
 
     def put_first(self, data: bytes) -> None:
         """Send this before all that waits."""
@@ -87,6 +107,7 @@ class Frames:
         self._waiting.append((None, last))
         self._is_over = True
         self._changed.set()
+        self._pressing.set()
 
     async def take(self) -> bytes | None:
         """All that waits, or a sign of life where nothing does for long; None at the end."""
@@ -152,6 +173,7 @@ async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T |
 
 
 async def write_all(frames: Frames, write: Write) -> None:
-    """Write what comes, to the end."""
+    """Write what comes, to the end: the first at once, and what follows soon in one piece with others."""
     while (data := await frames.take()) is not None:
         await write(data)
+        await frames.collect()

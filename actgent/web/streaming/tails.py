@@ -22,10 +22,8 @@ from actgent.sessions.following import Followed, Growing
 from actgent.support.logs import Each, logger_of
 
 from .happenings import PAGE, Happening, Teller, teller_at
-from .streams import RETRY, Frames, Write, bye, frame, write_all
+from .streams import RETRY, TOGETHER, Frames, Write, bye, frame, write_all
 
-TOGETHER = 0.05
-"""Seconds in which tokens are sent together."""
 _log = logger_of(__name__)
 
 
@@ -60,9 +58,8 @@ class Tail:
         return frame("token", attrs.asdict(item))
 
     def tell(self, data: bytes, number: int | None = None) -> None:
-        """Give a frame to each reader."""
-        for reader in self.readers:
-            reader.put(data, number)
+        """Give a frame to each reader; those that were cut off are no readers any more."""
+        self.readers.difference_update([each for each in self.readers if not each.put(data, number)])
 
     def end(self, last: bytes) -> None:
         """End each reader."""
@@ -144,6 +141,8 @@ class Tails:
             else:
                 tail.tell(tail.frame_of(item))
                 await trio.sleep(TOGETHER)  # what grows meanwhile is one frame
+            if not tail.readers:  # all were cut off, and only end
+                return
 
 
 # --- one reader --------------------------------------------------------------------------
