@@ -7,6 +7,7 @@ import attrs
 from starlette.responses import Response
 
 from actgent.control.schedule import Schedule
+from actgent.events import MessageFailed
 from actgent.journal.listing import SessionKey
 from actgent.runtime.insight import OpenBudget, SetSchedule
 from actgent.web.reach import from_cursor, to_parts_of
@@ -84,22 +85,31 @@ async def list_errors(call: HTTPCall) -> Response:
     """What went wrong since the runtime began, by kind and class, the newest first; dead letters for admins alone."""
     runtime = call.gateway.reach.runtime
     groups: dict[tuple[str, str], _ErrorGroup] = {}
-    known: dict[SessionKey, bool] = {}
-    for failure in runtime.failures:
-        key = SessionKey(failure.agent, failure.session_id)
-        if key not in known:
-            head = await call.gateway.reach.journal.head(*key)
-            known[key] = head is not None and await call.gateway.reach.sees(call.caller, head)
-        if known[key]:
-            named = (failure.kind, failure.error)
-            group = groups.setdefault(named, _ErrorGroup(*named, first_at=failure.at))
-            group.add(failure.at, failure.words, failure.agent, key)
+    for failure in await _visible_failures(call):
+        group = _group_of(groups, failure.kind, failure.error, failure.at)
+        group.add(failure.at, failure.words, failure.agent, SessionKey(failure.agent, failure.session_id))
     for letter in runtime.dead_letters if call.caller.is_admin else ():
-        named = ("dead letter", "" if letter.error is None else type(letter.error).__name__)
-        group = groups.setdefault(named, _ErrorGroup(*named, first_at=letter.at))
-        group.add(letter.at, letter.reason, letter.actor)
+        error = "" if letter.error is None else type(letter.error).__name__
+        _group_of(groups, "dead letter", error, letter.at).add(letter.at, letter.reason, letter.actor)
     newest_first = sorted(groups.values(), key=lambda group: group.last_at, reverse=True)
     return JSON({"items": [group.document() for group in newest_first], "next": None})
+
+
+async def _visible_failures(call: HTTPCall) -> list[MessageFailed]:
+    """What failed in sessions that the caller reaches, and that are there still."""
+    reach, failures = call.gateway.reach, call.gateway.reach.runtime.failures
+    seen: dict[tuple[str, str], bool] = {}
+    for agent, session_id in {(each.agent, each.session_id) for each in failures}:
+        head = await reach.journal.head(agent, session_id)
+        seen[agent, session_id] = head is not None and await reach.sees(call.caller, head)
+    return [each for each in failures if seen[each.agent, each.session_id]]
+
+
+def _group_of(
+    groups: "dict[tuple[str, str], _ErrorGroup]", kind: str, error: str, at: float
+) -> "_ErrorGroup":
+    """The group of a kind and class, which begins now if there was none."""
+    return groups.setdefault((kind, error), _ErrorGroup(kind, error, first_at=at))
 
 
 @attrs.define

@@ -210,24 +210,31 @@ async def served(
 ) -> AsyncGenerator[Server, None]:
     """Serve an application for the block; connections that work at its end have `limits.grace` seconds more."""
     server, raised = Server(app, limits, tls=tls), None
-    ending = trio.Event()
-    async with trio.open_nursery() as breaking:
-        breaking.start_soon(server.break_late, ending, limits.grace)
-        async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                serve = partial(trio.serve_listeners, server.handle, listeners, handler_nursery=connections)
-                accepting.start_soon(serve)
-                try:
-                    yield server
-                except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
-                    raised = error
-                accepting.cancel_scope.cancel()
-            connections.cancel_scope.deadline = trio.current_time() + limits.grace
-            ending.set()
-            await server.end()
-        breaking.cancel_scope.cancel()
+    async with _breaking(server, limits.grace) as ending, trio.open_nursery() as connections:
+        async with trio.open_nursery() as accepting:
+            accepting.start_soon(
+                partial(trio.serve_listeners, server.handle, listeners, handler_nursery=connections)
+            )
+            try:
+                yield server
+            except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+                raised = error
+            accepting.cancel_scope.cancel()
+        connections.cancel_scope.deadline = trio.current_time() + limits.grace
+        ending.set()
+        await server.end()
     if raised is not None:
         raise raised
+
+
+@asynccontextmanager
+async def _breaking(server: Server, grace: float) -> AsyncGenerator[trio.Event, None]:
+    """Break what is left of connections so long after the event that is given, or when the block is cancelled."""
+    ending = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.break_late, ending, grace)
+        yield ending
+        nursery.cancel_scope.cancel()
 
 
 async def open_listeners(bind: str) -> list[trio.SocketListener]:
