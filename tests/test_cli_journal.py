@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from actgent import BareAgent, LimitReached, Limits, ScriptedLLM, Sender, ToolCall, open_runtime, tool
+from actgent import (
+    BareAgent,
+    LimitReached,
+    Limits,
+    ScriptedLLM,
+    Sender,
+    SlidingWindow,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from actgent.approvals import Approval, Reject
 from actgent.cli.chat import ChatOptions, load_agent
 from actgent.cli.journals import journal as journal_cli
@@ -449,3 +459,50 @@ def test_a_session_is_named_by_its_agent_where_several_have_its_id(tmp_path):
     assert sum(row.split()[0] == "ada" for row in rows) == 2
     code, _, complaint = actgent("journal", "import", tmp_path / "b.db", tmp_path / "all")
     assert (code, "'ada' already" in complaint) == (2, True)
+
+
+SHOWING = """
+from actgent import BareAgent, ScriptedLLM, SlidingWindow
+
+answers = ScriptedLLM(lambda chat: f"I see {len(chat.messages)}.", context_window=1_200)
+agent = BareAgent("clerk", llm=answers, max_tokens=300, memory=SlidingWindow(turns=50))
+"""
+
+
+async def talk_until_it_is_cut(path):
+    """A conversation that once was too long for its model; its chats."""
+    llm = ScriptedLLM(lambda chat: f"I see {len(chat.messages)}.", context_window=1_200)
+    agent = BareAgent("clerk", llm=llm, max_tokens=300, memory=SlidingWindow(turns=50))
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", session_id="s")
+        for number in range(9):
+            await agent.run(f"Letter {number}. " + "It says little. " * 30, session=session)
+    return llm.chats
+
+
+def test_inspect_shows_what_a_model_was_shown_and_why(tmp_path):
+    """Each request with its length and what was cut; with the agent's code every word of it, as it was sent then."""
+    path, code = tmp_path / "a.db", tmp_path / "clerk.py"
+    code.write_text(SHOWING)
+    chats = trio.run(talk_until_it_is_cut, path)
+    listed = good("inspect", path, "s", "--context").splitlines()
+    steps = [line.split()[0] for line in listed if not line.startswith("       ")]
+    cut = [
+        listed[place - 1].split()[0]
+        for place, line in enumerate(listed)
+        if "older messages were left out" in line
+    ]
+    assert len(steps) == len(chats) == 9
+    assert cut
+    for step, chat in zip(steps, chats, strict=True):
+        out = good("inspect", path, "s", "--context", "--step", step, "--code", code, "--full")
+        said = "\n".join(f"{each.role}: {part.text}" for each in chat.messages for part in each.parts)
+        assert out.endswith(f"system: You are clerk.\n{said}\n")
+        assert "memory    SlidingWindow(turns=50" in out
+    last = good("inspect", path, "s", "--context", "--step", cut[0], "--code", code)
+    assert "fitting   cut: up to" in last
+    failed, _, complaint = actgent("inspect", path, "s", "--context", "--step", "2", "--code", code)
+    assert (failed, "record 2 is no answer of a model" in complaint) == (2, True)
+    assert actgent("inspect", path, "s", "--step", "4")[0] == 2
+    assert actgent("inspect", path, "--context")[0] == 2

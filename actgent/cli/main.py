@@ -268,8 +268,11 @@ def inspect(
     agent: str | None = None,
     steps: Flag = False,
     full: Flag = False,
+    context: Flag = False,
+    step: Count | None = None,
+    code: str | None = None,
 ) -> int:
-    """List the sessions of a journal, or read the transcript of one. Nothing is run or asked.
+    """List the sessions of a journal, or read the transcript of one. No model is asked, and no tool is run.
 
     Args:
         journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, nothing is written.
@@ -277,7 +280,20 @@ def inspect(
         agent: List the sessions of this agent alone; with a session, whose it is, where several have one of this id.
         steps: Every record of the session by its number, and not only what was said.
         full: Whole texts.
+        context: How long each request of the session was that a model answered, and what was cut to make it fit.
+        step: With --context and --code, show what the model was shown for the answer in this record, and why.
+        code: The agent's folder, or a Python file that defines it, or FILE.py:NAME: its code puts the request together.
     """
+    if context or step is not None or code is not None:
+        from .journals.context import check_options, list_requests, show  # noqa: PLC0415 - the SDKs take two seconds
+
+        check_options(session, step, code)
+        known = session or ""
+        if step is None or code is None:
+            return _run(lambda terminal, _: list_requests(journal, known, terminal, agent=agent))
+        return _run(
+            lambda terminal, _: show(journal, known, step, terminal, agent=agent, code=code, full=full)
+        )
     from .journals.journal import inspect as look  # noqa: PLC0415
 
     return _run(

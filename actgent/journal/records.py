@@ -68,6 +68,20 @@ class TurnOptions:
 
 @quick_init
 @attrs.frozen(kw_only=True)
+class Fitting:
+    """How a request was cut to fit into the context window of its model."""
+
+    tokens: int
+    """What it would have taken, as it was estimated then."""
+    room: int
+    """What there was beside the answer; of a request that its provider found too long, what was tried instead."""
+    shares: tuple[float, ...] = ()
+    """The part of what was shown that stayed, each time that the view left out what is old."""
+    shortened: int = 0
+    """Characters to which long results were shortened; 0: they were not."""
+
+
+@attrs.frozen(kw_only=True)
 class Opened:
     """The session begins."""
 
@@ -164,6 +178,8 @@ class Said:
     """How long the model call took that it answers, with all attempts; 0 where it is no answer, or not known."""
     waited: float = 0.0
     """Seconds of these in which the call waited for the provider's limits."""
+    fitting: Fitting | None = None
+    """Where the request that it answers was cut to fit."""
 
 
 @attrs.frozen(kw_only=True)

@@ -157,34 +157,37 @@ def _rate(before: Counted, size: float, counted: float) -> float:
 
 def expected_tokens(llm: LLM, chat: Chat, before: Counted | None) -> int:
     """About how many tokens a request takes, given the last one of its conversation that was counted."""
-    return int(sum(_known_and_new(llm, chat, before)))
+    known, new, rate = _known_and_new(llm, chat, before)
+    return int(known + new * rate)
 
 
 def at_most(llm: LLM, chat: Chat, before: Counted | None) -> int:
-    """The same, and as much more as the estimate of what was not counted may be wrong by."""
-    known, new = _known_and_new(llm, chat, before)
+    """The same, and as much more as the estimate of what was not counted may be wrong by.
+
+    What is new may be denser than what told the rate, so one below 1 is not relied on.
+    """
+    known, new, rate = _known_and_new(llm, chat, before)
     unseen = UNSEEN_WITH_TOOLS if not known and chat.tools else UNSEEN
-    return int(known * SURE + new * UNSURE) + unseen
+    return int(known * SURE + new * max(1.0, rate) * UNSURE) + unseen
 
 
 def at_least(llm: LLM, chat: Chat, before: Counted | None) -> int:
     """The same, and as much less."""
-    known, new = _known_and_new(llm, chat, before)
-    return int(known / SURE + new / UNSURE)
+    known, new, rate = _known_and_new(llm, chat, before)
+    return int(known / SURE + new * min(1.0, rate) / UNSURE)
 
 
-def _known_and_new(llm: LLM, chat: Chat, before: Counted | None) -> tuple[float, float]:
-    """Tokens of a request that the provider has counted, and those that are estimated."""
+def _known_and_new(llm: LLM, chat: Chat, before: Counted | None) -> tuple[float, float, float]:
+    """Tokens of a request that the provider has counted, those that are estimated, and how many of its a token of ours is."""
     size = estimate(chat)
     if before is None or before.model != llm.name:
-        return 0.0, size + _thoughts_within(chat, None)
+        return 0.0, size + _thoughts_within(chat, None), 1.0
     thoughts = _thoughts_within(chat, before)
     new = size - before.estimate - before.answer_estimate
     if new >= 0:
-        return before.counted + before.answer + thoughts, new * before.rate
-    return 0.0, max(
-        before.counted + (size - before.estimate) * before.rate, size
-    ) + thoughts  # it was cut since
+        return before.counted + before.answer + thoughts, new, before.rate
+    left = before.counted + (size - before.estimate) * before.rate  # it was cut since
+    return 0.0, max(left, size) + thoughts, 1.0
 
 
 def estimate(chat: Chat) -> float:

@@ -14,6 +14,7 @@ from actgent.control.budget import Budget
 from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Interrupted
 from actgent.errors.printable import counted, shown
+from actgent.journal.records import Fitting
 from actgent.messages import (
     Message,
     ToolResult,
@@ -157,6 +158,8 @@ class TurnAnswer:
     """Set when guards have agreed; until then nothing of the answer is shown or kept. None: there is nothing to agree to."""
     aside: str = ""
     """Additions of query pre-processors to the next model call."""
+    fitting: Fitting | None = None
+    """How its request was cut to fit into the model's window, if it was."""
 
 
 @attrs.define(eq=False, repr=False)

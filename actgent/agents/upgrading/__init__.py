@@ -2,5 +2,14 @@
 
 from .coming import Outlook, foresee
 from .replaying import Difference, Recording, compare_session
+from .showing import ShownRequest, show_request
 
-__all__ = ["Difference", "Outlook", "Recording", "compare_session", "foresee"]
+__all__ = [
+    "Difference",
+    "Outlook",
+    "Recording",
+    "ShownRequest",
+    "compare_session",
+    "foresee",
+    "show_request",
+]

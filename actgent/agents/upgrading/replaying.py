@@ -29,7 +29,6 @@ from actgent.journal.records import (
 )
 from actgent.llm.base import Answer
 from actgent.llm.scripted import ScriptedLLM
-from actgent.memory.short_term import ShortTermMemory
 from actgent.memory.summarizing import SUMMARY
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
@@ -42,6 +41,8 @@ from actgent.tools.registry import ToolRegistry
 from actgent.turns.calls.tool_calls import ToolCaller
 from actgent.turns.hooks import Hooks
 from actgent.turns.reports import Reports
+
+from .recorded_views import RecordedFitter, bring_summary, is_summary, without_summaries
 
 State = Mapping[str, Any]
 _Line = tuple[int, str]
@@ -77,7 +78,8 @@ class Recording:
 
     def model(self) -> ScriptedLLM:
         """A model that answers what the recorded one did, call by call, and fails where that one failed."""
-        return ScriptedLLM(list(_script(self.records)), name="recorded", keep=None)
+        ended = Interrupted("the recording ends here")
+        return ScriptedLLM([*script_of(self.records), ended], name="recorded", keep=None)
 
     async def compare(
         self, agent: Agent, *, run_tools: bool = False, prompts: bool = True
@@ -88,7 +90,7 @@ class Recording:
         recorded results, unless `run_tools`. Options of single turns (`run(..., output=)`) are not recorded: the
         agent has to have them. `prompts=False` overlooks another system prompt and other tools.
         """
-        replayed, states = await _replay(self, agent, run_tools=run_tools)
+        replayed, states = await replay(self, agent, self.model(), run_tools=run_tools)
         looking = partial(_compared, self.records, replayed, states, prompts=prompts)
         return await trio.to_thread.run_sync(looking, abandon_on_cancel=True)
 
@@ -124,6 +126,11 @@ _CALL_ERRORS: Mapping[str | None, Exception] = {
 """What a model call raises that left no answer, by what its turn ended with."""
 
 
+def script_of(records: Sequence[Record]) -> list[Answer | Exception]:
+    """What came of the model calls of a session, one after the other."""
+    return list(_script(records))
+
+
 def _script(records: Sequence[Record]) -> Iterator[Answer | Exception]:
     is_due = False
     for record in records:
@@ -142,21 +149,23 @@ def _script(records: Sequence[Record]) -> Iterator[Answer | Exception]:
                 is_due = True
             case Ended() if is_due and record.failed in _CALL_ERRORS:
                 yield _CALL_ERRORS[record.failed]
-    yield Interrupted("the recording ends here")
 
 
 # --- the replay ---------------------------------------------------------------------------
 
 
-async def _replay(
-    recording: Recording, agent: Agent, *, run_tools: bool
+async def replay(
+    recording: Recording, agent: Agent, model: ScriptedLLM, *, run_tools: bool
 ) -> tuple[Sequence[Record], Sequence[State]]:
-    """The records of the replay, and the state after each turn."""
+    """The records of a replay in which a model answers, and the state after each turn.
+
+    Summaries and what was done to make requests fit are as recorded: nobody is asked for them.
+    """
     states: list[State] = []
     opened = owner_of(recording.records)
     if opened is None:
         raise ConfigurationError(f"session {recording.session_id} has no beginning: nothing can be replayed")
-    actor = _stand_in(agent, recording.model())
+    actor = _stand_in(agent, model)
     if not run_tools:
         vars(actor)["_deps"] = AgentDeps(agent.name, None, ToolRegistry())
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
@@ -164,13 +173,16 @@ async def _replay(
         opener = runtime.agents.opener(actor.name)
         running = opener.running
         running.core.router = _Router(actor).route
+        running.core.models.fitter = RecordedFitter.of(recording.records)
         if not run_tools:
             running.core.calling = _recorded_caller(running.core.calling, recording.records)
         context = await opener.create(opened.owner, session_id=recording.session_id)  # of any length
         session = face_of(context)
         session.on_exception(_ignore)
-        for changes, message in _taken_up(recording.records):
+        for changes, summary, message in _taken_up(recording.records):
             _restore(session.state, changes)
+            if summary is not None:
+                bring_summary(context, summary)
             await opener.intake.accept(context, message)
             await session.wait_idle()
             states.append(dict(session.state))
@@ -181,18 +193,21 @@ def _ignore(_failure: object) -> None:
     """Failures of the recording are no news."""
 
 
-def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message]]:
-    """The messages that had their turn, with what happened to the state between the turn before and theirs."""
+def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message | None, Message]]:
+    """The messages that had their turn, with what happened to the state since the turn before, and the summary they begin with."""
     accepted: dict[str, Message] = {}
     changes: list[StateRecord] = []
+    summary: Message | None = None
     is_over = True
     for record in records:
         match record:
             case Accepted(message=message):
                 accepted[message.id] = message
+            case Said(message=message) if is_summary(message):
+                summary = message
             case Appended(message_id=message_id):
-                yield changes, accepted[message_id]
-                changes, is_over = [], False
+                yield changes, summary, accepted[message_id]
+                changes, summary, is_over = [], None, False
             case Ended():
                 is_over = True
             case Changed() | ActionFailed() | RolledBack() if is_over:
@@ -212,8 +227,7 @@ def _stand_in(agent: Agent, model: ScriptedLLM) -> Agent:
         "_companions": lambda: (),
         "_reports": Reports(agent.name),
     }
-    if vars(agent)["_memory"].summarizes:  # no recorded answer depends on that, and it would ask a model
-        changes["_memory"] = ShortTermMemory()
+    changes["_memory"] = without_summaries(vars(agent)["_memory"])  # they would ask a model
     if vars(agent)["_opener"] is not None:
         changes["open_toolsets"] = partial(_serve, actor)
     vars(actor).update(changes)

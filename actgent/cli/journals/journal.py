@@ -221,10 +221,11 @@ def _parts(step: int, message: Message) -> Iterator[_Line]:
     who = message.sender.name + (" (cut off)" if message.cut else "")
     for part in message.parts:
         style = "dim" if isinstance(part, ToolCall | ToolResult | Thinking) else None
-        yield _Line(step, who, _part(part), style)
+        yield _Line(step, who, part_in_words(part), style)
 
 
-def _part(part: Part) -> str:
+def part_in_words(part: Part) -> str:
+    """Render one part of a message as text."""
     match part:
         case Text(text=text):
             return text
@@ -261,7 +262,7 @@ def _describe(record: Record) -> str:
 def _said(record: Said | Accepted) -> str:
     message = record.message
     stop = f" [{record.stop}]" if isinstance(record, Said) and record.stop else ""
-    return f"{message.id} {message.sender.name}{stop}: {' | '.join(map(_part, message.parts))}"
+    return f"{message.id} {message.sender.name}{stop}: {' | '.join(map(part_in_words, message.parts))}"
 
 
 def _decided(record: Decided) -> str:
@@ -280,7 +281,7 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Appended: lambda r: str(r.message_id),
     Said: _said,
     Started: lambda r: ", ".join(r.call_ids),
-    Finished: lambda r: f"{r.result.call_id} {_part(r.result)}",
+    Finished: lambda r: f"{r.result.call_id} {part_in_words(r.result)}",
     Changed: lambda r: f"{r.action or 'changed'} {dict(r.changes)!r}",
     ActionFailed: lambda r: f"{r.action or 'an action'} failed: {r.error}",
     RolledBack: lambda r: f"back to {r.number} changes",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from actgent.errors import BadRequest, ContextOverflow
+from actgent.journal.records import Fitting
 from actgent.llm import context_window as window
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.memory.room import largest
@@ -60,6 +61,7 @@ class ContextFitter:
         """
         if llm.context_window is None:
             return chat
+        turn.answer.fitting = None
         before = self._counted.get(context.conversation)
         room = llm.context_window - window.answer_room(llm, chat, llm.context_window)
         if window.at_most(llm, chat, before) <= room:  # the usual case
@@ -102,16 +104,20 @@ class ContextFitter:
     ) -> Chat:
         before = self._counted.get(context.conversation)
         size = window.at_most(llm, chat, before)
+        fitting = turn.answer.fitting or Fitting(tokens=size, room=room)
         view = context.conversation.view
-        while size > room and view.shrink(_share(chat, room, size)):
+        while size > room and view.shrink(share := _share(chat, room, size)):
+            fitting = attrs.evolve(fitting, shares=(*fitting.shares, share))
             chat = attrs.evolve(chat, messages=assemble())
             size = window.at_most(llm, chat, before)
         for limit in SHORTENED:
             if size > room:
-                chat = attrs.evolve(chat, messages=_with_short_results(context, turn, chat, limit))
+                fitting = attrs.evolve(fitting, shortened=limit)
+                chat = attrs.evolve(chat, messages=with_short_results(context, turn, chat, limit))
                 size = window.at_most(llm, chat, before)
         if size > room:
             raise _overflow(llm, chat, size, room)
+        turn.answer.fitting = attrs.evolve(fitting, room=room)
         return chat
 
 
@@ -124,7 +130,7 @@ def _share(chat: Chat, room: int, size: int) -> float:
     return min(max(wanted / told, 0.0), HALF) if told else 0.0
 
 
-def _with_short_results(context: SessionContext, turn: Turn, chat: Chat, limit: int) -> list[ChatMessage]:
+def with_short_results(context: SessionContext, turn: Turn, chat: Chat, limit: int) -> list[ChatMessage]:
     """The messages with results of at most `limit` characters; the rest is kept where the model can read it."""
     can_read = any(tool.name == ReadResult.name for tool in chat.tools)
 

@@ -108,6 +108,7 @@ class ModelCaller:
         answer = await self._complete(context, turn, llm, chat)
         turn.answer.growth = None
         calls = self._remember_answer(context, turn, message, answer, chat, prompt=prompt, started=started)
+        turn.answer.fitting = None
         self._count_usage(context, turn, answer)
         for listener in turn.listeners:
             listener.take_answer(answer)
@@ -227,6 +228,7 @@ class ModelCaller:
                     prompt=prompt,
                     seconds=time.monotonic() - started,
                     waited=0.0 if chat.watch is None else chat.watch.waited,
+                    fitting=turn.answer.fitting,
                 )
             )
         context.conversation.open_calls = calls

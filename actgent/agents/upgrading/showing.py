@@ -1,0 +1,64 @@
+"""What a model was shown before it gave an answer that stands in a journal."""
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.errors import ConfigurationError
+from actgent.journal.records import Said
+from actgent.llm.base import Chat
+from actgent.llm.context_window import estimate
+
+from .replaying import Recording, replay, script_of
+
+
+@attrs.frozen(kw_only=True)
+class ShownRequest:
+    """A request as the agent's code of today makes it of the recorded session."""
+
+    chat: Chat
+    record: Said
+    """The answer that came of it."""
+    messages: int
+    """How many the conversation had by then."""
+    memory: str
+    """What chose those that are shown."""
+    is_same_prompt: bool
+    """False: system prompt or tools are others today."""
+
+    @property
+    def estimate(self) -> int:
+        """Tokens of the request by the rule of thumb, before anybody had counted."""
+        return int(estimate(self.chat))
+
+
+async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRequest:
+    """What the model was shown for the answer that stands in a record, from 1; nothing but the agent's code is run.
+
+    What hooks and memories added to that call alone, such as what was recalled before it, is in no journal, and is not in it.
+
+    Raises:
+        ConfigurationError: there is no answer of a model in this record, or the agent's code does not come as far today.
+    """
+    record = recording.records[step - 1] if 1 <= step <= len(recording.records) else None
+    if not isinstance(record, Said) or not record.stop:
+        raise ConfigurationError(
+            f"record {step} is no answer of a model: `actgent inspect --context` lists those that are"
+        )
+    up_to = attrs.evolve(recording, records=recording.records[:step])
+    model = up_to.model()
+    replayed, _ = await replay(up_to, agent, model, run_tools=False)
+    place = len(script_of(up_to.records)) - 1
+    if len(model.chats) <= place:
+        raise ConfigurationError(
+            f"with today's code of agent {agent.name} the model is not asked for record {step}: `actgent replay --agent` names "
+            "the first difference"
+        )
+    prompts = [each.prompt for each in replayed if isinstance(each, Said) and each.stop]
+    history = [each for each in recording.records[:step] if isinstance(each, Said)]
+    return ShownRequest(
+        chat=model.chats[place],
+        record=record,
+        messages=len(up_to.messages) + len(history) - 1,
+        memory=repr(agent._memory),  # noqa: SLF001 - its own package
+        is_same_prompt=bool(prompts) and prompts[-1] == record.prompt,
+    )
