@@ -509,6 +509,13 @@ async def lasting(size: int) -> Figures:
     return await plain_index(size)
 
 
+async def beside(size: int) -> Figures:
+    """BESIDE: the model asked directly."""
+    from beside import direct
+
+    return await direct(size)
+
+
 async def long_sessions(size: int) -> Figures:
     """LONG: five rows a turn, read and unpacked."""
     with tempfile.TemporaryDirectory() as folder:

@@ -633,6 +633,13 @@ async def lasting(size: int) -> Figures:
     return await remember_and_recall(size)
 
 
+async def beside(size: int) -> Figures:
+    """BESIDE: see `beside`."""
+    from beside import measure_beside
+
+    return await measure_beside(size)
+
+
 async def asleep(size: int) -> Figures:
     return await compare_crowds(size)
 

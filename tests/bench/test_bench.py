@@ -50,7 +50,8 @@ async def test_workload_checks_itself(key, side, autojump_clock):
 @pytest.mark.skipif(not os.environ.get("ACTGENT_BENCH"), reason="part of `make bench`")
 @pytest.mark.parametrize("side", ["floor", "framework"])
 @pytest.mark.parametrize(
-    ("key", "size"), [("TIMERS", 19), ("WAITS", 60), ("ASLEEP", 300), ("LONG", 300), ("MEMORY", 2000)]
+    ("key", "size"),
+    [("TIMERS", 19), ("WAITS", 60), ("ASLEEP", 300), ("LONG", 300), ("MEMORY", 2000), ("BESIDE", 50)],
 )
 async def test_dates_are_met_in_real_time(key, size, side):
     """The same for those in which a clock that jumps would go past all dates at its first look at the disk."""

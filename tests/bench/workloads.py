@@ -178,6 +178,14 @@ WORKLOADS = (
         5_000,
         (Bar("turn_ratio", 1.5, "value"), Bar("open_s", 1, "scaled"), Bar("rss_mb", 100, "value")),
     ),
+    Workload(
+        "BESIDE",
+        "beside",
+        "messages while summaries are written and conversations read",
+        600,
+        200,
+        (Bar("added_ms", 50, "scaled"),),
+    ),
     Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}

@@ -1,0 +1,111 @@
+"""BESIDE: how long messages wait while summaries are written and idle conversations are read, against when nothing else goes on."""
+
+import time
+
+import trio
+from measure import Figures, expect, percentile
+
+from actgent import (
+    BareAgent,
+    ChatMessage,
+    Consolidation,
+    Memories,
+    ScriptedLLM,
+    Session,
+    Summarizing,
+    Text,
+    open_runtime,
+)
+
+LONG = 30
+"""Sessions whose conversations are summarized and read meanwhile."""
+MESSAGES = 300
+"""Of each, before that; about 12,000 tokens, of which each summary and each reading gets a part."""
+SAID = "We have talked about the weather, the trains and what there is for dinner on Sunday. " * 2
+PAUSE = 0.002
+"""Seconds between two messages."""
+IDLE = 0.2
+
+
+async def measure_beside(size: int) -> Figures:
+    """Milliseconds from a message to its answer, of `size` messages each: `quiet` and `busy`, and what is added at the 99th percentile."""
+    memories = Memories("memory:")
+    made: list[str] = []
+    clerk = BareAgent(
+        "clerk",
+        llm=ScriptedLLM(["Noted."], repeat=True, keep=0),
+        memories=memories,
+        memory=Summarizing(llm=_writer(made, "They talked."), keep=10, trigger=2_000),
+    )
+    Consolidation(clerk, memories, llm=_writer(made, '{"memories": [{"text": "They talked"}]}'), idle=IDLE)
+    async with memories, open_runtime(journal="memory:") as runtime:
+        await runtime.start(clerk)
+        probe = await clerk.create_session("ada", session_id="probe")
+        quiet = await _latencies(probe, size)
+        long = [await _long_session(clerk, number) for number in range(LONG)]
+        busy: list[float] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_talk, long)
+            while len(made) < 3 * LONG or len(busy) < size:
+                busy += await _latencies(probe, size)
+    expect(seen=len(made) >= 3 * LONG, wanted=True, what="summaries and readings")
+    return {
+        "quiet_ms": percentile(quiet, 0.99) * 1e3,
+        "busy_ms": percentile(busy, 0.99) * 1e3,
+        "added_ms": (percentile(busy, 0.99) - percentile(quiet, 0.99)) * 1e3,
+        "median_ms": percentile(busy, 0.5) * 1e3,
+    }
+
+
+def _writer(made: list[str], text: str) -> ScriptedLLM:
+    """A model that takes its time."""
+
+    async def write(_chat: object) -> str:
+        await trio.sleep(0.1)
+        made.append(text)
+        return text
+
+    return ScriptedLLM(write, keep=0)
+
+
+async def _long_session(clerk: BareAgent, number: int) -> Session:
+    roles = ("user", "assistant")
+    history = [
+        ChatMessage(roles[place % 2], (Text(f"{number}/{place} {SAID}"),)) for place in range(MESSAGES)
+    ]
+    return await clerk.create_session(f"owner{number}", session_id=f"long{number}", history=history)
+
+
+async def _talk(sessions: list[Session]) -> None:
+    """A message in each, after which a summary is due, and a reading half a second later."""
+    for session in sessions:
+        await session.chat("And now?")
+        await session.wait_idle()
+
+
+async def _latencies(session: Session, count: int) -> list[float]:
+    found = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        await session.chat("How is the weather?")
+        await session.wait_idle()
+        found.append(time.perf_counter() - begun)
+        await trio.sleep(PAUSE)
+    return found
+
+
+async def direct(size: int) -> Figures:
+    """The floor: the model asked directly, with nobody beside it."""
+    llm, found = ScriptedLLM(["Noted."], repeat=True, keep=0), []
+    from actgent.llm.base import Chat  # noqa: PLC0415 - of the floor alone
+
+    for _ in range(size):
+        begun = time.perf_counter()
+        await llm.complete(Chat(messages=(ChatMessage("user", (Text("How is the weather?"),)),)))
+        found.append(time.perf_counter() - begun)
+        await trio.sleep(PAUSE)
+    return {
+        "quiet_ms": percentile(found, 0.99) * 1e3,
+        "busy_ms": percentile(found, 0.99) * 1e3,
+        "added_ms": 0.0,
+    }
