@@ -520,7 +520,12 @@ async def long_sessions(size: int) -> Figures:
     """LONG: five rows a turn, read and unpacked."""
     with tempfile.TemporaryDirectory() as folder:
         open_s = _read_back(f"{folder}/long.db", 5 * size)
-    return {"open_s": open_s, "turn_ratio": 1.0, "rss_mb": rss() / 1e6}
+    figures = {"open_s": open_s, "rss_mb": rss() / 1e6}
+    views = [
+        {f"{view}_{name}": value for name, value in figures.items()} for view in ("sliding", "summarizing")
+    ]
+    ratios = {"turn_ratio": 1.0, "sliding_beside_ratio": 1.0, "summarizing_beside_ratio": 1.0}
+    return figures | views[0] | views[1] | ratios
 
 
 async def timers(size: int) -> Figures:

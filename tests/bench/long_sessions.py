@@ -8,17 +8,23 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import trio
 from measure import Figures, Stopwatch, expect, percentile, rss
 
-from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent import BareAgent, ScriptedLLM, Session, SlidingWindow, Summarizing, open_runtime
 
 QUESTION, ANSWER = "What is the weather going to be today?", "It is going to rain, and then it is not."
 FIRST = 50
 """The turns behind which those begin that the last are compared with, as many again and half: the hundredth in the middle."""
 PAGE = 100
+VIEWS = {
+    "sliding": lambda: SlidingWindow(turns=20),
+    "summarizing": lambda: Summarizing(llm=ScriptedLLM(["They talked."], repeat=True, keep=0), trigger=2_000),
+}
+"""Memories of which the same is measured, beside the usual one."""
 SHARES = (1, 5, 50)
 """How many times shorter the sessions are."""
 
@@ -29,15 +35,20 @@ async def measure_long_sessions(size: int) -> Figures:
     for share in SHARES:
         found = await _in_processes(max(2 * FIRST, size // share))
         figures |= found if share == 1 else {f"{name}_{share}": found[name] for name in ("open_s", "rss_mb")}
+    for view in VIEWS:
+        found = await _in_processes(max(2 * FIRST, size), view, parts=("live", "open"))
+        figures |= {f"{view}_{name}": found[name] for name in ("beside_ratio", "open_s", "rss_mb", "live_mb")}
     return figures
 
 
-async def _in_processes(turns: int) -> Figures:
+async def _in_processes(
+    turns: int, view: str = "", parts: Sequence[str] = ("live", "look_back", "open")
+) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         path = trio.Path(folder, "long.db")
         figures: Figures = {}
-        for part in ("live", "look_back", "open"):
-            command = [sys.executable, __file__, part, f"sqlite:///{path}", str(turns)]
+        for part in parts:
+            command = [sys.executable, __file__, part, f"sqlite:///{path}", str(turns), view]
             done = await trio.run_process(command, capture_stdout=True)
             figures |= json.loads(done.stdout)
         return figures | {"file_mb": (await path.stat()).st_size / 1e6}
@@ -46,8 +57,18 @@ async def _in_processes(turns: int) -> Figures:
 # --- the other processes -------------------------------------------------------------------
 
 
-def _agent() -> BareAgent:
-    return BareAgent("a", llm=ScriptedLLM([ANSWER], repeat=True, keep=0))
+def _agent(view: str) -> BareAgent:
+    memory = VIEWS[view]() if view else None
+    return BareAgent("a", llm=ScriptedLLM([ANSWER], repeat=True, keep=0), memory=memory)
+
+
+async def _alternately(one: Session, other: Session, rounds: int) -> tuple[float, float]:
+    """The median turn of two sessions, in microseconds, each turn of one behind one of the other: the machine is the same."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        times[0].extend(await _turns(one, 1))
+        times[1].extend(await _turns(other, 1))
+    return percentile(times[0], 0.5), percentile(times[1], 0.5)
 
 
 async def _turns(session: Any, count: int) -> list[float]:
@@ -61,43 +82,48 @@ async def _turns(session: Any, count: int) -> list[float]:
     return times
 
 
-async def live(url: str, turns: int) -> Figures:
+async def live(url: str, turns: int, view: str) -> Figures:
     """The session, from its first turn on: the median turn of the last tenth over that round the hundredth.
 
-    In `mean_ratio` are the snapshots, too, which are made beside some of them.
+    In `mean_ratio` are the snapshots, too, which are made beside some of them. `beside_ratio` is that of turns at its end over those
+    of a session round its hundredth, taken by turns at the same time: so the machine's own ups and downs are in both.
     """
     last = max(FIRST, turns // 10)
     async with open_runtime(journal=url, durability="relaxed") as runtime:
-        agent = await runtime.start(_agent())
+        agent = await runtime.start(_agent(view))
         session = await agent.create_session("ada", session_id="s")
         await _turns(session, FIRST)
         hundredth = await _turns(session, min(2 * FIRST, turns - FIRST))
         await _turns(session, max(0, turns - 3 * FIRST - last))
         latest = await _turns(session, last)
         figures = {"live_mb": rss() / 1e6}
+        fresh = await agent.create_session("ada", session_id="fresh")
+        await _turns(fresh, FIRST)
+        now_us, fresh_us = await _alternately(session, fresh, 2 * FIRST)
     hundredth_us, last_us = percentile(hundredth, 0.5), percentile(latest, 0.5)
     return figures | {
         "hundredth_us": hundredth_us,
         "last_us": last_us,
         "turn_ratio": last_us / hundredth_us,
+        "beside_ratio": now_us / fresh_us,
         "mean_ratio": statistics.mean(latest) / statistics.mean(hundredth),
     }
 
 
-async def look_back(url: str, turns: int) -> Figures:
+async def look_back(url: str, turns: int, view: str) -> Figures:
     """All that was said, which a session that was opened from a snapshot has to read."""
     async with open_runtime(journal=url) as runtime:
-        session = await (await runtime.start(_agent())).open_session("s")
+        session = await (await runtime.start(_agent(view))).open_session("s")
         watch = Stopwatch()
         seen = len(session.history)
     expect(seen=seen >= 2 * turns, wanted=True, what="messages")
     return {"history_s": watch.wall_s()}
 
 
-async def open(url: str, turns: int) -> Figures:  # noqa: A001 - the name of the part
+async def open(url: str, turns: int, view: str) -> Figures:  # noqa: A001 - the name of the part
     """The session again: how long that takes, an answer with it, and what the process takes then."""
     async with open_runtime(journal=url) as runtime:
-        agent, before = await runtime.start(_agent()), rss()
+        agent, before = await runtime.start(_agent(view)), rss()
         watch = Stopwatch()
         session = await agent.open_session("s")
         opened_s, cpu_s = watch.wall_s(), watch.cpu_us(1) / 1e6
@@ -107,9 +133,10 @@ async def open(url: str, turns: int) -> Figures:  # noqa: A001 - the name of the
         begun = time.perf_counter()
         page = await session.messages(limit=PAGE, before=turns)
         page_ms = (time.perf_counter() - begun) * 1e3
-    expect(seen=[each.text for each in page][-2:], wanted=[QUESTION, ANSWER], what="the page")
+    said = sorted({each.text for each in page if each.sender.kind != "system"})
+    expect(seen=said, wanted=sorted((QUESTION, ANSWER)), what="the page")
     return figures | {"open_s": opened_s, "open_cpu_s": cpu_s, "answer_s": answered_s, "page_ms": page_ms}
 
 
 if __name__ == "__main__":
-    print(json.dumps(trio.run(globals()[sys.argv[1]], sys.argv[2], int(sys.argv[3]))))
+    print(json.dumps(trio.run(globals()[sys.argv[1]], sys.argv[2], int(sys.argv[3]), sys.argv[4])))

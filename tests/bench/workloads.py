@@ -176,7 +176,20 @@ WORKLOADS = (
         "a session of 50,000 turns, live and after a restart",
         50_000,
         5_000,
-        (Bar("turn_ratio", 1.5, "value"), Bar("open_s", 1, "scaled"), Bar("rss_mb", 100, "value")),
+        (
+            Bar("turn_ratio", 1.5, "value"),
+            Bar("open_s", 1, "scaled"),
+            Bar("rss_mb", 100, "value"),
+            *(
+                bar
+                for view in ("sliding", "summarizing")
+                for bar in (
+                    Bar(f"{view}_beside_ratio", 1.5, "value"),
+                    Bar(f"{view}_open_s", 1, "scaled"),
+                    Bar(f"{view}_rss_mb", 100, "value"),
+                )
+            ),
+        ),
     ),
     Workload(
         "BESIDE",
