@@ -195,14 +195,10 @@ def _ignore(_failure: object) -> None:
 
 def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message | None, Message]]:
     """The messages that had their turn, with what happened to the state since the turn before, and the summary they begin with."""
-    accepted: dict[str, Message] = {}
-    changes: list[StateRecord] = []
-    summary: Message | None = None
-    is_over = True
+    accepted = {each.message.id: each.message for each in records if isinstance(each, Accepted)}
+    changes, summary, is_over = list[StateRecord](), None, True
     for record in records:
         match record:
-            case Accepted(message=message):
-                accepted[message.id] = message
             case Said(message=message) if is_summary(message):
                 summary = message
             case Appended(message_id=message_id):

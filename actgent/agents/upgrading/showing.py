@@ -39,26 +39,35 @@ async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRe
     Raises:
         ConfigurationError: there is no answer of a model in this record, or the agent's code does not come as far today.
     """
-    record = recording.records[step - 1] if 1 <= step <= len(recording.records) else None
-    if not isinstance(record, Said) or not record.stop:
-        raise ConfigurationError(
-            f"record {step} is no answer of a model: `actgent inspect --context` lists those that are"
-        )
+    record = _answer_in(recording, step)
     up_to = attrs.evolve(recording, records=recording.records[:step])
     model = up_to.model()
     replayed, _ = await replay(up_to, agent, model, run_tools=False)
-    place = len(script_of(up_to.records)) - 1
-    if len(model.chats) <= place:
-        raise ConfigurationError(
-            f"with today's code of agent {agent.name} the model is not asked for record {step}: `actgent replay --agent` names "
-            "the first difference"
-        )
+    chats = model.chats[len(script_of(up_to.records)) - 1 :]
+    if not chats:
+        raise _not_reached(agent, step)
     prompts = [each.prompt for each in replayed if isinstance(each, Said) and each.stop]
-    history = [each for each in recording.records[:step] if isinstance(each, Said)]
+    said = sum(isinstance(each, Said) for each in up_to.records)
     return ShownRequest(
-        chat=model.chats[place],
+        chat=chats[0],
         record=record,
-        messages=len(up_to.messages) + len(history) - 1,
+        messages=len(up_to.messages) + said - 1,
         memory=repr(vars(agent)["_memory"]),
         is_same_prompt=bool(prompts) and prompts[-1] == record.prompt,
+    )
+
+
+def _answer_in(recording: Recording, step: int) -> Said:
+    record = recording.records[step - 1] if 1 <= step <= len(recording.records) else None
+    if isinstance(record, Said) and record.stop:
+        return record
+    raise ConfigurationError(
+        f"record {step} is no answer of a model: `actgent inspect --context` lists those that are"
+    )
+
+
+def _not_reached(agent: Agent, step: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"with today's code of agent {agent.name} the model is not asked for record {step}: `actgent replay --agent` names the "
+        "first difference"
     )

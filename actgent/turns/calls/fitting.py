@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import attrs
 
@@ -102,19 +103,17 @@ class ContextFitter:
     def _cut(
         self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble, *, room: int
     ) -> Chat:
-        before = self._counted.get(context.conversation)
-        size = window.at_most(llm, chat, before)
+        size_of = partial(window.at_most, llm, before=self._counted.get(context.conversation))
+        size, view = size_of(chat), context.conversation.view
         fitting = turn.answer.fitting or Fitting(tokens=size, room=room)
-        view = context.conversation.view
         while size > room and view.shrink(share := _share(chat, room, size)):
             fitting = attrs.evolve(fitting, shares=(*fitting.shares, share))
             chat = attrs.evolve(chat, messages=assemble())
-            size = window.at_most(llm, chat, before)
-        for limit in SHORTENED:
-            if size > room:
-                fitting = attrs.evolve(fitting, shortened=limit)
-                chat = attrs.evolve(chat, messages=with_short_results(context, turn, chat, limit))
-                size = window.at_most(llm, chat, before)
+            size = size_of(chat)
+        for limit in (each for each in SHORTENED if size > room):
+            fitting = attrs.evolve(fitting, shortened=limit)
+            chat = attrs.evolve(chat, messages=with_short_results(context, turn, chat, limit))
+            size = size_of(chat)
         if size > room:
             raise _overflow(llm, chat, size, room)
         turn.answer.fitting = attrs.evolve(fitting, room=room)
