@@ -285,9 +285,9 @@ def inspect(
         code: The agent's folder, or a Python file that defines it, or FILE.py:NAME: its code puts the request together.
     """
     if context or step is not None or code is not None:
-        from .journals.context import check_options, list_requests, show  # noqa: PLC0415 - the SDKs take two seconds
+        from .journals.context import check_context_options, list_requests, show  # noqa: PLC0415 - the SDKs take two seconds
 
-        check_options(session, step, code)
+        check_context_options(session, step, code)
         known = session or ""
         if step is None or code is None:
             return _run(lambda terminal, _: list_requests(journal, known, terminal, agent=agent))

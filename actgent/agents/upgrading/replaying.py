@@ -90,7 +90,7 @@ class Recording:
         recorded results, unless `run_tools`. Options of single turns (`run(..., output=)`) are not recorded: the
         agent has to have them. `prompts=False` overlooks another system prompt and other tools.
         """
-        replayed, states = await replay(self, agent, self.model(), run_tools=run_tools)
+        replayed, states = await replay_with(self, agent, self.model(), run_tools=run_tools)
         looking = partial(_compared, self.records, replayed, states, prompts=prompts)
         return await trio.to_thread.run_sync(looking, abandon_on_cancel=True)
 
@@ -154,7 +154,7 @@ def _script(records: Sequence[Record]) -> Iterator[Answer | Exception]:
 # --- the replay ---------------------------------------------------------------------------
 
 
-async def replay(
+async def replay_with(
     recording: Recording, agent: Agent, model: ScriptedLLM, *, run_tools: bool
 ) -> tuple[Sequence[Record], Sequence[State]]:
     """The records of a replay in which a model answers, and the state after each turn.

@@ -8,7 +8,7 @@ from actgent.journal.records import Said
 from actgent.llm.base import Chat
 from actgent.llm.context_window import estimate
 
-from .replaying import Recording, replay, script_of
+from .replaying import Recording, replay_with, script_of
 
 
 @attrs.frozen(kw_only=True)
@@ -42,7 +42,7 @@ async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRe
     record = _answer_in(recording, step)
     up_to = attrs.evolve(recording, records=recording.records[:step])
     model = up_to.model()
-    replayed, _ = await replay(up_to, agent, model, run_tools=False)
+    replayed, _ = await replay_with(up_to, agent, model, run_tools=False)
     chats = model.chats[len(script_of(up_to.records)) - 1 :]
     if not chats:
         raise _not_reached(agent, step)

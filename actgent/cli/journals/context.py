@@ -90,7 +90,7 @@ def _text(text: str, limit: int | None) -> str:
     return printable(text) if limit is None else one_line(text, limit)
 
 
-def check_options(session: str | None, step: int | None, code: str | None) -> None:
+def check_context_options(session: str | None, step: int | None, code: str | None) -> None:
     """Check what goes with `--context`.
 
     Raises:
