@@ -17,6 +17,8 @@ import trio
 
 from actgent.errors import ToolError
 
+from .seccomp import seccomp_program
+
 _LOOK = 0.25
 """Seconds between two looks at what a command takes."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -118,13 +120,15 @@ def _start(line: Sequence[str], user: int | None) -> _Command:
     """Start a command line in this thread: see the docstring of the module. Takes some milliseconds."""
     theirs: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     reading, writing = os.pipe()
+    filters = _filters()
+    refused = [word for each in filters for word in ("--seccomp", str(each))]
     try:
         process = subprocess.Popen(  # noqa: S603 - the command runs in a sandbox
-            [line[0], "--json-status-fd", str(writing), *line[1:]],
+            [line[0], "--json-status-fd", str(writing), *refused, *line[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(writing,),
+            pass_fds=(writing, *filters),
             start_new_session=True,
             cwd="/",
             env={},
@@ -134,8 +138,19 @@ def _start(line: Sequence[str], user: int | None) -> _Command:
         os.close(reading)
         raise ToolError(f"the sandbox cannot be set up here: {error}") from error
     finally:
-        os.close(writing)
+        for each in (writing, *filters):
+            os.close(each)
     return _Command(process, reading)
+
+
+def _filters() -> list[int]:
+    """A pipe from which bubblewrap reads the filter of system calls, if there is one for this machine."""
+    if not (program := seccomp_program()):
+        return []
+    reading, writing = os.pipe()
+    os.write(writing, program)  # it has room for it
+    os.close(writing)
+    return [reading]
 
 
 async def _follow(command: _Command, bounds: SandboxBounds, folder: Path | None) -> None:

@@ -1,6 +1,7 @@
 """Commands in a sandbox: what they can do, and all that they cannot."""
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -129,6 +130,49 @@ async def test_there_is_no_network():
         await listeners[0].accept()
         pytest.fail("it came through")
     await trio.aclose_forcefully(listeners[0])
+
+
+CALLS = r"""
+use strict;
+my %calls = (keyctl => [250, 0, -3, 0], add_key => [248, 0, 0, 0], bpf => [321, 0, 0, 0], io_uring_setup => [425, 1, 0],
+  perf_event_open => [298, 0, 0, -1, -1, 0], ptrace => [101, 0, 0, 0], unshare => [272, 0x10000000], userfaultfd => [323, 1],
+  mount => [165, 0, 0, 0, 0], vsock => [41, 40, 1, 0], alg => [41, 38, 5, 0], x32 => [0x40000000 + 39], getpid => [39],
+  unix => [41, 1, 1, 0], inet => [41, 2, 1, 0]);
+for my $name (sort keys %calls) {
+  my @call = @{$calls{$name}};
+  $! = 0;
+  my $found = syscall($call[0], @call[1 .. $#call]);
+  print "$name ", ($found == -1 ? 0 + $! : "made"), "\n";
+}
+"""
+
+
+@needs_sandbox
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of its system calls")
+@pytest.mark.skipif(
+    not Path("/usr/bin/perl").exists(), reason="there is no perl, which makes system calls by number"
+)
+async def test_system_calls_that_no_command_needs(folder):
+    """Those that namespaces do not divide, or that only reach more of the kernel, are refused; the usual ones are made."""
+    (folder / "calls.pl").write_text(CALLS)
+    said = dict(line.split() for line in (await run("perl calls.pl", folder=folder)).splitlines())
+    made = {name for name, found in said.items() if found == "made"}
+    assert made == {"getpid", "unix", "inet"}
+    assert {name: said[name] for name in ("vsock", "alg")} == {"vsock": "97", "alg": "97"}  # EAFNOSUPPORT
+    assert {name: said[name] for name in ("io_uring_setup", "x32")} == {
+        "io_uring_setup": "38",
+        "x32": "38",
+    }  # ENOSYS
+    others = said.keys() - made - {"vsock", "alg", "io_uring_setup", "x32"}
+    assert {said[name] for name in others} == {"1"}  # EPERM
+    assert len(others) == 8
+
+
+@needs_sandbox
+async def test_a_machine_whose_system_calls_are_not_known(monkeypatch):
+    """The rest of the sandbox holds without a filter."""
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert await run("grep Seccomp: /proc/self/status; echo fine") == "Seccomp:\t0\nfine\n"
 
 
 @needs_sandbox
