@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 import orjson
@@ -15,6 +16,8 @@ from actgent.support.logs import logger_of
 
 from .base import Tool, WrappedTool
 from .options import check_options
+from .outputs.provenance import neutral
+from .outputs.results import controls_shown
 
 CALL_TOOL = "call_tool"
 """By which a model calls a tool that it was not offered; see `ToolRegistry.resolve`."""
@@ -26,6 +29,10 @@ AIDS = frozenset((CALL_TOOL, FIND_TOOLS, READ_RESULT))
 """The names of tools that come with others, and by which alone nothing is reached."""
 LONGEST_NAME = 64
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
+_WORDS = frozenset(("description", "title", "$comment"))
+"""Where a schema says something to a reader."""
+_VALUES = frozenset(("const", "enum", "default", "examples"))
+"""Where it holds values, which stay as they are."""
 _log = logger_of(__name__)
 
 
@@ -303,11 +310,37 @@ def _usable(tool: Tool, toolset: str, *, outside: bool) -> Tool | None:
         fit = WrappedTool(tool, name=fit_name(tool.name), origin=toolset, outside=outside or tool.outside)
         check_options(fit)
         _check_sendable(fit)
+        if fit.outside:
+            _describe_harmlessly(fit)
     except Exception as error:  # noqa: BLE001 - the edge to foreign code: attributes of a stranger's tool
         said = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
         _log.warning("toolset %s: a tool is left out: %s", shown(toolset), shown(said))
         return None
     return fit
+
+
+def _describe_harmlessly(tool: WrappedTool) -> None:
+    """Take marks of roles and calls, and what nobody sees, out of what strangers wrote for the model about a tool."""
+    tool.description = _harmless(tool.description)
+    if (parameters := _with_harmless_words(tool.parameters)) != tool.parameters:
+        tool.parameters = parameters
+
+
+def _with_harmless_words(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        return {
+            key: _harmless(value)
+            if key in _WORDS and isinstance(value, str)
+            else value
+            if key in _VALUES
+            else _with_harmless_words(value)
+            for key, value in schema.items()
+        }
+    return [_with_harmless_words(each) for each in schema] if isinstance(schema, list | tuple) else schema
+
+
+def _harmless(text: str) -> str:
+    return neutral(controls_shown(text))
 
 
 def _check_sendable(tool: Tool) -> None:

@@ -9,11 +9,12 @@ import pytest
 import trio
 
 from actgent import BareAgent, ConfigurationError, File, Image, ScriptedLLM, ToolCall, ToolContext
-from actgent.errors import AddressRefused, RequestFailed
+from actgent.errors import AddressRefused, RequestFailed, ToolError
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.toolsets.http import APIKey, Basic, Bearer, Guard, HTTPTool, api_tool
 from actgent.toolsets.http.auth import Credentials
+from actgent.toolsets.ready import page_tool
 
 HERE = ["127.0.0.1"]
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "security_cases.jsonl"
@@ -342,6 +343,25 @@ async def test_recorded_attacks(case, no_connections):
         assert no_connections == []
     else:
         assert no_connections == [case["address"]]
+
+
+FORMS = """127.0.0.1 2130706433 0x7f000001 0x7f.1 017700000001 127.1 0 [::] [::1] [::ffff:127.0.0.1] [::ffff:7f00:1] [::127.0.0.1]
+[64:ff9b::7f00:1] [64:ff9b::a9fe:a9fe] [64:ff9b:1::7f00:1] [64:ff9b:1:fffe::10.0.0.1] [2002:7f00:1::] [2002:a9fe:a9fe::1]
+[2001:0:7f00:1::] [2600::200:5efe:7f00:1] [2600::5efe:a00:1] [::ffff:0:127.0.0.1] [fe80::1] [fe80::1%25lo] [::1%251] [fc00::1]
+[fec0::1] [ff02::1] [100::1] [5f00::1] [fd00:ec2::254] localhost LOCALHOST 127\u30020\u30020\u30021 169.254.169.254 2852039166
+0xa9fea9fe 192.0.0.192 100.100.100.200 168.63.129.16 100.64.0.1 198.18.0.1 224.0.0.1 255.255.255.255 user@127.0.0.1
+1.1.1.1@10.0.0.1 1.1.1.1:80@10.0.0.1 [::ffff:127.0.0.1%25lo] 0177.0.0.1 127.0.0.256 \uff11\uff12\uff17.0.0.1""".split()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("host", FORMS)
+async def test_other_forms_of_addresses_inside(host, scheme, no_connections, monkeypatch):
+    """Numbers in other bases, carried addresses, zones, names before an @, full-width digits: no packet goes out, also not by a proxy."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://1.1.1.1:3128")
+    with pytest.raises(ToolError):
+        await page_tool().execute({"url": f"{scheme}://{host}:8080/latest/meta-data"}, ToolContext())
+    assert no_connections == []
 
 
 async def test_a_name_with_an_address_inside(no_connections):
