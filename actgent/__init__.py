@@ -150,6 +150,8 @@ _NAMES = {
     "portal.blocking": ("Portal", "PortalAgent", "PortalSession"),
     "portal.cooperative": ("AsyncPortal", "AsyncPortalAgent", "AsyncPortalSession"),
     "portal.opening": ("open_portal",),
+    "portal.remote_blocking": ("PortalClient",),
+    "portal.remote_cooperative": ("AsyncPortalClient",),
     "portal.streams": ("AsyncPortalStream", "PortalStream"),
     "memory.base": ("Memory", "ModelView"),
     "memory.decay": ("Relevance", "TimeDecay"),

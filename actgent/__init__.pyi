@@ -257,6 +257,12 @@ from .portal.cooperative import (
 from .portal.opening import (
     open_portal as open_portal,
 )
+from .portal.remote_blocking import (
+    PortalClient as PortalClient,
+)
+from .portal.remote_cooperative import (
+    AsyncPortalClient as AsyncPortalClient,
+)
 from .portal.streams import (
     AsyncPortalStream as AsyncPortalStream,
     PortalStream as PortalStream,

@@ -29,6 +29,8 @@ FACE = [
     "Client",
     "RemoteAgent",
     "RemoteSession",
+    "PortalClient",
+    "AsyncPortalClient",
     "Agent",
     "SessionSummary",
     "Refuse",

@@ -35,7 +35,7 @@ from actgent.messages import (
 )
 from actgent.sessions.incoming import Content
 
-from .channels import Put, RemoteReader, reading
+from .channels import PutItem, RemoteReader, reading
 from .hearing import ServerLink, with_whole_results
 from .problems import failure_error, suspended
 from .reading import Deliveries, to_approval, to_reply
@@ -256,8 +256,8 @@ class RemoteAgent:
         except SessionNotFound:  # or nobody said it yet
             return int((await session.look())["records"])
 
-    async def _fill(self, turn: "_Turn", seconds: float | None, put: Put[Delivery]) -> None:
-        """Put what comes of a message, for so many seconds."""
+    async def _fill(self, turn: "_Turn", seconds: float | None, put: PutItem[Delivery]) -> None:
+        """PutItem what comes of a message, for so many seconds."""
         with trio.move_on_after(math.inf if seconds is None else seconds) as limit:
             await turn.read(put)
         if limit.cancelled_caught:
@@ -363,8 +363,8 @@ class _Turn:
     opened: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when it is heard."""
 
-    async def read(self, put: Put[Delivery]) -> None:
-        """Put all that comes of it, up to its end or to where it waits for people."""
+    async def read(self, put: PutItem[Delivery]) -> None:
+        """PutItem all that comes of it, up to its end or to where it waits for people."""
         deliveries, scope = Deliveries(), trio.CancelScope()
         request = self.session.request("get_events")
 

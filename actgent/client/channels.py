@@ -2,14 +2,22 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
 from actgent.errors import ActgentError
 
 T = TypeVar("T")
-Put = Callable[[T], Awaitable[None]]
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class PutItem(Protocol[T_contra]):
+    """Takes what is for a reader, and the cursor to go on from once it was received, where that is known."""
+
+    def __call__(self, item: T_contra, cursor: int | None = None) -> Awaitable[None]: ...
+
+
 CAPACITY = 100
 """Things that wait for a reader; behind them the stream of the server waits, and then ends, to be taken up by its cursor."""
 
@@ -17,8 +25,10 @@ CAPACITY = 100
 class RemoteReader(trio.abc.ReceiveChannel[T], Generic[T]):
     """One reader's end."""
 
-    def __init__(self, channel: trio.MemoryReceiveChannel[T]) -> None:
+    def __init__(self, channel: trio.MemoryReceiveChannel[tuple[T, int | None]]) -> None:
         self._channel = channel
+        self.cursor: int | None = None
+        """The number of the last record of which all was received, to go on `after` it; None of what has no numbers."""
         self.error: ActgentError | None = None
         """Why no more comes, where that is no end."""
 
@@ -30,11 +40,13 @@ class RemoteReader(trio.abc.ReceiveChannel[T], Generic[T]):
             ActgentError: there is more, and it cannot be had.
         """
         try:
-            return await self._channel.receive()
+            item, cursor = await self._channel.receive()
         except trio.EndOfChannel:
             if self.error is not None:
                 raise self.error from None
             raise
+        self.cursor = self.cursor if cursor is None else cursor
+        return item
 
     async def aclose(self) -> None:
         """Read no more."""
@@ -42,15 +54,18 @@ class RemoteReader(trio.abc.ReceiveChannel[T], Generic[T]):
 
 
 @asynccontextmanager
-async def reading(fill: Callable[[Put[T]], Awaitable[None]]) -> AsyncGenerator[RemoteReader[T], None]:
+async def reading(fill: Callable[[PutItem[T]], Awaitable[None]]) -> AsyncGenerator[RemoteReader[T], None]:
     """A channel that `fill` puts things into, until it returns or the block is left."""
-    send, receive = trio.open_memory_channel[T](CAPACITY)
+    send, receive = trio.open_memory_channel[tuple[T, int | None]](CAPACITY)
     reader, raised = RemoteReader(receive), None
+
+    async def put(item: T, cursor: int | None = None) -> None:
+        await send.send((item, cursor))
 
     async def run() -> None:
         with send:
             try:
-                await fill(send.send)
+                await fill(put)
             except ActgentError as error:
                 reader.error = error
             except (trio.BrokenResourceError, trio.ClosedResourceError):

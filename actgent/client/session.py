@@ -21,7 +21,7 @@ from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming import Content, sayable_parts
 from actgent.sessions.waiting.tasks import TASK_DEADLINE
 
-from .channels import Put, RemoteReader, reading
+from .channels import PutItem, RemoteReader, reading
 from .following import Following, is_growing
 from .hearing import Hearing, ServerLink
 from .reading import to_approval, to_message, to_observed, to_schedule, to_usage
@@ -151,11 +151,11 @@ class RemoteSession:
     ) -> AbstractAsyncContextManager[RemoteReader[Observed]]:
         """An `async with` block with a receive channel of observations; see `Session.observe`."""
 
-        async def fill(put: Put[Observed]) -> None:
+        async def fill(put: PutItem[Observed]) -> None:
             async def hear(events: Collection[StreamEvent]) -> None:
                 for event in events:
                     if event.name == "observation":
-                        await put(to_observed(event.data))
+                        await put(to_observed(event.data), event.number)
 
             begin = after if after is not None else (await self.look())["records"]
             request = self.request("get_observations", query=_wanted(types, turn))

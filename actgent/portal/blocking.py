@@ -374,7 +374,7 @@ class Portal:
         self.thread = thread
         self.runtime: Runtime = thread.opened.result()
         """For code on trio, e.g. `portal.call(portal.runtime.spawn, Till)`."""
-        self._world = ThreadWorld(self.runtime.threads)
+        self.world = ThreadWorld(self.runtime.threads)
 
     def start(self, agent: Agent[DataT_co, DepsT]) -> PortalAgent[DataT_co, DepsT]:
         """Start an agent, as `Runtime.start` does; returns it in the form of this portal."""
@@ -468,7 +468,7 @@ class Portal:
 
     def crossing(self, handler: Handler) -> Handler:
         """Make a handler of this world into one that a session can call."""
-        return crossing(self._world, handler, self._face)
+        return crossing(self.world, handler, self._face)
 
     def crossings(self, handlers: HandlerOptions) -> dict[str, Any]:
         """The same for handlers by their names."""
@@ -478,7 +478,7 @@ class Portal:
         """Make a hook of this world into one that an agent can call."""
         if method is Agent.on_session:
             check_called("on_session()", hook, is_alone=True)
-            return CrossingForSession(self._world, hook, self._face)
+            return CrossingForSession(self.world, hook, self._face)
         if options.get("on") == "input":
             return hook
         return self.crossing(hook)

@@ -403,7 +403,7 @@ class AsyncPortal:
             PortalClosed: the portal was closed, before or meanwhile.
             UsageError: no asyncio loop runs here.
         """
-        loop, ended = _running_loop(), asyncio.Event()
+        loop, ended = running_loop(), asyncio.Event()
         call = self.thread.send(
             partial(fn, *args, **options) if args or options else fn,
             partial(_tell, loop, ended),
@@ -465,7 +465,7 @@ class AsyncPortal:
 
     def crossing(self, handler: Handler) -> Handler:
         """Make a handler of the running loop into one that a session can call."""
-        return crossing(LoopWorld(_running_loop()), handler, self._face)
+        return crossing(LoopWorld(running_loop()), handler, self._face)
 
     def crossings(self, handlers: HandlerOptions) -> dict[str, Any]:
         """The same for handlers by their names."""
@@ -475,7 +475,7 @@ class AsyncPortal:
         """Make a hook of the running loop into one that an agent can call."""
         if method is Agent.on_session:
             check_called("on_session()", hook, is_alone=True)
-            return CrossingForSession(LoopWorld(_running_loop()), hook, self._face)
+            return CrossingForSession(LoopWorld(running_loop()), hook, self._face)
         if options.get("on") == "input":
             return hook
         return self.crossing(hook)
@@ -484,7 +484,12 @@ class AsyncPortal:
         return AsyncPortalSession(self, session)
 
 
-def _running_loop() -> asyncio.AbstractEventLoop:
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The loop of asyncio that runs here.
+
+    Raises:
+        UsageError: none does.
+    """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
+from actgent.client.channels import RemoteReader
 from actgent.runtime.following import ObservationReader, SessionFollower
 from actgent.sessions.waiting.turn_reader import TurnReader
 
@@ -107,7 +108,7 @@ class ChannelReading(Generic[T]):
         return True
 
     def _look_ahead(self) -> int | None:
-        if isinstance(self._channel, SessionFollower | ObservationReader):
+        if isinstance(self._channel, SessionFollower | ObservationReader | RemoteReader):
             self._ahead = self._channel.cursor
         return self._ahead
 

@@ -225,6 +225,7 @@ async def test_observations(agent):
     async with session.observe(types=["TOOL_CALL", "TOOL_EXECUTION"]) as observations:
         await agent.run("recite 3", session=session)
         live = [await observations.receive() for _ in range(2)]
+        assert observations.cursor == live[-1].number
     assert live == list(await session.observations(types=["TOOL_CALL", "TOOL_EXECUTION"]))
     assert [each.type for each in live] == ["TOOL_CALL", "TOOL_EXECUTION"]
     assert live[1].parent == live[0].id

@@ -1,0 +1,110 @@
+"""A client of agents in another process, for synchronous code and asyncio: the same words."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from actgent import (
+    Approve,
+    AsyncPortalClient,
+    BareAgent,
+    PortalClient,
+    Reply,
+    ScriptedLLM,
+    SessionClosed,
+    Suspended,
+    ToolCall,
+    open_gateway,
+    open_portal,
+    tool,
+)
+from actgent.portal.held import HeldBlock, made_on_trio
+
+
+@tool(approval=True, effect="once")
+async def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+def clerk():
+    script = ["one", "two", "three", ToolCall("pay", {"amount": 9}), "It is paid.", "alone"]
+    return BareAgent("clerk", llm=ScriptedLLM(script), tools=[pay])
+
+
+def held_gateway(portal):
+    """A gateway of the portal's runtime, as a block that others hold."""
+    return HeldBlock(portal.thread, made_on_trio(partial(open_gateway, portal.runtime, bind="127.0.0.1:0")))
+
+
+def test_synchronous_code_talks_to_a_server():
+    """Sessions, handlers, runs, streams, decisions and errors, each of them waited for."""
+    heard, with_session = [], []
+    with open_portal(journal="memory:") as portal:
+        portal.start(clerk())
+        block = held_gateway(portal)
+        gateway = portal.call(block.enter)
+        with PortalClient(portal, gateway.url, token=gateway.key) as client:
+            agent = client.agent("clerk")
+            session = agent.create_session(session_id="s1")
+            session.on_conversation(heard.append)
+            session.on_conversation(lambda reply, mine: with_session.append((reply.text, mine)))
+            session.chat("first", message_id="m1")
+            session.wait_idle()
+            assert agent.run("second", session=session).text == "two"
+            with agent.stream("third", session=session) as deliveries:
+                assert [each.text for each in deliveries if isinstance(each, Reply)] == ["three"]
+            with pytest.raises(Suspended) as waiting:
+                agent.run("pay", session=session)
+            assert [each.id for each in session.approvals()] == list(waiting.value.ids)
+            assert agent.resume({each: Approve() for each in waiting.value.ids}).text == "It is paid."
+            session.wait_idle()
+            with session.observe(types=["TOOL_EXECUTION"], after=0) as observations:
+                assert next(observations).content == "paid 9"
+                assert observations.cursor == session.observations(types=["TOOL_EXECUTION"])[0].number
+            assert (session.status(), session.messages().total) == ("idle", 10)
+            assert [each.session_id for each in client.sessions()] == ["s1"]
+            session.close()
+            with pytest.raises(SessionClosed):
+                agent.open_session("s1")
+        portal.call(block.leave, None)
+    assert [reply.text for reply in heard] == ["one", "two", "three", "It is paid."]
+    assert with_session == [(reply.text, session) for reply in heard]
+
+
+async def talk():
+    heard = []
+
+    async def hear(reply):
+        await asyncio.sleep(0)
+        heard.append(reply.text)
+
+    async with open_portal(journal="memory:") as portal:
+        await portal.start(clerk())
+        block = held_gateway(portal)
+        gateway = await portal.call(block.enter)
+        async with AsyncPortalClient(portal, gateway.url, token=gateway.key) as client:
+            agent = client.agent("clerk")
+            session = await agent.ensure_session(None, "s1")
+            async with session.listening(on_conversation=hear):
+                await session.chat("first")
+                await session.wait_idle()
+            assert (await agent.run("second", session=session)).text == "two"
+            async with agent.stream("third", session=session) as deliveries:
+                assert [each.text async for each in deliveries if isinstance(each, Reply)] == ["three"]
+            with pytest.raises(Suspended) as waiting:
+                await agent.run("pay", session=session)
+            async with agent.follow(session) as deliveries:
+                await session.answer(waiting.value.ids[0], Approve())
+                told = [each.text async for each in deliveries if isinstance(each, Reply)]
+            assert told == ["It is paid."]
+            assert (await session.status(), await session.cursor()) == ("idle", None)
+            await session.aclose()
+        await portal.call(block.leave, None)
+    return heard
+
+
+def test_asyncio_talks_to_a_server():
+    """The same, awaited; handlers run on the loop, as long as their block lasts."""
+    assert asyncio.run(talk()) == ["one"]
