@@ -39,7 +39,7 @@ class Client:
         return RemoteAgent(self._link, name)
 
     async def agents(self) -> tuple[AgentCard, ...]:
-        """What the agents that run there say of themselves."""
+        """Return what the agents that run there say of themselves."""
         page = await self._link.calls.call(RemoteRequest(operation="list_agents"))
         fields = ("name", "role", "goal", "capabilities")
         return tuple(AgentCard(**{name: each[name] for name in fields}) for each in page["items"])

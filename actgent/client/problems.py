@@ -63,7 +63,7 @@ def suspended(waits_for: Any) -> Suspended:
 
 
 def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """What a refused request raises."""
+    """Return what a refused request raises."""
     row = _ROWS.get(refused.kind)
     if row is None:
         return RemoteError(refused.detail, kind=refused.kind, status=refused.status)

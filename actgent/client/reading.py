@@ -43,7 +43,7 @@ def to_seconds(text: str | None, otherwise: float = 0.0) -> float:
 
 
 def to_usage(data: Data | None) -> Usage:
-    """What model calls took; what sessions took that worked for this one is the difference of its total."""
+    """Return what model calls took; what sessions took that worked for this one is the difference of its total."""
     if data is None:
         return NO_USAGE
     own = Usage(**{name: data[name] for name in _USAGE if name in data})
@@ -72,7 +72,7 @@ def to_approval(data: Data) -> Approval:
 
 
 def to_result(data: Data) -> ToolResult:
-    """What came of a call."""
+    """Return what came of a call."""
     return ToolResult(
         id=data.get("id", ""),
         call_id=data["call_id"],
@@ -154,7 +154,7 @@ class GrownText:
     """Of that text, by which another text of the same length is known."""
 
     def take(self, data: Data) -> Token | None:
-        """What is new of it; None where nothing is."""
+        """Return what is new of it; None where nothing is."""
         answer, begin, text = (data["reply_id"], data["attempt"]), data["begin"], data["text"]
         if answer != self._answer:
             self._begin(answer, anew=answer[0] == self._answer[0])
@@ -172,7 +172,7 @@ class GrownText:
         return Token(new, answer[0], self.attempt)
 
     def complete(self, reply_id: str, text: str) -> Token | None:
-        """What was not told of an answer that is whole; None where all was."""
+        """Return what was not told of an answer that is whole; None where all was."""
         attempt = self._answer[1] if self._answer[0] == reply_id else 0
         return self.take({"reply_id": reply_id, "attempt": attempt, "begin": 0, "text": text})
 
@@ -196,7 +196,7 @@ class Deliveries:
     """The id of the last answer of the model, which its first reply has, too."""
 
     def read(self, event: StreamEvent) -> Iterator[Delivery]:
-        """What an event tells: mostly one thing; nothing where handlers hear nothing of it."""
+        """Return what an event tells: mostly one thing; nothing where handlers hear nothing of it."""
         data = event.data
         if event.name == "turn" and data["phase"] == "started" and not data.get("joins"):
             self.usage = NO_USAGE

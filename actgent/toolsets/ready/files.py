@@ -194,7 +194,7 @@ def _regular(name: str, parent: int, told: str) -> Generator[int]:
 
 
 def _text_of(name: str, parent: int) -> str:
-    """What a file says that is searched; nothing where it is no file, or too long."""
+    """Return what a file says that is searched; nothing where it is no file, or too long."""
     try:
         with _regular(name, parent, name) as opened:
             if os.fstat(opened).st_size > MAX_FILE:
