@@ -19,15 +19,19 @@ class Figures:
     """The figures of some runs."""
 
     trials: int = 0
+    """The number of runs."""
     passed: int = 0
+    """Of them, those with an answer whose checks all passed."""
     errors: int = 0
     """Of them, those without an answer."""
     score: float = 0.0
     """The mean; 0 without runs."""
     usage: Usage = NO_USAGE
+    """Of their sessions together."""
     p50: float = 0.0
     """Seconds of a run, the median."""
     p95: float = 0.0
+    """Seconds of a run that 95 of 100 do not exceed."""
 
     @property
     def rate(self) -> float:
@@ -60,8 +64,11 @@ class Report:
     """All runs, by cases and variants."""
 
     trials: tuple[Trial, ...]
+    """All runs."""
     cases: tuple[Case, ...]
+    """All that were run, in their order."""
     variants: tuple[str, ...]
+    """The names of agents, models or prompts that were compared."""
 
     @classmethod
     def of(cls, trials: Iterable[Trial], cases: Sequence[Case], variants: Sequence[str]) -> "Report":

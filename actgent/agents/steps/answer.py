@@ -27,12 +27,17 @@ class ToolExecution:
     """One tool call of a step, and what has come of it."""
 
     tool_id: str
+    """The call's id."""
     tool_name: str
+    """The tool's name."""
     parameters: Mapping[str, Any] | str = attrs.field(factory=dict)
     """A str is what could not be read as an object, and never runs."""
     status: ToolProgress | Literal["pending"] = "pending"
+    """How far the call is; `pending` until it runs."""
     result: str | None = None
+    """What it returned, as text; None where nothing is there."""
     error: str | None = None
+    """What went wrong; None where nothing did."""
 
 
 @attrs.define
@@ -40,15 +45,23 @@ class StepState:
     """One model call of the run."""
 
     step_id: str
+    """As in the events of the step."""
     step_number: int
     """From 1."""
     step_type: StepType = "unknown"
+    """What the model did; `unknown` until its answer says so."""
     plan: str = ""
+    """The plan in words; empty where the step makes none."""
     thought: str = ""
+    """The model's reasons, in its words."""
     tool_executions: list[ToolExecution] = attrs.field(factory=list)
+    """The calls of the step, in their order."""
     answer: str = ""
+    """The final answer, where the step gives it."""
     is_complete: bool = False
+    """True if the model's answer is whole."""
     error: str | None = None
+    """Why the run ended in this step; None where it did not."""
 
     def apply(self, event: StepsEvent) -> bool:
         """Take an event of this step over; False where it changes nothing."""
@@ -98,7 +111,9 @@ class AgentAnswer(Generic[DataT_co]):
     """The run so far. The same object is given again after each change."""
 
     query: str
+    """What was asked."""
     steps: list[StepState] = attrs.field(factory=list)
+    """The model calls of the run, in their order."""
     text: str = ""
     """The final answer."""
     data: DataT_co | None = None

@@ -20,6 +20,7 @@ class StepsEvent:
     type: ClassVar[str]
     """Its name as JSON."""
     step_id: str
+    """The model call of the run that it belongs to."""
 
 
 @attrs.frozen(kw_only=True)
@@ -27,6 +28,7 @@ class StreamStart(StepsEvent):
     """The first piece of an answer has come."""
 
     type: ClassVar[str] = "stream_start"
+    """Its name as JSON."""
 
 
 @attrs.frozen(kw_only=True)
@@ -34,6 +36,7 @@ class StreamEnd(StepsEvent):
     """The answer is whole."""
 
     type: ClassVar[str] = "stream_end"
+    """Its name as JSON."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,8 +44,11 @@ class PlanEvent(StepsEvent):
     """The model made a plan."""
 
     type: ClassVar[str] = "agent_plan"
+    """Its name as JSON."""
     plan: str
+    """The plan in words."""
     complete: bool = True
+    """False while the answer grows."""
 
 
 @attrs.frozen(kw_only=True)
@@ -50,10 +56,13 @@ class StepEvent(StepsEvent):
     """The model wants tools to run."""
 
     type: ClassVar[str] = "agent_step"
+    """Its name as JSON."""
     thought: str = ""
+    """Why, in the model's words; may be empty."""
     calls: tuple[ToolCall, ...] = ()
     """Their ids are `STEP_ID/PLACE`, the same while the answer grows and in the events of the tools."""
     complete: bool = True
+    """False while the answer grows."""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,10 +70,15 @@ class ToolExecutionEvent(StepsEvent):
     """A tool is about to run, or its result is there."""
 
     type: ClassVar[str] = "tool_execution"
+    """Its name as JSON."""
     tool_call_id: str
+    """The call, as in `StepEvent.calls`."""
     tool_name: str
+    """The tool's name."""
     status: ToolProgress
+    """How far the call is."""
     result: ToolResult | None = None
+    """What came of it; None while it runs."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +86,9 @@ class ToolResultsEvent(StepsEvent):
     """All tools of a step have ended."""
 
     type: ClassVar[str] = "tool_results"
+    """Its name as JSON."""
     results: tuple[ToolResult, ...]
+    """In the order of the calls."""
 
 
 @attrs.frozen(kw_only=True)
@@ -80,7 +96,12 @@ class FinalEvent(StepsEvent):
     """The final answer; exactly one is complete in a run that succeeds."""
 
     type: ClassVar[str] = "final_response"
+    """Its name as JSON."""
     text: str
+    """The answer in words."""
     data: Any = None
+    """The value of the declared output; None where there is none."""
     thought: str = ""
+    """What led to it, in the model's words; may be empty."""
     complete: bool = True
+    """False while the answer grows."""

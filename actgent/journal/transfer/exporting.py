@@ -24,8 +24,11 @@ class ExportedSession:
     """A session as it stands in a file."""
 
     session_id: str
+    """The session's id."""
     agent: str
+    """The name of its agent."""
     records: tuple[Record, ...]
+    """All of them, oldest first."""
 
 
 async def read_sessions(

@@ -39,26 +39,35 @@ class TodoItem:
     """One step of a plan."""
 
     id: str
+    """Unique in its plan."""
     description: str
+    """What is to be done, in words."""
     status: Status = "pending"
+    """How far it is."""
     dependencies: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """Ids of the items that have to be completed before."""
     step_type: StepType | None = None
+    """What kind of work it is; None where the model did not say."""
     required_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """Tools that have to be called, with success, before the item counts as completed."""
     expected_outcome: str | None = None
+    """What should come of it, in words; None where the model did not say."""
     mode: Mode | None = None
     """`strict`: without its required tools the item fails; `advisory`: it is only noted. None: see `is_strict`."""
     result: str | None = None
+    """What came of it, in words; None until it has ended."""
     called_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """The tools that were called for it, with success."""
     validation: Validation | None = None
+    """What came of looking whether its required tools were called; None until then."""
     attempts: int = 0
     """How often it was tried again because a required tool was not called."""
     begun_after: str | None = None
     """The id of the message after which its current attempt began."""
     created_at: float = 0.0
+    """Unix time in seconds."""
     updated_at: float = 0.0
+    """Unix time in seconds."""
 
     @property
     def is_tool_step(self) -> bool:
@@ -84,13 +93,17 @@ class Plan:
     """What a session is about to do. `items` may be empty: then one round of tools, or none, leads to the answer."""
 
     title: str | None = None
+    """A few words for people; None where the model gave none."""
     intent: str | None = None
+    """What the user wants, as the model understood it."""
     outline: str | None = None
     """The plan in words."""
     items: tuple[TodoItem, ...] = attrs.field(default=(), converter=_items)
+    """In the order of the model's list."""
     warnings: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """What was left out of the model's list because it could not be read."""
     status: RunStatus = "running"
+    """How far it is as a whole."""
 
     def find(self, item_id: str) -> TodoItem | None:
         """The item of this id."""
@@ -257,6 +270,7 @@ class TodoChange:
     """What happened to one item."""
 
     kind: ChangeKind
+    """What happened to it."""
     item: TodoItem
     """As it is now; as it was, where it was removed."""
     fields: tuple[str, ...] = ()
@@ -268,6 +282,7 @@ class TodoDiff:
     """The way from one list to another, in the order of the new one, then what was removed."""
 
     changes: tuple[TodoChange, ...] = ()
+    """One for each item that is different."""
 
     def of(self, kind: ChangeKind) -> tuple[TodoItem, ...]:
         """The items of one kind of change."""
