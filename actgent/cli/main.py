@@ -16,6 +16,7 @@ from actgent.protocols import PROTOCOLS
 
 from .limits import Bounds, limits_of
 from .serving.notify import NotifyOptions
+from .serving.place import PlaceOptions
 from .signals import Shutdown, run_until_signalled
 from .talk import TalkOptions, is_message
 from .terminal import Terminal
@@ -662,6 +663,62 @@ def serve(
     )
     play = serve_again if reload else put
     return _run(lambda terminal, shutdown: play(options, terminal, shutdown))
+
+
+@app.command
+def top(
+    *,
+    place: PlaceOptions | None = None,
+    every: Annotated[float, Parameter(validator=Number(gte=0.1))] = 1.0,
+    once: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Show how agents are just now: inboxes, turns, who waits for people, provider limits, spending.
+
+    Of a running server, until Ctrl-C; turns a second and spending take a token with the scope metrics. Of a journal, its
+    sessions by their states. In a pipe it is shown once.
+
+    Args:
+        place: Where to look.
+        every: Seconds between two looks.
+        once: Look once.
+        json: Write a JSON object a look, for programs.
+    """
+    from .serving.top import TopOptions, top as look  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = TopOptions(place=place or PlaceOptions(), every=every, once=once, json=json)
+    return _run(lambda terminal, shutdown: look(options, terminal, shutdown))
+
+
+@app.command(name="watch")
+def watch_one(
+    session: str,
+    /,
+    *,
+    place: PlaceOptions | None = None,
+    agent: str | None = None,
+    after: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    once: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Show what happens in a session, as it happens, until it is closed or Ctrl-C is pressed.
+
+    Of a running server, over its restarts, each event once. Of a journal, which an agent may be using; nothing is written.
+
+    Args:
+        session: Its id.
+        place: Where to look.
+        agent: Whose it is, where several agents have one of this id.
+        after: The number of the last event that is known already.
+        once: Show what is there, and end.
+        json: Write a JSON object an event, for programs.
+    """
+    from .serving.watch import WatchOptions, watch_session  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = WatchOptions(
+        session=session, place=place or PlaceOptions(), agent=agent, after=after, once=once, json=json
+    )
+    return _run(lambda terminal, shutdown: watch_session(options, terminal, shutdown))
 
 
 access = App(name="token", help="Look after the tokens of a gateway: new, list, revoke.")

@@ -151,6 +151,14 @@ class Metrics:
             histogram = series[key] = Histogram(_BOUNDS.get(name, names.SECOND_BOUNDS))
         histogram.add(value)
 
+    def totals(self, agent: str) -> dict[str, float]:
+        """What an agent has done since figures are counted: turns that ended, and US dollars."""
+        names_of = {"turns": "actgent_turns_total", "spent_usd": "actgent_spent_usd_total"}
+        return {
+            total: sum(n for labels, n in self._counters.get(name, {}).items() if (AGENT, agent) in labels)
+            for total, name in names_of.items()
+        }
+
     def start(self, agent: str, key: str, at: float) -> None:
         """Remember when something began."""
         self._open[agent, key] = at

@@ -10,6 +10,12 @@ from actgent.web.problems import Problem
 from .endpoints import JSON, Endpoint, HTTPCall
 from .views import of_agent
 
+TOTALS = {
+    "type": "string",
+    "enum": ["true"],
+    "description": "Turns and spending of each agent, too, since figures are counted; takes the scope metrics.",
+}
+
 
 async def list_agents(call: HTTPCall) -> Response:
     """The agents that run."""
@@ -42,6 +48,9 @@ async def statistics(call: HTTPCall) -> Response:
     """What the agents do now, and for admins how much there is."""
     reach = call.gateway.reach
     agents = {each.agent: attrs.asdict(each) for each in reach.runtime.statistics()}
+    if "totals" in call.query and call.caller.allows("metrics"):
+        await call.gateway.metrics.begin()
+        agents = {name: {**each, **call.gateway.metrics.totals(name)} for name, each in agents.items()}
     of_all = {}
     if call.caller.is_admin:
         counts = await reach.journal.counts()
@@ -85,6 +94,7 @@ ENDPOINTS = (
         path="/statistics",
         answer=statistics,
         scope="read",
+        query={"totals": TOTALS},
     ),
     Endpoint(verb="GET", path="/metrics", answer=show_metrics, scope="metrics", gives=MEDIA_TYPE),
     Endpoint(verb="GET", path="/webhooks", answer=list_webhooks, scope="admin"),

@@ -1,0 +1,202 @@
+"""`actgent top` and `actgent watch`: of a server that runs, of one that comes back, and of a journal beside its owner."""
+
+import json
+import os
+import re
+import sys
+from functools import partial
+
+import pexpect
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM
+
+COMMAND = [sys.executable, "-c", "from actgent.cli import main; main()"]
+
+
+async def run(*arguments, token="", code=0):
+    """What a command prints, and its complaints."""
+    env = {**os.environ, "ACTGENT_TOKEN": token, "COLUMNS": "200"}
+    done = await trio.run_process(
+        [*COMMAND, *arguments], capture_stdout=True, capture_stderr=True, check=False, env=env
+    )
+    said = done.stderr.decode()
+    assert done.returncode == code, said
+    assert "Traceback" not in said
+    return done.stdout.decode() if code == 0 else said
+
+
+async def say(client, words="hello", session="s1"):
+    await client.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
+    said = await client.post(
+        f"/v1/sessions/{session}/messages", json={"content": words}, headers={"prefer": "wait=20"}
+    )
+    assert said.status_code == 200, said.text
+
+
+async def test_a_session_is_watched_alike_at_a_server_and_in_a_journal(serving, tmp_path):
+    """Each event by its number, as the API has it; from a journal that is in use the same; behind a number what follows."""
+    journal = f"{tmp_path}/a.db"
+    async with serving(journal=f"sqlite:///{journal}") as served, served.client() as ada:
+        await say(ada, "good \x1b[31mday")
+        at = ("--at", served.gateway.url)
+        remote = await run("watch", "s1", "--once", "--json", *at, token=served.tokens["ada"])
+        local = await run("watch", "s1", "--once", "--json", "--at", journal)
+        page = await ada.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
+        later = await run("watch", "s1", "--once", "--json", "--after", "2", "--at", journal)
+        lines = await run("watch", "s1", "--once", *at, token=served.tokens["ada"])
+    rows = [json.loads(line) for line in remote.splitlines()]
+    assert [json.loads(line) for line in local.splitlines()] == rows
+    assert [(row["id"], row["event"]) for row in rows] == [
+        (each["id"], each["event"]) for each in page.json()["items"]
+    ]
+    assert [json.loads(line) for line in later.splitlines()] == [row for row in rows if row["id"] > 2]
+    assert re.search(r"^ +2  message   ada: good \\x1b\[31mday$", lines, re.MULTILINE), lines
+    assert re.search(r"^ +\d+  reply     you said: good", lines, re.MULTILINE)
+
+
+async def test_a_watched_session_is_shown_to_its_end(serving, tmp_path):
+    """What comes later is shown as it comes, and the command ends with the session; from a journal, too."""
+    journal = f"{tmp_path}/a.db"
+    async with serving(journal=f"sqlite:///{journal}") as served, served.client() as ada:
+        await say(ada)
+        shown = {}
+
+        async def watch(name, *arguments):
+            shown[name] = await run("watch", "s1", *arguments, token=served.tokens["ada"])
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, "server", "--at", served.gateway.url)
+                nursery.start_soon(watch, "journal", "--at", journal)
+                await say(ada, "more")
+                await ada.post("/v1/sessions/s1/close", json={})
+    for text in shown.values():
+        numbers = [int(found) for found in re.findall(r"^ +(\d+)  ", text, re.MULTILINE)]
+        assert numbers == sorted(set(numbers))
+        assert "ada: more" in text
+        assert text.splitlines()[-1].split()[1] == "closed"
+
+
+async def test_a_watch_goes_on_over_a_restart_of_the_server(serving, tmp_path):
+    """The server ends and another one takes its place: each event is shown once."""
+    journal, tokens, output = f"sqlite:///{tmp_path}/a.db", tmp_path / "tokens.toml", tmp_path / "shown"
+    secret = write_token(tokens)
+    bind, process = "127.0.0.1:0", None
+    try:
+        for words in ("one", "two"):
+            async with serving(journal=journal, bind=bind, tokens=tokens) as served, served.client() as ada:
+                bind = served.gateway.url.removeprefix("http://")
+                ada.headers["authorization"] = f"Bearer {secret}"
+                await say(ada, words)
+                if process is None:
+                    command = [*COMMAND, "watch", "s1", "--json", "--at", served.gateway.url]
+                    with output.open("wb") as file:
+                        env = {**os.environ, "ACTGENT_TOKEN": secret}
+                        process = await trio.lowlevel.open_process(command, stdout=file, env=env)
+                with trio.fail_after(60):
+                    while f"you said: {words}" not in output.read_text():  # noqa: ASYNC110 - a process writes it
+                        await trio.sleep(0.05)
+        process.terminate()
+        assert await process.wait() == 143
+    finally:
+        if process is not None and process.returncode is None:
+            process.kill()
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    numbers = [row["id"] for row in rows]
+    assert numbers == sorted(set(numbers))
+    assert [row["data"]["text"] for row in rows if row["event"] == "reply"] == [
+        "you said: one",
+        "you said: two",
+    ]
+
+
+def write_token(file):
+    from actgent.web.tokens import new_token, write_tokens
+
+    secret, token = new_token("ada", owner="ada", scopes=["chat"])
+    write_tokens(file, [token])
+    return secret
+
+
+async def test_top_shows_agents_once_in_a_pipe_and_as_json(serving):
+    """Inboxes, sessions and who waits for people; totals and all sessions for those who may see them."""
+    async with serving() as served, served.client() as ada:
+        await run(
+            "top", "--once", "--at", served.gateway.url, token=served.tokens["root"]
+        )  # from here it is counted
+        await say(ada)
+        at = ("--at", served.gateway.url)
+        with trio.fail_after(60):
+            while True:
+                looked = json.loads(await run("top", "--once", "--json", *at, token=served.tokens["root"]))
+                if looked["agents"]["clerk"]["turns"] == 1:
+                    break
+        text = await run("top", *at, token=served.tokens["root"])
+        mine = await run("top", *at, token=served.tokens["ada"])
+    assert looked["sessions"]["idle"] == 1
+    row = re.search(r"^clerk +running +0/1000 +0 +0/100 +1 +0 +- +\$0.0000", text, re.MULTILINE)
+    assert row, text
+    assert "sessions: 1 idle" in text
+    assert "sessions:" not in mine
+    assert re.search(r"^clerk .* - +-$", mine.replace(" \n", "\n"), re.MULTILINE), mine
+
+
+async def test_top_of_a_journal_shows_its_sessions(serving, tmp_path):
+    """By their states, the latest first; while agents use it."""
+    async with serving(journal=f"sqlite:///{tmp_path}/a.db") as served, served.client() as ada:
+        await say(ada)
+        text = await run("top", "--at", f"{tmp_path}/a.db")
+    assert "sessions: 1 idle" in text
+    assert re.search(r"^s1 +clerk +ada +idle", text, re.MULTILINE)
+
+
+async def test_top_is_live_at_a_terminal(serving):
+    """It is drawn again and again, and Ctrl-C ends it."""
+    agents = [BareAgent("clerk", llm=ScriptedLLM(lambda _: "x"))]
+    async with serving(agents=agents) as served, served.client() as ada:
+        env = {**os.environ, "ACTGENT_TOKEN": served.tokens["root"], "TERM": "xterm", "COLUMNS": "150"}
+        command = [*COMMAND, "top", "--every", "0.2", "--at", served.gateway.url]
+        spawn = partial(
+            pexpect.spawn,
+            command[0],
+            command[1:],
+            env=env,
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(30, 150),
+        )
+        child = spawn()
+        try:
+            await trio.to_thread.run_sync(child.expect, r"clerk +running")
+            await say(ada, session="s1")
+            await trio.to_thread.run_sync(child.expect, "sessions: 1 idle")
+            child.send("\x03")
+            await trio.to_thread.run_sync(child.expect, pexpect.EOF)
+        finally:
+            await trio.to_thread.run_sync(partial(child.close, force=True))
+    assert child.exitstatus == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["top", "--at", "http://127.0.0.1:1"], 2, "takes a token: set ACTGENT_TOKEN"),
+        (["top", "--at", "http://127.0.0.1:1", "--token-file", "none"], 2, "cannot be read: none"),
+        (["watch", "s1", "--at", "none.db"], 2, "no such file"),
+    ],
+)
+async def test_what_is_wrong_is_said(arguments, code, words):
+    """A mistake is one line."""
+    assert words in await run(*arguments, code=code)
+
+
+async def test_a_server_that_is_not_there_or_refuses_is_named(serving):
+    """In a sentence, not a trace."""
+    gone = await run("top", "--at", "http://127.0.0.1:1", token="act_x", code=1)
+    assert "does not answer (ConnectError)" in gone
+    async with serving() as served:
+        at = ("--at", served.gateway.url)
+        assert "401" in await run("top", *at, token="act_x", code=1)
+        assert "404" in await run("watch", "nothing", *at, token=served.tokens["ada"], code=1)
