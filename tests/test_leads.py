@@ -208,10 +208,15 @@ def test_names_of_an_own_class_go_before():
     assert (Own().sessions, Own().history) == (("one",), ["mine"])
 
 
-def test_names_of_sessions_in_portals():
+def test_names_of_agents_and_sessions_in_portals():
     """Without `await` in synchronous code."""
     with open_portal() as portal:
-        session = portal.start(clerk()).create_session("ada")
+        agent = portal.start(clerk())
+        with pytest.raises(
+            AttributeError, match=r"session = agent\.create_session\(owner\), then session\.chat"
+        ):
+            agent.chat  # noqa: B018 - the access is the test
+        session = agent.create_session("ada")
         with pytest.raises(AttributeError, match=r"write session\.chat\(text\)"):
             session.send  # noqa: B018 - the access is the test
         with pytest.raises(AttributeError) as caught:

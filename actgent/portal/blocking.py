@@ -35,7 +35,7 @@ from actgent.sessions.following import Follow, Observed, ObservedType
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content
-from actgent.support.leads import for_portal_sessions
+from actgent.support.leads import for_portal_agents, for_portal_sessions
 from actgent.tools.base import DepsT
 
 from .attaching import AttachesHandlers, AttachesHooks, HandlerOptions
@@ -230,6 +230,7 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
         return self._look(lambda: self.inner.mode_changes)
 
 
+@for_portal_agents
 class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
     """An `Agent` for synchronous code: its methods take the same arguments, and wait."""
 

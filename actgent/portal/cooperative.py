@@ -36,7 +36,7 @@ from actgent.sessions.following import Follow, Observed, ObservedType
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content
-from actgent.support.leads import for_asyncio_sessions
+from actgent.support.leads import for_asyncio_agents, for_asyncio_sessions
 from actgent.tools.base import DepsT
 
 from .attaching import AttachesHandlers, AttachesHooks, HandlerOptions
@@ -221,6 +221,7 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
         return await self._look(lambda: self.inner.mode_changes)
 
 
+@for_asyncio_agents
 class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
     """An `Agent` for asyncio: its methods take the same arguments, and are awaited."""
 

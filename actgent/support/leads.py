@@ -1,40 +1,43 @@
 """The words that newcomers type, by class and function, and what is meant by each."""
 
+from collections.abc import Mapping
+
 from .hints import leads
 
+_OF_AGENTS = {
+    "chat": "a session is talked to: session = await agent.create_session(owner), then await session.chat(text); "
+    "or await agent.run(text) for one answer",
+    **dict.fromkeys(
+        ("on_conversation", "on_reply", "on_response"),
+        "attach it to a session: session.on_conversation(fn)",
+    ),
+    **dict.fromkeys(
+        ("on_exception", "on_error", "on_failure"), "attach it to a session: session.on_exception(fn)"
+    ),
+    **dict.fromkeys(
+        ("on_token", "on_tool_result", "on_event", "on_routing", "on_approval"), "attach it to a session"
+    ),
+    **dict.fromkeys(
+        ("invoke", "ask", "generate", "complete", "arun", "kickoff", "query"),
+        "write await agent.run(text)",
+    ),
+    **dict.fromkeys(
+        ("start", "open", "close", "aclose", "stop"),
+        "an agent lives as long as its block: async with agent:",
+    ),
+    **dict.fromkeys(("session", "new_session"), "write await agent.create_session(owner)"),
+    "get_or_create_session": "write await agent.ensure_session(owner, session_id)",
+    "add_tool": "write Agent(..., tools=[...]), or agent.tools.add(tool)",
+    **dict.fromkeys(
+        ("history", "messages", "state", "memory", "usage"),
+        "each session has its own: session.history, session.state, session.usage",
+    ),
+    "sessions": "a runtime lists them: await runtime.sessions(agent=agent.name)",
+    **dict.fromkeys(("llm", "model"), "it is given when the agent is made: Agent(name, llm=...)"),
+    "instructions": "read agent.system_prompt, the whole prompt, or agent.profile",
+}
 for_agents = leads(
-    {
-        "chat": "a session is talked to: session = await agent.create_session(owner), then await session.chat(text); "
-        "or await agent.run(text) for one answer",
-        **dict.fromkeys(
-            ("on_conversation", "on_reply", "on_response"),
-            "attach it to a session: session.on_conversation(fn)",
-        ),
-        **dict.fromkeys(
-            ("on_exception", "on_error", "on_failure"), "attach it to a session: session.on_exception(fn)"
-        ),
-        **dict.fromkeys(
-            ("on_token", "on_tool_result", "on_event", "on_routing", "on_approval"), "attach it to a session"
-        ),
-        **dict.fromkeys(
-            ("invoke", "ask", "generate", "complete", "arun", "kickoff", "query"),
-            "write await agent.run(text)",
-        ),
-        **dict.fromkeys(
-            ("start", "open", "close", "aclose", "stop"),
-            "an agent lives as long as its block: async with agent:",
-        ),
-        **dict.fromkeys(("session", "new_session"), "write await agent.create_session(owner)"),
-        "get_or_create_session": "write await agent.ensure_session(owner, session_id)",
-        "add_tool": "write Agent(..., tools=[...]), or agent.tools.add(tool)",
-        **dict.fromkeys(
-            ("history", "messages", "state", "memory", "usage"),
-            "each session has its own: session.history, session.state, session.usage",
-        ),
-        "sessions": "a runtime lists them: await runtime.sessions(agent=agent.name)",
-        **dict.fromkeys(("llm", "model"), "it is given when the agent is made: Agent(name, llm=...)"),
-        "instructions": "read agent.system_prompt, the whole prompt, or agent.profile",
-    },
+    _OF_AGENTS,
     keywords={
         "name": "write it first, e.g. BareAgent('clerk', llm=...)",
         "model": "write llm='openai:gpt-5.2'",
@@ -100,13 +103,23 @@ for_sessions = leads(
     ),
     setters={"state": DISPATCH},
 )
-for_portal_sessions = leads(
-    {
+
+
+def _awaitless(names: Mapping[str, str]) -> dict[str, str]:
+    """The same words for synchronous code."""
+    return {
         name: text.replace("async with", "with").replace("await ", "").replace("aclose", "close")
-        for name, text in _OF_SESSIONS.items()
+        for name, text in names.items()
     }
+
+
+_OF_PORTAL_AGENTS = _OF_AGENTS | dict.fromkeys(
+    ("start", "open", "close", "aclose", "stop"),
+    "an agent that was started in a portal lives as long as that",
 )
-"""Of synchronous code."""
+for_portal_agents = leads(_awaitless(_OF_PORTAL_AGENTS))
+for_asyncio_agents = leads(_OF_PORTAL_AGENTS)
+for_portal_sessions = leads(_awaitless(_OF_SESSIONS))
 for_asyncio_sessions = leads(
     {
         name: text.replace("read session.history", "read await session.history()")
