@@ -2,7 +2,9 @@
 
 Lists are put together by reciprocal rank fusion (Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms
 Condorcet and individual rank learning methods", SIGIR 2009): a place counts 1 / (60 + place), so that no list's scores have
-to be comparable with another's.
+to be comparable with another's. Places by vectors count a tenth less: of two memories that are each the first in one list alone
+the one with the words comes first. With equal weights chance decides there, and with more for vectors a word that
+stands in one memory only is outvoted by what is merely alike; docs/benchmarks.md has the figures.
 
 Worth is importance, halved for each half-life by which a memory was used earlier than the newest of those beside it. What time
 it is does not matter: a clock that jumps changes the order of no two memories that were there before.
@@ -14,6 +16,8 @@ from actgent.errors import ConfigurationError
 
 RANK_OFFSET = 60
 """The constant of the paper."""
+WEIGHTS = {"vectors": 0.9}
+"""What a place in a list counts, where that is not 1."""
 LEAST_IMPORTANCE = 0.01
 """That of a memory without any: it fades like the others, and does not vanish at once."""
 WORTH_SHARE = 0.25
@@ -30,8 +34,9 @@ def fuse(lists: Mapping[str, Sequence[int]]) -> dict[int, tuple[float, tuple[str
     scores: dict[int, float] = {}
     found_by: dict[int, tuple[str, ...]] = {}
     for name, ranked in lists.items():
+        weight = WEIGHTS.get(name, 1.0)
         for place, number in enumerate(ranked, 1):
-            scores[number] = scores.get(number, 0.0) + 1 / (RANK_OFFSET + place)
+            scores[number] = scores.get(number, 0.0) + weight / (RANK_OFFSET + place)
             found_by[number] = (*found_by.get(number, ()), name)
     return {number: (score, found_by[number]) for number, score in scores.items()}
 

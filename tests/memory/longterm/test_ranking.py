@@ -9,10 +9,12 @@ from actgent.memory.longterm.words import MAX_WORDS, searched_words, spaced
 
 
 def test_what_two_ways_find_comes_before_what_one_finds():
-    """Places count 1 / (60 + place), from each list."""
+    """Places count 1 / (60 + place), from each list; where each finds another one first, the one with the words comes first."""
     scores = fuse({"words": [1, 2, 3], "vectors": [3, 4]})
-    assert scores[3] == (1 / 63 + 1 / 61, ("words", "vectors"))
+    assert scores[3] == (1 / 63 + 0.9 / 61, ("words", "vectors"))
     assert scores[1] == (1 / 61, ("words",))
+    alone = fuse({"words": [1], "vectors": [2]})
+    assert alone[1] > alone[2]
     assert max(scores, key=lambda number: scores[number][0]) == 3
 
 
