@@ -138,11 +138,12 @@ class SQLiteStore(MemoryStore):
     def _empty_log(self) -> None:
         """Take what was removed out of the file's log (-wal), too; while somebody reads there, the next write does that."""
         self._db.set_busy_timeout(SHORTLY)
-        try:
+        with contextlib.suppress(
+            MemoriesFailed
+        ):  # what was written stands: it is tried again with the next write
             is_busy, *_ = self.run("PRAGMA wal_checkpoint(TRUNCATE)")[0]
-        finally:
-            self._db.set_busy_timeout(BUSY)
-        self._has_remains = bool(is_busy)
+            self._has_remains = bool(is_busy)
+        self._db.set_busy_timeout(BUSY)
 
     # --- words ---------------------------------------------------------------------------
 
