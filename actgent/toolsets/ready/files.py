@@ -76,7 +76,10 @@ def _reading(inside: "ConfinedFolder") -> list[Tool]:
         """
         return inside.search(text, folder)
 
-    return [list_files, read_file, search_files]
+    reading: list[Tool] = [list_files, read_file, search_files]
+    for each in reading:
+        each.outside = True  # nobody knows who wrote what is in files
+    return reading
 
 
 def _writing(inside: "ConfinedFolder") -> Tool:

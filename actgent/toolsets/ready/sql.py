@@ -64,7 +64,9 @@ def sql_tool(
     sign = ":name" if kind == "sqlite" else "%(name)s"
     words = f"{description} Values go into `parameters`, and into the statement as {sign}."
     effect: Effect = "pure"
-    return FunctionTool(name, words, ask, effect=effect, timeout=timeout + 5)
+    tool = FunctionTool(name, words, ask, effect=effect, timeout=timeout + 5)
+    tool.outside = True  # nobody knows who wrote what is in a database
+    return tool
 
 
 def _ask_sqlite(
