@@ -1,0 +1,66 @@
+"""What models, tools, people and programs say is text on every page, whatever it says."""
+
+import trio
+import trio.testing
+
+from actgent import Ask, BareAgent, Limits, ProviderUnavailable, ScriptedLLM, ToolCall, ToolContext, tool
+
+IMAGE = "<img src=x onerror=document.title='pwned'>"
+TAG = "<img/src=x/onerror=document.title='pwned'>"
+"""The same as an id, which has no spaces."""
+QUOTED = "\"'><script>document.title='pwned'</script>"
+
+
+@tool
+async def look(context: ToolContext) -> str:
+    """Look."""
+    context.state.dispatch((IMAGE, [QUOTED]))
+    return IMAGE + QUOTED
+
+
+@tool(approval=Ask(IMAGE + QUOTED))
+async def act(words: str) -> str:
+    """Act."""
+    return words
+
+
+def talk(chat):
+    """Calls one tool, then the other."""
+    last = chat.messages[-1]
+    is_result = any(type(part).__name__ == "ToolResult" for part in last.parts)
+    return ToolCall("act", {"words": IMAGE + QUOTED}) if is_result else ToolCall("look", {})
+
+
+async def test_nothing_that_is_said_is_more_than_text(serving, screen):
+    """Ids, owners, messages, arguments, results, questions, state, errors and schedules stand on the pages as they are."""
+    agents = [
+        BareAgent(
+            "clerk", llm=ScriptedLLM(talk), tools=[look, act], role=IMAGE, limits=Limits(tokens=100_000)
+        ),
+        BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable(IMAGE)])),
+    ]
+    async with serving(agents=agents) as served, served.client("root") as root:
+        opener = served.runtime.agents.opener
+        await opener("clerk").create(TAG, IMAGE + QUOTED, session_id=TAG)
+        scout = await opener("scout").create(QUOTED.replace(" ", ""), "look", session_id=f"{TAG}2")
+        await scout.wait_idle()
+        with trio.fail_after(60):
+            while not (await root.get("/v1/approvals")).json()["items"]:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+        path = "/v1/sessions/" + TAG.replace("/", "%2F").replace("<", "%3C").replace(">", "%3E").replace(
+            "'", "%27"
+        )
+        made = await root.post(f"{path}/schedules", json={"description": IMAGE, "after": 1000})
+        assert made.status_code == 201, made.text
+        await screen.open(f"{served.gateway.url}/#key={served.tokens['root']}")
+        await screen.until("document.querySelector('tbody a')")
+        place = await screen.run("document.querySelector('tbody a').hash")
+        link = await screen.run(
+            "[...document.querySelectorAll('tbody a')].find(each => !each.textContent.endsWith('2')).hash"
+        )
+        journal = link.replace("#/sessions/", "#/journal/")
+        for page in (place, link, journal, *(f"#/{each}" for each in ("agents", "sessions", "approvals", "errors", "schedules", "budgets", "journal"))):  # fmt: skip
+            await screen.go(page)
+            await screen.until("document.querySelector('main').innerText.includes('onerror=')")
+            assert await screen.run("document.querySelectorAll('main img, main script').length") == 0, page
+            assert "pwned" not in await screen.run("document.title"), page

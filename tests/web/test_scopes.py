@@ -1,0 +1,34 @@
+"""What each scope opens, and nothing else: each address with a token of each scope alone, from the table of addresses."""
+
+import pytest
+
+from actgent.web.routes.table import ENDPOINTS
+from actgent.web.tokens import new_token
+
+OPENS = {
+    "read": {"read"},
+    "chat": {"read", "chat"},
+    "approve": {"read", "approve"},
+    "journal": {"journal"},
+    "metrics": {"metrics"},
+    "admin": {"read", "chat", "approve", "journal", "metrics", "admin"},
+}
+"""As the documentation has it."""
+
+
+@pytest.mark.parametrize("scope", OPENS)
+async def test_a_scope_opens_what_it_says(serving, scope):
+    """What it does not open is a 403 that names the scope that it takes, before anything is looked for."""
+    secret, token = new_token("one", owner="ada", scopes=(scope,))
+    async with serving(tokens=[token]) as served:
+        served.tokens["one"] = secret
+        async with served.client("one", **{"content-type": "application/json"}) as client:
+            for endpoint in ENDPOINTS:
+                path = "/v1" + endpoint.path.replace("{", "").replace("}", "")
+                async with client.stream(endpoint.verb, path) as answer:
+                    if endpoint.scope is None or endpoint.scope in OPENS[scope]:
+                        assert answer.status_code not in (401, 403), path
+                    else:
+                        await answer.aread()
+                        assert answer.status_code == 403, path
+                        assert f"scope {endpoint.scope}," in answer.json()["detail"], path
