@@ -1,6 +1,7 @@
 """What a server says, as the values that handlers and callers get in process."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -34,6 +35,8 @@ from .problems import failure_error
 from .transport import StreamEvent
 
 Data = Mapping[str, Any]
+REMEMBERED = 100
+"""Answers of which nothing grows any more."""
 _USAGE = tuple(field.name for field in attrs.fields(Usage) if field.name != "children")
 
 
@@ -192,8 +195,8 @@ class Deliveries:
     usage: Usage = NO_USAGE
     """Of the turn so far."""
     grown: GrownText = attrs.field(factory=GrownText)
-    _answer: str = ""
-    """The id of the last answer of the model, which its first reply has, too."""
+    _whole: deque[str] = attrs.field(factory=lambda: deque[str](maxlen=REMEMBERED))
+    """The ids of the last answers that are whole: a server that is behind its journal may still tell how they grew."""
 
     def read(self, event: StreamEvent) -> Iterator[Delivery]:
         """Return what an event tells: mostly one thing; nothing where handlers hear nothing of it."""
@@ -201,12 +204,14 @@ class Deliveries:
         if event.name == "turn" and data["phase"] == "started" and not data.get("joins"):
             self.usage = NO_USAGE
         elif event.name == "answer":
-            self.usage, self._answer = self.usage + to_usage(data["usage"]), data["message_id"]
+            self.usage += to_usage(data["usage"])
+            self._whole.append(data["message_id"])
         elif event.name in ("token", "growing"):
-            if (token := self.grown.take(data)) is not None:
+            if data["reply_id"] not in self._whole and (token := self.grown.take(data)) is not None:
                 yield token
         elif event.name == "reply":
-            if data["id"] == self._answer and (token := self.grown.complete(data["id"], data["text"])):
+            is_last = bool(self._whole) and data["id"] == self._whole[-1]
+            if is_last and (token := self.grown.complete(data["id"], data["text"])) is not None:
                 yield token
             yield attrs.evolve(to_reply(data), usage=self.usage)
         elif event.name == "ended" and data["failed"] is not None:

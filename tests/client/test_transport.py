@@ -121,6 +121,19 @@ def test_what_grows_is_told_once_over_breaks():
     ]
 
 
+def test_what_is_whole_does_not_grow_again():
+    """A server that is behind its journal tells how an answer grew when its reply was told: that is left out."""
+    reader, usage = Deliveries(), {}
+    answer = StreamEvent(name="answer", data={"message_id": "r", "usage": usage}, number=1)
+    whole = StreamEvent(
+        name="reply", data={"id": "r", "text": "one two", "data": None, "message_type": None}, number=2
+    )
+    other = StreamEvent(name="token", data={**grown("x").data, "reply_id": "s"})
+    events = [grown("one "), answer, grown("two", begin=4), whole, other, grown("one two", name="growing")]
+    told = [each.text for event in events for each in reader.read(event)]
+    assert told == ["one ", "two", "one two", "x"]
+
+
 async def test_requests_are_repeated_where_that_is_safe(autojump_clock):
     """A lost connection and a server that is full are tried again; a refusal is not."""
     full = Refused("too-many-requests", "", status=429, fields={"retry_after": 0.01})
