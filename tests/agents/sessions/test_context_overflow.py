@@ -36,7 +36,7 @@ class Desk:
         return "fine"
 
 
-@tool(effect="pure")
+@tool(effect="pure", thread=False)  # in a thread it would race with the clock's jumps
 def big(i: int) -> str:
     """Return a lot."""
     return f"{i}" + "x" * 50_000
