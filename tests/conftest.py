@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
@@ -37,6 +38,32 @@ def _signals():
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+PATIENCE = 0.03
+"""Seconds for which a clock that jumps waits for threads."""
+
+
+@pytest.fixture
+def autojump_clock(monkeypatch):
+    """A clock that jumps when all tasks wait; while one waits for a thread, only after a while in which nothing came.
+
+    Or it would be chance whether a function in a thread returns before the next deadline.
+    """
+    clock, run_sync, waiting = trio.testing.MockClock(autojump_threshold=0), trio.to_thread.run_sync, [0]
+
+    async def run_patiently(*args, **options):
+        waiting[0] += 1
+        clock.autojump_threshold = PATIENCE
+        try:
+            return await run_sync(*args, **options)
+        finally:
+            waiting[0] -= 1
+            if not waiting[0]:
+                clock.autojump_threshold = 0
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_patiently)
+    return clock
 
 
 @pytest.fixture(scope="session")
