@@ -232,7 +232,7 @@ class ActorContext:
             self._done(envelope)
             envelope.answer(answer)
             return
-        if not _is_cut():
+        if not (self._lines.are_side_by_side and _is_cut()):  # one beside it failed first, and counts
             self._count_failure(envelope, error)
         raise error
 
@@ -250,7 +250,7 @@ class ActorContext:
 
 
 def _is_cut() -> bool:
-    """Return True if the calling task is cancelled: what it raises then counts for nothing."""
+    """Return True if the calling task is cancelled: another failure has ended this life already."""
     return trio.current_effective_deadline() == -math.inf
 
 
