@@ -147,7 +147,7 @@ async def test_who_takes_a_partition_has_it(postgres_url, writer_in):
             await trio.lowlevel.checkpoint()
             await a._storage.acquire()
         assert failed == [(0,)]
-        assert heard == [[0]]
+        assert heard == [{0: lost.epoch}]
         assert sorted(a.owned) == [1]
         assert await a.load(kept.session_id, agent="a") == kept.confirmed
         assert await b.load(lost.session_id, agent="a") == lost.confirmed
@@ -206,7 +206,7 @@ async def test_a_look_finds_what_others_have_taken(postgres_url):
     ):
         assert await a.look() == [1]
         assert await a.look() == []
-        assert heard == [[1]]
+        assert heard == [{1: 1}]
         assert sorted(a.owned) == [0, 2]
 
 

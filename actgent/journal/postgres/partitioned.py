@@ -44,9 +44,9 @@ class PartitionedJournal(PostgresJournal):
         node: str,
         pool: str = "default",
         partitions: int = 64,
-        on_lost: Callable[[Sequence[int]], object] = lambda _: None,
+        on_lost: Callable[[Mapping[int, int]], object] = lambda _: None,
     ) -> None:
-        """Args: `node` is this process, and no other one ever; `on_lost` hears of partitions that another one has taken."""
+        """Args: `node` is this process, and no other one ever; `on_lost` hears of partitions that another one has taken, with the epochs that are over."""
         super().__init__(url)
         self.count = check_partitions(partitions)
         self.owned: dict[int, int] = {}
@@ -107,7 +107,7 @@ class PartitionedJournal(PostgresJournal):
         return lost
 
     def _lose(self, partitions: Iterable[int]) -> None:
-        lost = [each for each in partitions if self.owned.pop(each, None) is not None]
+        lost = {each: self.owned.pop(each) for each in partitions if each in self.owned}
         if lost:
             self._forget(lost)
             self._on_lost(lost)

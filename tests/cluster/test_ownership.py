@@ -1,0 +1,293 @@
+"""The ownership of partitions against a broker, a database and other nodes in one thread: every order of events that can be.
+
+What is checked all the time: what is unfinished is taken up at most once in an epoch, and never beside turns of an epoch before.
+At the end, when nothing fails any more: each partition is served by the node that is to have it, and by nobody else.
+"""
+
+from collections import Counter, deque
+
+import hypothesis
+from hypothesis import strategies
+
+from actgent.cluster.ownership import Do, Ownership, State
+from actgent.cluster.placement import Place, assign_partitions
+
+
+class Node:
+    """A node, and what it has to do."""
+
+    def __init__(self, world, name):
+        self.world, self.name = world, name
+        self.ownership = Ownership(name, world.count)
+        self.is_alive = self.is_connected = True
+        self.epochs = {}
+        """What its journal knows."""
+        self.turns = {}
+        """The epoch in which turns of a partition run, or ran until they were cut."""
+        self.ending = set()
+        self.todo = deque()
+        self.events = []
+
+    def note(self, todo):
+        self.todo += todo
+
+    def do_next(self):
+        """Carry out the oldest thing that is to be done."""
+        each = self.todo.popleft()
+        getattr(self, each.verb)(each)
+
+    def hear_next(self, random):
+        """Hear of something that happened."""
+        self.note(self.events.pop(random.randrange(len(self.events)))())
+
+    def say(self, fn, *args, **options):
+        self.events.append(lambda: fn(*args, **options))
+
+    # --- what is done ------------------------------------------------------------------
+
+    def subscribe(self, do):
+        if self.is_connected:
+            self.world.subscribe(self, do.partition)
+
+    def close_channel(self, do):
+        self.world.unsubscribe(self, do.partition)
+
+    def take(self, do):
+        world, number = self.world, do.partition
+        assert number not in self.ending, "turns of an epoch before still run"
+        if world.random.random() < 0.1 and not world.is_calm:
+            self.say(self.ownership.not_taken, number)
+        elif world.owner[number] == self.name and self.epochs.get(number) == world.epoch[number]:
+            self.say(self.ownership.kept, number)
+        else:
+            world.epoch[number] += 1
+            was_clean, world.clean[number], world.owner[number] = world.clean[number], False, self.name
+            self.epochs[number] = world.epoch[number]
+            self.say(self.ownership.taken, number, world.epoch[number], was_clean=was_clean)
+
+    def recover(self, do):
+        number = do.partition
+        assert number not in self.turns, "turns of an epoch before still run"
+        self.turns[number] = do.epoch
+        if self.epochs.get(number) == do.epoch:  # or it was fenced between
+            self.world.recovered[number, do.epoch] += 1
+            assert self.world.recovered[number, do.epoch] == 1, "taken up twice in one epoch"
+
+    def evict(self, do):
+        if self.turns.get(do.partition) == do.epoch:
+            self.ending.add(do.partition)
+        else:  # they have ended by themselves
+            self.say(self.ownership.turns_ended, do.partition, do.epoch)
+
+    drain = evict
+
+    def give_back(self, do):
+        number = do.partition
+        assert number not in self.turns, "turns still run"
+        if self.epochs.get(number) == do.epoch:
+            del self.epochs[number]
+            self.world.clean[number] |= self.world.epoch[number] == do.epoch
+
+    # --- what happens ------------------------------------------------------------------
+
+    def end_turns(self, number):
+        self.ending.discard(number)
+        self.say(self.ownership.turns_ended, number, self.turns.pop(number))
+
+    def find_fenced(self):
+        for number in [each for each, epoch in self.epochs.items() if self.world.epoch[each] != epoch]:
+            self.say(self.ownership.fenced, number, self.epochs.pop(number))
+
+
+class World:
+    """A broker, a database, and nodes."""
+
+    def __init__(self, random, count, nodes):
+        self.random, self.count = random, count
+        self.is_calm = False
+        self.consumers = [[] for _ in range(count)]
+        self.epoch, self.owner, self.clean = [0] * count, [""] * count, [True] * count
+        self.recovered = Counter()
+        self.nodes = [Node(self, f"n{number}") for number in range(nodes)]
+
+    def subscribe(self, node, number):
+        if node not in self.consumers[number]:
+            self.consumers[number].append(node)
+            self.hand_over(number)
+
+    def unsubscribe(self, node, number):
+        if node in self.consumers[number]:
+            was_first = self.consumers[number][0] is node
+            self.consumers[number].remove(node)
+            if was_first:
+                self.hand_over(number)
+
+    def hand_over(self, number):
+        """The broker gives the token to its first consumer, who may be gone when it comes."""
+        if not self.consumers[number]:
+            return
+        first = self.consumers[number][0]
+        first.events.append(
+            lambda: first.ownership.delivered(number) if self.consumers[number][:1] == [first] else []
+        )
+
+    @property
+    def live(self):
+        return [node for node in self.nodes if node.is_alive]
+
+    @property
+    def places(self):
+        return assign_partitions(self.count, [node.name for node in self.live])
+
+    def choices(self):
+        """All that may happen next."""
+        found = []
+        for node in self.live:
+            found += [node.do_next] * bool(node.todo) * 3
+            found += [lambda node=node: node.hear_next(self.random)] * bool(node.events) * 3
+            found += [lambda node=node, number=number: node.end_turns(number) for number in node.ending]
+            found.append(lambda node=node: node.note(node.ownership.look(self.places)))
+            found.append(node.find_fenced)
+            found.append(lambda node=node: self.change_connection(node))
+        found += [self.kill, self.join] * self.random.randint(0, 1)
+        return found
+
+    def change_connection(self, node, *, up=None):
+        is_up = not node.is_connected if up is None else up
+        if is_up == node.is_connected:
+            return
+        node.is_connected = is_up
+        if is_up:
+            node.note(node.ownership.connected())
+            return
+        for number in range(self.count):
+            self.unsubscribe(node, number)
+        node.todo = deque(each for each in node.todo if each.verb not in ("subscribe", "close_channel"))
+        node.note(node.ownership.connection_lost())
+
+    def kill(self):
+        if len(self.live) > 1:
+            node = self.random.choice(self.live)
+            node.is_alive = False
+            for number in range(self.count):
+                self.unsubscribe(node, number)
+
+    def join(self):
+        if len(self.nodes) < 6:
+            self.nodes.append(Node(self, f"n{len(self.nodes)}"))
+
+    def step(self):
+        self.random.choice(self.choices())()
+
+    def settle(self):
+        """Nothing fails any more, and all that is to happen happens."""
+        self.is_calm = True
+        for node in self.live:
+            self.change_connection(node, up=True)
+        for _ in range(40 * self.count):
+            for node in self.live:
+                node.note(node.ownership.look(self.places))
+                node.find_fenced()
+                while node.todo or node.events or node.ending:
+                    if node.todo:
+                        node.do_next()
+                    elif node.events:
+                        node.hear_next(self.random)
+                    else:
+                        node.end_turns(min(node.ending))
+
+    def check(self):
+        """Each partition is served once, by the node that is to have it."""
+        for number, place in enumerate(self.places):
+            serving = [node for node in self.live if node.ownership.serves(number)]
+            assert [node.name for node in serving] == [place.owner]
+            (owner,) = serving
+            assert self.owner[number] == owner.name
+            assert owner.epochs[number] == owner.turns[number] == self.epoch[number]
+            assert self.recovered[number, self.epoch[number]] == 1
+            assert {node.name for node in self.consumers[number]} == {place.owner, place.standby} - {""}
+            assert self.consumers[number][0] is owner
+            assert not any(number in node.turns for node in self.live if node is not owner)
+
+
+@hypothesis.given(
+    random=strategies.randoms(use_true_random=False),
+    count=strategies.integers(1, 3),
+    nodes=strategies.integers(1, 3),
+    steps=strategies.integers(0, 250),
+)
+@hypothesis.settings(max_examples=300)
+def test_whatever_happens_each_partition_ends_with_its_owner(random, count, nodes, steps):
+    """Nodes that come and die, connections that are lost, databases that do not answer, words that come late."""
+    world = World(random, count, nodes)
+    for _ in range(steps):
+        world.step()
+    world.settle()
+    world.check()
+
+
+PLACES = (Place("a", "b"), Place("b", "a"), Place("b", "c"))
+
+
+def test_a_partition_goes_from_one_node_to_the_next():
+    """The way of one that is taken, drained and given back."""
+    mine = Ownership("a", 3)
+    assert mine.look(PLACES) == [Do("subscribe", 0), Do("subscribe", 1)]
+    assert mine.delivered(1) == [Do("take", 1)]
+    assert mine.taken(1, 1, was_clean=False) == [Do("recover", 1, 1, was_clean=False)]
+    assert mine.serves(1)
+    assert mine.look(PLACES) == []
+    assert mine.look(PLACES) == [Do("drain", 1, 1)]
+    assert not mine.serves(1)
+    assert mine.turns_ended(1, 1) == [Do("give_back", 1, 1), Do("close_channel", 1)]
+    assert mine.look(PLACES) == [Do("subscribe", 1)]
+
+
+def test_turns_go_on_while_the_broker_is_away():
+    """If nobody had the partition in between, they never hear of it."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(0)
+    mine.taken(0, 1, was_clean=True)
+    assert mine.connection_lost() == []
+    assert (mine.state(0), mine.state(1)) == (State.DOUBTFUL, State.AWAY)
+    assert mine.connected() == [Do("subscribe", 0)]
+    assert mine.delivered(0) == [Do("take", 0)]
+    assert mine.kept(0) == []
+    assert mine.serves(0)
+
+
+def test_an_owner_that_comes_back_waits_for_the_turns_that_were_cut():
+    """They may still write nothing, but do something outside."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(0)
+    mine.taken(0, 1, was_clean=True)
+    assert mine.fenced(0, 1) == [Do("evict", 0, 1), Do("close_channel", 0)]
+    mine.look(PLACES)
+    assert mine.delivered(0) == []
+    assert mine.turns_ended(0, 1) == [Do("take", 0)]
+    assert mine.taken(0, 3, was_clean=False) == [Do("recover", 0, 3, was_clean=False)]
+
+
+def test_a_node_that_ends_lets_everything_go():
+    """What it has after its turns, what it waits for at once."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(0)
+    mine.taken(0, 1, was_clean=True)
+    assert mine.leave_all() == [Do("drain", 0, 1), Do("close_channel", 1)]
+    assert mine.turns_ended(0, 1) == [Do("give_back", 0, 1), Do("close_channel", 0)]
+
+
+def test_few_partitions_move_at_a_time():
+    """The others are served meanwhile."""
+    mine = Ownership("a", 64)
+    mine.look([Place("a", "")] * 64)
+    for number in range(64):
+        mine.delivered(number)
+        mine.taken(number, 1, was_clean=True)
+    others = [Place("b", "a")] * 64
+    mine.look(others)
+    assert [each.verb for each in mine.look(others)] == ["drain"] * 8
+    assert mine.look(others) == []
