@@ -72,6 +72,11 @@ class Node:
         if self.epochs.get(number) == do.epoch:  # or it was fenced between
             self.world.recovered[number, do.epoch] += 1
             assert self.world.recovered[number, do.epoch] == 1, "taken up twice in one epoch"
+        if self.world.epoch[number] == do.epoch:
+            assert not (do.was_clean and number in self.world.cut_off), (
+                "nobody counts that its last owner died"
+            )
+            self.world.cut_off.add(number)
 
     def evict(self, do):
         if self.turns.get(do.partition) == do.epoch:
@@ -87,6 +92,8 @@ class Node:
         if self.epochs.get(number) == do.epoch:
             del self.epochs[number]
             self.world.clean[number] |= self.world.epoch[number] == do.epoch
+            if self.world.recovered[number, do.epoch] and self.world.epoch[number] == do.epoch:
+                self.world.cut_off.discard(number)
 
     # --- what happens ------------------------------------------------------------------
 
@@ -108,6 +115,8 @@ class World:
         self.consumers = [[] for _ in range(count)]
         self.epoch, self.owner, self.clean = [0] * count, [""] * count, [True] * count
         self.recovered = Counter()
+        self.cut_off = set()
+        """Partitions in which something may have been left in the middle, until they are taken up and given back."""
         self.nodes = [Node(self, f"n{number}") for number in range(nodes)]
 
     def subscribe(self, node, number):

@@ -181,8 +181,12 @@ async def test_a_cancellation_anywhere_leaves_the_connection_sound(connection, n
             await work(connection, name)
     assert step > 8
     assert connection.is_writable
-    numbers = [(await connection.open_channel()).number for _ in range(5)]
-    assert max(numbers) < 12
+    with trio.fail_after(60):
+        while (
+            channel := await connection.open_channel()
+        ).number > 3:  # the broker has not heard of all that were closed
+            channel.close()
+            await trio.sleep(0.01)
 
 
 def open_files():

@@ -190,13 +190,12 @@ async def test_what_the_broker_refuses_closes_a_channel_and_nothing_else(connect
 
 
 async def test_numbers_of_channels_are_used_again(connection):
-    """As soon as the broker has heard that one is closed; until then it gets nothing."""
-    numbers = set()
-    for _ in range(100):
-        channel = await connection.open_channel()
-        numbers.add(channel.number)
-        channel.close()
-    assert len(numbers) < 10
+    """There may be any number of them, one after the other."""
+    with trio.fail_after(120):
+        for _ in range(connection.agreed.channel_max + 200):
+            channel = await connection.open_channel()
+            channel.close()
+    assert channel.number < connection.agreed.channel_max
 
 
 @pytest.mark.parametrize(
