@@ -11,7 +11,7 @@ from typing import Literal
 
 import attrs
 
-from .placement import Place
+from .placement import Placement
 
 MOVING = 8
 """A node lets go of one in so many of its partitions at a time, and of one at least."""
@@ -20,7 +20,7 @@ LOOKS = 2
 Verb = Literal["subscribe", "take", "recover", "evict", "drain", "give_back", "close_channel"]
 
 
-class State(enum.Enum):
+class PartitionState(enum.Enum):
     """Where a partition is, for this node."""
 
     AWAY = "away"
@@ -51,7 +51,7 @@ class Do:
 
 @attrs.define
 class _Partition:
-    state: State = State.AWAY
+    state: PartitionState = PartitionState.AWAY
     has_sessions: bool = False
     """True: sessions of it live here, in the epoch that was taken last."""
     cut_epoch: int = 0
@@ -75,34 +75,34 @@ class Ownership:
         """True: there is a broker to wait at."""
         self._partitions = [_Partition() for _ in range(count)]
 
-    def state(self, partition: int) -> State:
+    def state(self, partition: int) -> PartitionState:
         """Where a partition is."""
         return self._partitions[partition].state
 
     def serves(self, partition: int) -> bool:
         """True if requests for the partition are dealt with here."""
         known = self._partitions[partition]
-        return known.state is State.OWNED and known.has_sessions
+        return known.state is PartitionState.OWNED and known.has_sessions
 
     # --- what the others say ---------------------------------------------------------------
 
-    def look(self, places: Sequence[Place]) -> list[Do]:
+    def look(self, places: Sequence[Placement]) -> list[Do]:
         """Who is to have what, as far as this node knows; called again and again."""
         todo = [each for number, place in enumerate(places) for each in self._wait_for(number, place)]
         return [*todo, *self._move(places)]
 
-    def _wait_for(self, number: int, place: Place) -> list[Do]:
+    def _wait_for(self, number: int, place: Placement) -> list[Do]:
         known = self._partitions[number]
         is_meant = self.node in (place.owner, place.standby)
-        if is_meant and known.state is State.AWAY and self._is_connected:
-            known.state = State.STANDBY
+        if is_meant and known.state is PartitionState.AWAY and self._is_connected:
+            known.state = PartitionState.STANDBY
             return [Do("subscribe", number)]
-        if not is_meant and known.state is State.STANDBY:
-            known.state = State.AWAY
+        if not is_meant and known.state is PartitionState.STANDBY:
+            known.state = PartitionState.AWAY
             return [Do("close_channel", number)]
         return []
 
-    def _move(self, places: Sequence[Place]) -> list[Do]:
+    def _move(self, places: Sequence[Placement]) -> list[Do]:
         """Let go of what another one is to have, some at a time."""
         going = []
         for number, place in enumerate(places):
@@ -112,8 +112,10 @@ class Ownership:
             if known.misplaced >= LOOKS:
                 going.append(number)
         held = [each.state for each in self._partitions]
-        at_once = max(1, (held.count(State.OWNED) + held.count(State.LEAVING)) // MOVING)
-        return [self._leave(number) for number in going[: max(0, at_once - held.count(State.LEAVING))]]
+        at_once = max(1, (held.count(PartitionState.OWNED) + held.count(PartitionState.LEAVING)) // MOVING)
+        return [
+            self._leave(number) for number in going[: max(0, at_once - held.count(PartitionState.LEAVING))]
+        ]
 
     def leave_all(self) -> list[Do]:
         """The node is to end: let everything go."""
@@ -122,20 +124,20 @@ class Ownership:
             if self.serves(number):
                 todo.append(self._leave(number))
             elif known.state in (
-                State.STANDBY,
-                State.TAKING,
-                State.OWNED,
+                PartitionState.STANDBY,
+                PartitionState.TAKING,
+                PartitionState.OWNED,
             ):  # not clean, where it was not taken up
                 todo += self._give_up(number)
         return todo
 
     def _leave(self, number: int) -> Do:
         known = self._partitions[number]
-        known.state, known.misplaced = State.LEAVING, 0
+        known.state, known.misplaced = PartitionState.LEAVING, 0
         return Do("drain", number, known.epoch)
 
     def _give_up(self, number: int) -> list[Do]:
-        self._partitions[number].state = State.AWAY
+        self._partitions[number].state = PartitionState.AWAY
         return [Do("close_channel", number)]
 
     # --- what the broker says ----------------------------------------------------------------
@@ -143,19 +145,19 @@ class Ownership:
     def delivered(self, partition: int) -> list[Do]:
         """The first message of a channel came: the broker has handed the partition over."""
         known = self._partitions[partition]
-        if known.state is not State.STANDBY:
+        if known.state is not PartitionState.STANDBY:
             return []
-        known.state = State.TAKING
+        known.state = PartitionState.TAKING
         return [] if known.cut_epoch else [Do("take", partition)]
 
     def connection_lost(self) -> list[Do]:
         """All channels are gone, without a word. Turns go on: they may still be ours."""
         self._is_connected = False
         for known in self._partitions:
-            if known.state in (State.STANDBY, State.TAKING):
-                known.state = State.DOUBTFUL if known.has_sessions else State.AWAY
-            elif known.state is State.OWNED:
-                known.state = State.DOUBTFUL
+            if known.state in (PartitionState.STANDBY, PartitionState.TAKING):
+                known.state = PartitionState.DOUBTFUL if known.has_sessions else PartitionState.AWAY
+            elif known.state is PartitionState.OWNED:
+                known.state = PartitionState.DOUBTFUL
         return []
 
     def connected(self) -> list[Do]:
@@ -163,8 +165,8 @@ class Ownership:
         self._is_connected = True
         todo = []
         for number, known in enumerate(self._partitions):
-            if known.state is State.DOUBTFUL:
-                known.state = State.STANDBY
+            if known.state is PartitionState.DOUBTFUL:
+                known.state = PartitionState.STANDBY
                 todo.append(Do("subscribe", number))
         return todo
 
@@ -177,20 +179,20 @@ class Ownership:
         if epoch <= known.lost_epoch:  # somebody has told of its end before
             return [*todo, *self.not_taken(partition)]
         known.epoch, known.was_clean = epoch, was_clean
-        if known.state is State.TAKING:
-            known.state = State.OWNED
+        if known.state is PartitionState.TAKING:
+            known.state = PartitionState.OWNED
         return [*todo, *self._take_up(partition)]
 
     def kept(self, partition: int) -> list[Do]:
         """The epoch is still ours: nobody had it in between, and all that runs goes on."""
         known = self._partitions[partition]
-        if known.state is State.TAKING:
-            known.state = State.OWNED
+        if known.state is PartitionState.TAKING:
+            known.state = PartitionState.OWNED
         return self._take_up(partition)
 
     def not_taken(self, partition: int) -> list[Do]:
         """The database did not answer: another node is to try, or this one again."""
-        return self._give_up(partition) if self.state(partition) is State.TAKING else []
+        return self._give_up(partition) if self.state(partition) is PartitionState.TAKING else []
 
     def fenced(self, partition: int, epoch: int) -> list[Do]:
         """Another node has ended this epoch of ours: nothing of the partition is ours, unless we have taken it again since."""
@@ -200,10 +202,10 @@ class Ownership:
             return []
         known.was_clean = None
         todo = self._cut(partition)
-        if known.state in (State.OWNED, State.LEAVING):
+        if known.state in (PartitionState.OWNED, PartitionState.LEAVING):
             return [*todo, *self._give_up(partition)]
-        if known.state is State.DOUBTFUL:
-            known.state = State.AWAY
+        if known.state is PartitionState.DOUBTFUL:
+            known.state = PartitionState.AWAY
         return todo
 
     # --- what the agents say -----------------------------------------------------------------
@@ -213,8 +215,10 @@ class Ownership:
         known = self._partitions[partition]
         if epoch == known.cut_epoch:
             known.cut_epoch = 0
-            return [Do("take", partition)] if known.state is State.TAKING else self._take_up(partition)
-        if known.state is not State.LEAVING or epoch != known.epoch:
+            return (
+                [Do("take", partition)] if known.state is PartitionState.TAKING else self._take_up(partition)
+            )
+        if known.state is not PartitionState.LEAVING or epoch != known.epoch:
             return []
         known.has_sessions = False
         return [Do("give_back", partition, epoch), *self._give_up(partition)]
@@ -229,7 +233,7 @@ class Ownership:
     def _take_up(self, partition: int) -> list[Do]:
         """Take up what is unfinished, where that was not done in this epoch and nothing else runs; requests are dealt with then."""
         known = self._partitions[partition]
-        if known.state is not State.OWNED or known.cut_epoch or known.was_clean is None:
+        if known.state is not PartitionState.OWNED or known.cut_epoch or known.was_clean is None:
             return []
         was_clean, known.was_clean, known.has_sessions = known.was_clean, None, True
         return [Do("recover", partition, known.epoch, was_clean)]

@@ -8,7 +8,7 @@ import attrs
 
 
 @attrs.frozen
-class Place:
+class Placement:
     """Who is to have a partition."""
 
     owner: str
@@ -16,7 +16,7 @@ class Place:
     """Who takes it when the owner is gone; empty where there is nobody else."""
 
 
-def assign_partitions(count: int, nodes: Iterable[str]) -> Sequence[Place]:
+def assign_partitions(count: int, nodes: Iterable[str]) -> Sequence[Placement]:
     """The places of so many partitions, by their numbers; none where there are no nodes.
 
     Each partition prefers nodes in an order of its own (rendezvous hashing), so that few move when a node comes or goes; no
@@ -35,7 +35,7 @@ def assign_partitions(count: int, nodes: Iterable[str]) -> Sequence[Place]:
         standby = min(others, key=lambda each: backed[each] >= share, default="")
         owned[owner] += 1
         backed[standby] += 1
-        places.append(Place(owner, standby))
+        places.append(Placement(owner, standby))
     return places
 
 

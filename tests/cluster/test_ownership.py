@@ -9,8 +9,8 @@ from collections import Counter, deque
 import hypothesis
 from hypothesis import strategies
 
-from actgent.cluster.ownership import Do, Ownership, State
-from actgent.cluster.placement import Place, assign_partitions
+from actgent.cluster.ownership import Do, Ownership, PartitionState
+from actgent.cluster.placement import Placement, assign_partitions
 
 
 class Node:
@@ -235,7 +235,7 @@ def test_whatever_happens_each_partition_ends_with_its_owner(random, count, node
     world.check()
 
 
-PLACES = (Place("a", "b"), Place("b", "a"), Place("b", "c"))
+PLACES = (Placement("a", "b"), Placement("b", "a"), Placement("b", "c"))
 
 
 def test_a_partition_goes_from_one_node_to_the_next():
@@ -259,7 +259,7 @@ def test_turns_go_on_while_the_broker_is_away():
     mine.delivered(0)
     mine.taken(0, 1, was_clean=True)
     assert mine.connection_lost() == []
-    assert (mine.state(0), mine.state(1)) == (State.DOUBTFUL, State.AWAY)
+    assert (mine.state(0), mine.state(1)) == (PartitionState.DOUBTFUL, PartitionState.AWAY)
     assert mine.connected() == [Do("subscribe", 0)]
     assert mine.delivered(0) == [Do("take", 0)]
     assert mine.kept(0) == []
@@ -292,11 +292,11 @@ def test_a_node_that_ends_lets_everything_go():
 def test_few_partitions_move_at_a_time():
     """The others are served meanwhile."""
     mine = Ownership("a", 64)
-    mine.look([Place("a", "")] * 64)
+    mine.look([Placement("a", "")] * 64)
     for number in range(64):
         mine.delivered(number)
         mine.taken(number, 1, was_clean=True)
-    others = [Place("b", "a")] * 64
+    others = [Placement("b", "a")] * 64
     mine.look(others)
     assert [each.verb for each in mine.look(others)] == ["drain"] * 8
     assert mine.look(others) == []
