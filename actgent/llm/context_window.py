@@ -42,8 +42,8 @@ _PIECES = re.compile(r"[A-Z]?[a-z]{1,8}|[A-Z]{1,3}|\d{1,3}|[^\sA-Za-z\d]{1,2}")
 """About what tokenizers split ASCII into; short words and their spaces make up for long ones."""
 _DENSEST = 1.5
 _MOST_KNOWN = 10_000
-_densities: dict[tuple[int, int], float] = {}
-"""Characters a token of long texts, by what tells them: the same ones stand in each request of a conversation."""
+_densities: dict[int, float] = {}
+"""Characters a token of long texts, by their hashes: the same ones stand in each request of a conversation."""
 _TOO_LONG_CODES = ("context_length_exceeded", "request_too_large", "string_above_max_length")
 _TOO_LONG_WORDS = (
     "prompt is too long",
@@ -212,21 +212,21 @@ def words(text: str) -> float:
     """Tokens of a text."""
     if not text.isascii():
         return len(text.encode("utf-8", "surrogatepass")) / 3
-    return len(text) / (CHARACTERS_A_TOKEN if len(text) < _LONG else _characters_a_token(text))
+    if len(text) < _LONG:
+        return len(text) / CHARACTERS_A_TOKEN
+    return len(text) / (_densities.get(hash(text)) or _characters_a_token(text))
 
 
 def _characters_a_token(text: str) -> float:
-    """Return how many characters of a long text are a token: four of prose, and fewer of numbers, codes and data."""
-    key = hash(text), len(text)
-    if (known := _densities.get(key)) is None:
-        if len(_densities) >= _MOST_KNOWN:
-            _densities.clear()
-        middle, end = len(text) // 2, max(0, len(text) - _SAMPLE)
-        sample = "\n".join(text[start : start + _SAMPLE] for start in (0, middle, end))
-        pieces = len(_PIECES.findall(sample))
-        known = min(CHARACTERS_A_TOKEN, max(_DENSEST, len(sample) / (pieces or 1)))
-        _densities[key] = known
-    return known
+    """How many characters of a long text are a token: four of prose, and fewer of numbers, codes and data; kept for the next time."""
+    if len(_densities) >= _MOST_KNOWN:
+        _densities.clear()
+    middle, end = len(text) // 2, max(0, len(text) - _SAMPLE)
+    sample = "\n".join(text[start : start + _SAMPLE] for start in (0, middle, end))
+    pieces = len(_PIECES.findall(sample))
+    found = min(CHARACTERS_A_TOKEN, max(_DENSEST, len(sample) / (pieces or 1)))
+    _densities[hash(text)] = found
+    return found
 
 
 def _part(part: Part) -> float:
