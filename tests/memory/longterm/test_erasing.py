@@ -5,6 +5,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import threading
 
 import pytest
 import trio
@@ -132,6 +133,13 @@ def stored(path):
         database.close()
 
 
+def wait_for_threads():
+    """Until the databases are closed: a thread that was busy does that after its block has ended."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(60)
+
+
 async def talk(journal, memories):
     """Sessions of two owners, one of them with summaries."""
     llm = ScriptedLLM(lambda chat: ("qqsecretqq " if chat.owner == "ada" else "tea ") * 20)
@@ -158,17 +166,20 @@ def test_the_command_erases_journal_summaries_and_memories(tmp_path, capsys):
             await talk(f"sqlite:///{journal}", kept)
 
     trio.run(live)
+    wait_for_threads()
     before = stored(journal)
     with pytest.raises(SystemExit) as ended:
         main(["memory", "forget", str(memories), "--owner", "ada", "--all", "--journal", str(journal)])
+    wait_for_threads()
     assert ended.value.code == 0
     assert "sessions erased: 1" in capsys.readouterr().out
     left = stored(journal)
     gone = [each for each in before if each not in left]
-    assert gone
+    ends = [each[-40:] for each in gone if not any(each[-40:] in other for other in left)]
+    assert ends
     assert left
     data = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     for name, content in data.items():
-        assert not [each for each in gone if each[-40:] in content], name
+        assert not [end for end in ends if end in content], name
         assert not [word for word in WORDS if word.encode() in content], name
     assert json.dumps(["user", "ada"]).encode() not in data["memories.db"]
