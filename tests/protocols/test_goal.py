@@ -490,7 +490,7 @@ def test_names_of_custom_actions(name):
     """The loop's own actions cannot be replaced."""
     with pytest.raises(ConfigurationError, match="a name of its own"):
         CustomAction(name, "", note)
-    with pytest.raises(ConfigurationError, match="the same name"):
+    with pytest.raises(ConfigurationError, match="two custom actions are named 'note'"):
         Goal(actions=[NOTE, NOTE])
 
 
