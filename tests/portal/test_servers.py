@@ -44,7 +44,7 @@ class Echo(LLM):
 def serving(model):
     """Serve the example's application with another model; gives its port."""
     names = runpy.run_path(str(EXAMPLE))
-    names["agent"]._models = {"default": model}
+    names["agent"]._models.clients = {"default": model}
     with socket.create_server(("127.0.0.1", 0), backlog=CROWD) as listening:
         server = uvicorn.Server(uvicorn.Config(names["app"], log_level="warning"))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
@@ -79,7 +79,7 @@ async def test_five_hundred_requests_at_once():
     async def one(number):
         answers[number] = await ask(port, f"/ask?question=number-{number:04}")
 
-    with serving(Echo()) as port:
+    with serving(Echo()) as port, trio.fail_after(120):
         async with trio.open_nursery() as nursery:
             for number in range(CROWD):
                 nursery.start_soon(one, number)
