@@ -96,7 +96,9 @@ class Tab:
         if method == "Page.loadEventFired":
             self._events.append(heard)
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(f"raised {told['exceptionDetails'].get('text')}")
+            details = told["exceptionDetails"]
+            said = details.get("exception", {}).get("description", details.get("text"))
+            self.complaints.append(f"raised {said}")
         elif method == "Log.entryAdded" and told["entry"]["level"] == "error":
             self.complaints.append(f"logged {told['entry']['text']} {told['entry'].get('url', '')}")
         elif method == "Runtime.consoleAPICalled" and told["type"] == "error":

@@ -1,14 +1,18 @@
 // A dialog above the page: what is behind it cannot be reached until it is closed, and gets the focus back.
 
-import { useEffect, useRef } from "./vendor/hooks.js";
+import { useLayoutEffect, useRef } from "./vendor/hooks.js";
 import { html } from "./parts.js";
 
 export function Modal({ label, onClose, children }) {
   const box = useRef(null);
-  useEffect(() => {
-    const before = document.activeElement;
-    box.current.showModal();
-    return () => before?.focus?.();
+  // Before anything else can happen: a key that comes as soon as it is seen is its own.
+  useLayoutEffect(() => {
+    const before = document.activeElement, dialog = box.current;
+    dialog.showModal();
+    return () => {
+      dialog.close(); // until then nothing behind it takes the focus
+      before?.focus?.();
+    };
   }, []);
   const cancelled = (event) => {
     event.preventDefault();

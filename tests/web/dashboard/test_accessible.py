@@ -147,4 +147,4 @@ async def test_a_dialog_keeps_the_focus_and_gives_it_back(stage, screen):
     assert await screen.run("document.querySelector('nav [aria-current]').hash") == "#/sessions"
     await screen.press("Escape")
     await screen.until("!document.querySelector('dialog')")
-    assert await screen.run("document.activeElement.getAttribute('aria-label')") == "Keys"
+    await screen.until("document.activeElement.getAttribute('aria-label') === 'Keys'")

@@ -24,9 +24,10 @@ function Plot({ door, data }) {
   const place = useRef(null);
   const plot = useRef(null);
   useEffect(() => {
-    const colored = (name) => () => getComputedStyle(place.current.querySelector(`.${name}`)).color;
+    const here = place.current; // what is drawn in a moment may find the page left
+    const colored = (name) => () => getComputedStyle(here.querySelector(`.${name}`)).color;
     const axis = { stroke: colored("dim"), grid: { stroke: colored("line"), width: 1 }, ticks: { show: false } };
-    const area = place.current.querySelector(".area");
+    const area = here.querySelector(".area");
     plot.current = new uPlot(
       {
         width: area.clientWidth,

@@ -128,7 +128,10 @@ function useKeys(keys) {
   useEffect(() => {
     const pressed = (event) => {
       if (event.target.closest("input:not([type=range]), textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
-      known.current[event.key]?.();
+      const act = known.current[event.key];
+      if (!act) return;
+      event.preventDefault(); // or the key is typed into the field that it opens
+      act();
     };
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
@@ -146,8 +149,8 @@ function Past({ session, wanted }) {
   const begin = Math.max(0, Math.floor((at - 1) / SPAN) * SPAN - SPAN);
   const written = useAsked((signal) => get(path("sessions", session.id, "records"), { ...query, after: begin, limit: 3 * SPAN }, { signal }), [begin, last]);
   const past = useAsked(async (signal) => {
-    const rows = written.data?.items || [];
-    const begun = rows.findLast((each) => each.number < at && each.record.type === "appended" && !each.record.joins)?.number;
+    if (!written.data) return null; // they tell where the turn began
+    const begun = written.data.items.findLast((each) => each.number < at && each.record.type === "appended" && !each.record.joins)?.number;
     const [now, before] = await Promise.all([
       get(path("sessions", session.id, "at", String(at)), query, { signal }),
       begun > 1 ? get(path("sessions", session.id, "state"), { ...query, at: begun }, { signal }) : null,
