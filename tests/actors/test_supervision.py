@@ -99,12 +99,13 @@ async def test_a_failure_of_a_sibling_that_is_being_restarted_counts_for_nothing
 async def test_two_siblings_that_fail_at_the_same_moment_are_restarted_once(autojump_clock):
     """The second failure came of nothing new: all begin again together, and one restart is counted."""
     policy = Supervision(strategy="one_for_all", max_restarts=1, deliveries=1)
-    async with open_system(supervision=policy) as system:
-        first, second, born, others = await spawn_pair(system)
-        first.tell_nowait(ValueError())
-        second.tell_nowait(ValueError())
-        await trio.sleep(5)
-        assert len(born) == len(others) == 2
+    for _ in range(20):  # trio shuffles which is dealt with first, and whether the other is cut by then
+        async with open_system(supervision=policy) as system:
+            first, second, born, others = await spawn_pair(system)
+            first.tell_nowait(ValueError())
+            second.tell_nowait(ValueError())
+            await trio.sleep(5)
+            assert len(born) == len(others) == 2
 
 
 async def test_a_sibling_that_waits_for_its_restart_waits_for_the_later_one(autojump_clock):
